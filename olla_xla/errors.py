@@ -1,0 +1,44 @@
+"""The exception tree: every error olla_xla raises on purpose derives from `OllaError`."""
+
+__all__ = [
+    "CheckError",
+    "GraphError",
+    "InputError",
+    "LimitError",
+    "ModuleFormatError",
+    "OllaError",
+    "PlanMismatchError",
+    "VersionError",
+]
+
+
+class OllaError(Exception):
+    """Base of all olla_xla errors; its message is one line that says what to do."""
+
+
+class InputError(OllaError, ValueError):
+    """A flag, option or argument is not usable (CLI exit code 2)."""
+
+
+class LimitError(InputError):
+    """A time, step or memory limit is not positive or cannot be met."""
+
+
+class ModuleFormatError(InputError):
+    """A file or byte string is not an HLO module that can be read."""
+
+
+class VersionError(OllaError, RuntimeError):
+    """The installed JAX is too old for the XLA hook."""
+
+
+class GraphError(OllaError, ValueError):
+    """A tensor graph is malformed: cyclic, negative size, unknown operator."""
+
+
+class PlanMismatchError(OllaError):
+    """A plan was made for another module than the one it is applied to."""
+
+
+class CheckError(OllaError):
+    """The referee rejected a plan, or XLA's buffer assignment contradicts it (exit code 1)."""
