@@ -1,0 +1,1 @@
+"""Example models and trainers that show and measure `olla_xla` on common train steps."""

@@ -1,0 +1,190 @@
+"""Turns an architecture into a train step: loss, optimizer, state, abstract and real arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+PyTree = Any
+State = dict[str, PyTree]
+Batch = dict[str, jax.Array]
+TrainStep = Callable[[State, Batch], tuple[State, jax.Array]]
+Built = tuple[TrainStep, tuple[PyTree, PyTree], dict[str, Any]]
+
+OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
+    "sgd": lambda learning_rate: optax.sgd(learning_rate),
+    "momentum": lambda learning_rate: optax.sgd(learning_rate, momentum=0.9),
+    "adam": lambda learning_rate: optax.adam(learning_rate),
+}
+"""Optimizer name -> function from a learning rate to an optax transformation."""
+
+LEARNING_RATES: dict[str, float] = {"sgd": 1e-2, "momentum": 1e-2, "adam": 1e-3}
+"""Optimizer name -> the learning rate used where none is given."""
+
+
+def make_optimizer(name: str, learning_rate: float | None = None) -> optax.GradientTransformation:
+    """Returns the optax optimizer called `name`, one of `OPTIMIZERS`.
+
+    `learning_rate` is `LEARNING_RATES[name]` when None. Raises ValueError for an unknown name.
+    """
+    if name not in OPTIMIZERS:
+        known = ", ".join(sorted(OPTIMIZERS))
+        raise ValueError(f"unknown optimizer {name!r}; known optimizers: {known}")
+    return OPTIMIZERS[name](LEARNING_RATES[name] if learning_rate is None else learning_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """An architecture as pure functions, with the data it is trained on.
+
+    Attributes:
+      init: `(key, inputs) -> (params, batch_stats)`; `batch_stats` is an empty dict in a
+        network that has no running statistics.
+      apply: `(params, batch_stats, inputs) -> (logits, new_batch_stats)` in training mode;
+        logits are float32 with the classes in the last axis.
+      make_batch: `(key, batch_size) -> batch`, a dict of `inputs` and int32 `labels`, the
+        latter shaped as the logits without their last axis.
+    """
+
+    init: Callable[[jax.Array, jax.Array], tuple[PyTree, PyTree]]
+    apply: Callable[[PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
+    make_batch: Callable[[jax.Array, int], Batch]
+
+
+def linen_network(module: nn.Module, make_batch: Callable[[jax.Array, int], Batch]) -> Network:
+    """Wraps a Flax linen module whose collections are `params` and, optionally, `batch_stats`."""
+
+    def init(key: jax.Array, inputs: jax.Array) -> tuple[PyTree, PyTree]:
+        variables = module.init(key, inputs)
+        return variables["params"], variables.get("batch_stats", {})
+
+    def apply(params: PyTree, batch_stats: PyTree, inputs: jax.Array) -> tuple[jax.Array, PyTree]:
+        variables = {"params": params, "batch_stats": batch_stats}
+        logits, updates = module.apply(variables, inputs, mutable=["batch_stats"])
+        return logits, updates.get("batch_stats", {})
+
+    return Network(init, apply, make_batch)
+
+
+def image_batches(
+    image_size: int, channels: int, num_classes: int
+) -> Callable[[jax.Array, int], Batch]:
+    """Returns a `make_batch` of random images with random labels.
+
+    Its `inputs` are float32 `[batch, image_size, image_size, channels]` of a standard normal
+    distribution and its `labels` int32 `[batch]` in `[0, num_classes)`.
+    """
+
+    def make_batch(key: jax.Array, batch_size: int) -> Batch:
+        image_key, label_key = jax.random.split(key)
+        shape = (batch_size, image_size, image_size, channels)
+        return {
+            "inputs": jax.random.normal(image_key, shape, jnp.float32),
+            "labels": jax.random.randint(label_key, (batch_size,), 0, num_classes, jnp.int32),
+        }
+
+    return make_batch
+
+
+def token_batches(sequence_length: int, vocabulary_size: int) -> Callable[[jax.Array, int], Batch]:
+    """Returns a `make_batch` of random token sequences for next-token prediction.
+
+    Its `inputs` and `labels` are int32 `[batch, sequence_length]`, the labels being the inputs
+    shifted by one position.
+    """
+
+    def make_batch(key: jax.Array, batch_size: int) -> Batch:
+        shape = (batch_size, sequence_length + 1)
+        tokens = jax.random.randint(key, shape, 0, vocabulary_size, jnp.int32)
+        return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}
+
+    return make_batch
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean softmax cross entropy, in nats, of `logits [..., classes]` and int `labels [...]`."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def make_train_step(network: Network, optimizer: optax.GradientTransformation) -> TrainStep:
+    """Returns `train_step(state, batch) -> (state, loss)`, a plain function to be jitted."""
+
+    def train_step(state: State, batch: Batch) -> tuple[State, jax.Array]:
+        def loss_fn(params: PyTree) -> tuple[jax.Array, PyTree]:
+            logits, batch_stats = network.apply(params, state["batch_stats"], batch["inputs"])
+            return cross_entropy(logits, batch["labels"]), batch_stats
+
+        grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+        (loss, batch_stats), grads = grad_fn(state["params"])
+        updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
+        new_state = {
+            "params": optax.apply_updates(state["params"], updates),
+            "batch_stats": batch_stats,
+            "opt_state": opt_state,
+            "step": state["step"] + 1,
+        }
+        return new_state, loss
+
+    return train_step
+
+
+def _make_arguments(
+    network: Network, optimizer: optax.GradientTransformation, batch_size: int
+) -> Callable[[jax.Array], tuple[State, Batch]]:
+    """Returns `key -> (state, batch)`, to be traced by `jax.eval_shape` or compiled."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+
+    def make(key: jax.Array) -> tuple[State, Batch]:
+        params_key, batch_key = jax.random.split(key)
+        batch = network.make_batch(batch_key, batch_size)
+        params, batch_stats = network.init(params_key, batch["inputs"])
+        state = {
+            "params": params,
+            "batch_stats": batch_stats,
+            "opt_state": optimizer.init(params),
+            "step": jnp.zeros((), jnp.int32),
+        }
+        return state, batch
+
+    return make
+
+
+def build(
+    network: Network, *, batch_size: int, optimizer: str, learning_rate: float | None = None
+) -> Built:
+    """Builds a train step and its abstract arguments; neither compiles nor allocates arrays.
+
+    Returns:
+      `(step, example_args, jit_kwargs)`: the plain function `step(state, batch) -> (state,
+      loss)`, the pair `(state, batch)` with `jax.ShapeDtypeStruct` leaves, and the keyword
+      arguments for `jax.jit`, which donate the state. `state` is a dict of `params`,
+      `batch_stats`, `opt_state` and `step`.
+    """
+    transformation = make_optimizer(optimizer, learning_rate)
+    make = _make_arguments(network, transformation, batch_size)
+    example_args = jax.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)))
+    return make_train_step(network, transformation), example_args, {"donate_argnums": (0,)}
+
+
+def build_arrays(
+    network: Network, *, batch_size: int, optimizer: str, seed: int = 0
+) -> tuple[State, Batch]:
+    """Returns `(state, batch)` of real arrays, shaped as the `example_args` of `build`.
+
+    The parameters and the synthetic batch depend on `seed` alone. The batch is random but
+    fixed, so a train step repeated on it lowers the loss.
+    """
+    make = _make_arguments(network, make_optimizer(optimizer), batch_size)
+    return jax.jit(make)(jax.random.key(seed))
+
+
+def parameter_count(state: State) -> int:
+    """Number of trainable scalars in `state["params"]` (arrays or `jax.ShapeDtypeStruct`)."""
+    return sum(leaf.size for leaf in jax.tree.leaves(state["params"]))
