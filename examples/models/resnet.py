@@ -87,7 +87,8 @@ class ResNet(nn.Module):
         """Maps float32 images `[batch, height, width, 3]` to logits `[batch, classes]`."""
         x = _Conv(64, (7, 7), strides=(2, 2), padding=((3, 3), (3, 3)))(x)
         x = nn.relu(_BatchNorm()(x))
-        x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        padding = ((1, 1), (1, 1))  # documented to be allowed, although annotated as str
+        x = nn.max_pool(x, (3, 3), (2, 2), padding)  # pyright: ignore[reportArgumentType]
         for stage, blocks in enumerate(self.stage_sizes):
             for index in range(blocks):
                 stride = 2 if stage > 0 and index == 0 else 1

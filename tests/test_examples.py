@@ -1,0 +1,167 @@
+"""The example models' shapes and parameter counts, and the trainers without planning."""
+
+import importlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from examples import train_mlp, train_transformer, training
+from examples.models import MODELS, common, gpt, lenet, mlp, resnet
+
+# torchvision's counts for the image networks; GPT-2 small's 124,439,808 less 512 of its 1024
+# positions.
+LITERATURE = {
+    "mlp": 784 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10,
+    "lenet": 61_706,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "vgg11": 132_863_336,
+    "efficientnet_b0": 5_288_548,
+    "gpt": 4 * (12 * 768**2 + 13 * 768) + (2 * 32000 + 512 + 2) * 768,
+    "gpt2_small": 124_439_808 - 512 * 768,
+}
+
+
+def _registered(name):
+    module, function = MODELS[name].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _signature(tree):
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+def _leaf_shapes(tree):
+    return [leaf.shape for leaf in jax.tree.leaves(tree)]
+
+
+def test_every_model_has_a_count():
+    assert set(LITERATURE) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", sorted(LITERATURE))
+def test_registry_function(name):
+    step, example_args, jit_kwargs = _registered(name)(batch_size=3, optimizer="adam")
+    state, batch = example_args
+    assert jit_kwargs == {"donate_argnums": (0,)}
+    assert all(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(example_args))
+    assert common.parameter_count(state) == LITERATURE[name]
+    assert batch["inputs"].shape[0] == batch["labels"].shape[0] == 3
+    new_state, loss = jax.eval_shape(step, *example_args)
+    assert _signature(new_state) == _signature(state)
+    assert (loss.shape, loss.dtype) == ((), jnp.float32)
+    # Adam: the parameters, two moments and a count; then the running statistics and the step.
+    floats = sum(x.size for x in jax.tree.leaves(state) if x.dtype == jnp.float32)
+    statistics = sum(x.size for x in jax.tree.leaves(state["batch_stats"]))
+    assert floats == 3 * LITERATURE[name] + statistics
+    assert (statistics > 0) == (name in ("resnet18", "resnet50", "efficientnet_b0"))
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("momentum", 2), ("adam", 3)])
+def test_optimizer_state_size(optimizer, copies):
+    _, (state, _), _ = lenet.lenet(batch_size=1, optimizer=optimizer)
+    floats = sum(x.size for x in jax.tree.leaves(state) if x.dtype == jnp.float32)
+    assert floats == copies * LITERATURE["lenet"]
+
+
+def test_unknown_optimizer():
+    with pytest.raises(ValueError, match="'lion'; known optimizers: adam, momentum, sgd$"):
+        mlp.mlp(batch_size=1, optimizer="lion")
+
+
+def test_empty_batch():
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        mlp.mlp(batch_size=0, optimizer="sgd")
+
+
+def test_unknown_resnet_depth():
+    with pytest.raises(ValueError, match="unknown ResNet depth 19"):
+        resnet.network(19)
+
+
+def test_width_no_multiple_of_heads():
+    with pytest.raises(ValueError, match="width 10 is no multiple of 3 heads"):
+        gpt.network(gpt.GPTConfig(width=10, heads=3))
+
+
+def test_image_sizes():
+    _, (_, batch), _ = resnet.resnet50(batch_size=4, optimizer="momentum")
+    assert batch["inputs"].shape == (4, 224, 224, 3)
+    _, (_, batch), _ = gpt.gpt(batch_size=2, optimizer="adam")
+    assert _leaf_shapes(batch) == [(2, 512), (2, 512)]
+
+
+def test_init_matches_example_args():
+    _, example_args, _ = mlp.mlp(batch_size=2, optimizer="momentum")
+    arrays = mlp.init(2, "momentum", 0)
+    assert _signature(arrays) == _signature(example_args)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(arrays))
+    other_batch = mlp.init(2, "momentum", 1)[1]
+    assert not jnp.array_equal(arrays[1]["inputs"], other_batch["inputs"])
+
+
+def test_batch_statistics_are_updated():
+    network = resnet.network(18, image_size=32, num_classes=10)
+    step, (state, batch), _ = common.build(network, batch_size=2, optimizer="sgd")
+    jaxpr = jax.make_jaxpr(step)(state, batch).jaxpr
+    state_leaves = jax.tree.leaves(state)
+    unchanged = [i for i in range(len(state_leaves)) if jaxpr.outvars[i] is jaxpr.invars[i]]
+    assert unchanged == []
+
+
+def test_gpt_is_causal():
+    config = gpt.GPTConfig(layers=2, width=16, heads=2, sequence_length=8, vocabulary_size=11)
+    network = gpt.network(config)
+    tokens = jnp.arange(8, dtype=jnp.int32)[None]
+    params, batch_stats = jax.jit(network.init)(jax.random.key(0), tokens)
+    apply = jax.jit(network.apply)
+    first, _ = apply(params, batch_stats, tokens)
+    second, _ = apply(params, batch_stats, tokens.at[0, 5].set(9))
+    assert first.shape == (1, 8, 11)
+    assert jnp.allclose(first[:, :5], second[:, :5], atol=1e-6)
+    assert not jnp.allclose(first[:, 5:], second[:, 5:], atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", sorted(common.OPTIMIZERS))
+def test_mlp_trainer_loss_falls(optimizer):
+    losses = train_mlp.train(steps=20, batch_size=16, optimizer=optimizer, plan=False)
+    assert len(losses) == 20
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_transformer_trainer_loss_falls(capsys):
+    config = gpt.GPTConfig(layers=1, width=32, heads=2, sequence_length=16, vocabulary_size=32)
+    losses = train_transformer.train(
+        steps=30, batch_size=2, optimizer="adam", plan=False, config=config
+    )
+    assert losses[-1] < 0.8 * losses[0]
+    assert len(capsys.readouterr().out.splitlines()) == 11
+
+
+def test_nnx_state_keeps_its_structure():
+    step, state = train_transformer.make_nnx_state(
+        gpt.GPTConfig(layers=1, width=32, heads=2, sequence_length=8, vocabulary_size=16), "adam"
+    )
+    batch = common.token_batches(8, 16)(jax.random.key(0), 2)
+    new_state, _ = jax.eval_shape(step, state, batch)
+    assert _signature(new_state) == _signature(state)
+
+
+def test_step_is_donated():
+    network = mlp.network()
+    step = common.make_train_step(network, common.make_optimizer("sgd"))
+    state, batch = mlp.init(2, "sgd")
+    training.jit_step(step, plan=False)(state, batch)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(batch))
+
+
+def test_trainer_command_line():
+    command = [sys.executable, "-m", "examples.train_mlp", "--noplan", "--steps=3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["step", str(i)] for i in range(3)
+    ]
