@@ -1,0 +1,143 @@
+"""XLA's buffer assignment, read back from a BufferAssignmentProto."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.shapes import HOST_MEMORY_SPACE, ShapeIndex
+
+__all__ = ["Allocation", "Assigned", "BufferAssignment", "assignment_from_bytes", "read_dump"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Assigned:
+    """One value's place: instruction and shape index that define it, offset and size in bytes."""
+
+    id: int
+    instruction: str
+    index: ShapeIndex
+    allocation: int
+    offset: int
+    size: int
+    color: int
+
+    @property
+    def name(self) -> str:
+        """Tensor name: "fusion.3", or "fusion.3{1}" inside a tuple."""
+        return value_name(self.instruction, self.index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """One XLA BufferAllocation; sizes in bytes."""
+
+    index: int
+    size: int
+    color: int
+    is_entry_parameter: bool
+    parameter_number: int
+    parameter_index: ShapeIndex
+    maybe_live_out: bool
+    is_constant: bool
+    is_tuple: bool
+    is_thread_local: bool
+    assigned: tuple[Assigned, ...]
+
+    @property
+    def is_temp(self) -> bool:
+        """True for what XLA reports as temp: neither argument, output, constant nor tuple table."""
+        return not (
+            self.is_entry_parameter
+            or self.maybe_live_out
+            or self.is_constant
+            or self.is_tuple
+            or self.is_thread_local
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class BufferAssignment:
+    """All allocations of one module."""
+
+    allocations: tuple[Allocation, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
+        return sum(
+            a.size
+            for a in self.allocations
+            if a.color != HOST_MEMORY_SPACE
+            and (a.is_entry_parameter or a.maybe_live_out or a.is_temp)
+        )
+
+
+def value_name(instruction: str, index: ShapeIndex) -> str:
+    """Name of the value that `instruction` defines at `index`."""
+    return f"{instruction}{{{','.join(map(str, index))}}}" if index else instruction
+
+
+def assignment_from_bytes(data: bytes, module: xla_pb2.HloModuleProto) -> BufferAssignment:
+    """Reads a serialized BufferAssignmentProto of `module`. Raises HloError."""
+    proto = xla_pb2.BufferAssignmentProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as error:
+        raise HloError("not a buffer assignment proto") from error
+    return _from_proto(proto, module)
+
+
+def read_dump(path: str | Path) -> tuple[xla_pb2.HloModuleProto, BufferAssignment]:
+    """Module and buffer assignment of an *after_optimizations.hlo.pb dump. Raises HloError."""
+    proto = xla_pb2.HloProto()
+    try:
+        proto.ParseFromString(Path(path).read_bytes())
+    except Exception as error:
+        raise HloError(f"{path} is not an HloProto dump") from error
+    if not proto.buffer_assignment.buffer_allocations:
+        raise HloError(f"{path} has no buffer assignment; use xla_dump_hlo_as_proto=True")
+    return proto.hlo_module, _from_proto(proto.buffer_assignment, proto.hlo_module)
+
+
+def _from_proto(
+    proto: xla_pb2.BufferAssignmentProto, module: xla_pb2.HloModuleProto
+) -> BufferAssignment:
+    names = {i.id: i.name for c in module.computations for i in c.instructions}
+    values = {}
+    for buffer in proto.logical_buffers:
+        where = buffer.defined_at
+        name = where.instruction_name or names.get(where.instruction_id, "")
+        values[buffer.id] = (name, tuple(where.shape_index), buffer.color)
+    allocations = []
+    for a in proto.buffer_allocations:
+        assigned = tuple(
+            Assigned(
+                s.logical_buffer_id,
+                values[s.logical_buffer_id][0],
+                values[s.logical_buffer_id][1],
+                a.index,
+                s.offset,
+                s.size,
+                values[s.logical_buffer_id][2],
+            )
+            for s in a.assigned
+        )
+        allocations.append(
+            Allocation(
+                index=a.index,
+                size=a.size,
+                color=a.color,
+                is_entry_parameter=a.is_entry_computation_parameter,
+                parameter_number=a.parameter_number,
+                parameter_index=tuple(a.parameter_shape_index),
+                maybe_live_out=a.maybe_live_out,
+                is_constant=a.is_constant,
+                is_tuple=a.is_tuple,
+                is_thread_local=a.is_thread_local,
+                assigned=assigned,
+            )
+        )
+    return BufferAssignment(tuple(allocations))

@@ -1,0 +1,276 @@
+"""One view of an HLO module: computations, instructions, schedule, donation, source locations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+
+from hlo import xla_pb2
+from hlo.shapes import Shape, ShapeIndex, shape_from_proto
+
+__all__ = ["Computation", "HloError", "Instruction", "Module", "module_from_bytes"]
+
+
+class HloError(ValueError):
+    """The bytes or the file are not a readable HLO module; the message says what to do."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Instruction:
+    """One HLO instruction; identity is object identity.
+
+    Attributes:
+      id: unique in the module.
+      name, opcode: as XLA spells them.
+      shape: result shape.
+      operands, control_predecessors, users: neighbours in the same computation.
+      called: computations it calls, in XLA's order (while: body, condition).
+      computation: the computation it stands in.
+      parameter_number, tuple_index, fusion_kind, custom_call_target, channel_id: opcode's own.
+      aliasing: custom-call and fusion output_to_operand_aliasing entries
+        (output index, operand number, operand index).
+      side_effect: a custom call that must not be dropped or reordered.
+      backend_config: raw bytes.
+      op_name, location: JAX's op name and "file:line" of the user's source, or "".
+    """
+
+    id: int
+    name: str
+    opcode: str
+    shape: Shape
+    computation: Computation
+    operands: tuple[Instruction, ...] = ()
+    control_predecessors: tuple[Instruction, ...] = ()
+    users: list[Instruction] = dataclasses.field(default_factory=list)
+    called: tuple[Computation, ...] = ()
+    dimensions: tuple[int, ...] = ()
+    parameter_number: int = -1
+    tuple_index: int = -1
+    fusion_kind: str = ""
+    custom_call_target: str = ""
+    channel_id: int = 0
+    aliasing: tuple[tuple[ShapeIndex, int, ShapeIndex], ...] = ()
+    side_effect: bool = False
+    backend_config: bytes = b""
+    op_name: str = ""
+    location: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.opcode}({self.name})"
+
+    @property
+    def is_root(self) -> bool:
+        return self.computation.root is self
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Computation:
+    """One HLO computation.
+
+    Attributes:
+      instructions: in the proto's order, operands before users (XLA's post-order).
+      root: the instruction whose value is the result.
+      schedule: the execution order, or None when the computation has none.
+    """
+
+    id: int
+    name: str
+    is_fusion: bool
+    instructions: list[Instruction] = dataclasses.field(default_factory=list)
+    root: Instruction | None = None
+    schedule: tuple[Instruction, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Computation({self.name})"
+
+    @property
+    def parameters(self) -> list[Instruction]:
+        """Parameter instructions by parameter number."""
+        found = [i for i in self.instructions if i.opcode == "parameter"]
+        return sorted(found, key=lambda i: i.parameter_number)
+
+
+@dataclasses.dataclass(eq=False)
+class Module:
+    """An HLO module.
+
+    Attributes:
+      computations: callees before callers.
+      entry: the entry computation.
+      aliases: donation, output index -> (parameter number, parameter index).
+      donors: donated parameters without a fixed output (parameter number, index).
+      fingerprint: digest of the module without schedule, ids and frontend attributes.
+    """
+
+    name: str
+    computations: list[Computation]
+    entry: Computation
+    aliases: dict[ShapeIndex, tuple[int, ShapeIndex]]
+    donors: frozenset[tuple[int, ShapeIndex]]
+    is_scheduled: bool
+
+    @functools.cached_property
+    def donated(self) -> frozenset[tuple[int, ShapeIndex]]:
+        """(parameter number, index) of every argument that an output replaces."""
+        return frozenset(self.aliases.values())
+
+    @functools.cached_property
+    def control_computations(self) -> list[Computation]:
+        """Computations run step by step: entry, and bodies of while, conditional, call, async.
+
+        Callees first, the entry last. Bodies of fusions, reductions and the like are not listed.
+        """
+        seen: dict[Computation, None] = {}
+
+        def visit(computation: Computation) -> None:
+            if computation in seen:
+                return
+            for instruction in computation.instructions:
+                if instruction.opcode in _CONTROL_FLOW:
+                    for callee in instruction.called:
+                        visit(callee)
+            seen[computation] = None
+
+        visit(self.entry)
+        return list(seen)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Digest of what a plan depends on: names, shapes, operands, control, donation."""
+        digest = hashlib.sha256()
+        for computation in self.computations:
+            digest.update(f"{computation.name}{{".encode())
+            for i in sorted(computation.instructions, key=lambda i: i.name):
+                operands = ",".join(o.name for o in i.operands)
+                control = ",".join(c.name for c in i.control_predecessors)
+                called = ",".join(c.name for c in i.called)
+                digest.update(f"{i.name}={i.opcode}({operands}|{control}|{called})".encode())
+                digest.update(i.shape.key)
+        digest.update(repr((sorted(self.aliases.items()), sorted(self.donors))).encode())
+        return digest.hexdigest()
+
+
+_CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
+
+
+def module_from_bytes(data: bytes) -> Module:
+    """Reads a serialized HloModuleProto.
+
+    Raises HloError when `data` is not one.
+    """
+    return module_from_proto(parse_module_proto(data))
+
+
+def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
+    """Parses an HloModuleProto, or the module inside an HloProto. Raises HloError."""
+    for message in (xla_pb2.HloModuleProto(), xla_pb2.HloProto()):
+        try:
+            message.ParseFromString(data)
+        except Exception:  # noqa: S112 - protobuf runtimes raise different types
+            continue
+        module = message.hlo_module if isinstance(message, xla_pb2.HloProto) else message
+        if module.computations and module.entry_computation_id:
+            return module
+    raise HloError("not an HLO module proto, or truncated; dump it with xla_dump_hlo_as_proto")
+
+
+def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
+    """The view of a parsed proto. Raises HloError on dangling ids."""
+    computations = {
+        c.id: Computation(c.id, c.name, c.is_fusion_computation) for c in proto.computations
+    }
+    locations = _Locations(proto.stack_frame_index)
+    try:
+        for c in proto.computations:
+            _read_computation(c, computations, locations)
+        for key, sequence in proto.schedule.sequences.items():
+            computation = computations[key]
+            by_id = {i.id: i for i in computation.instructions}
+            computation.schedule = tuple(
+                by_id[_local(i, by_id, key)] for i in sequence.instruction_ids
+            )
+        entry = computations[proto.entry_computation_id]
+    except KeyError as error:
+        raise HloError(f"the HLO module refers to unknown id {error}; dump it again") from error
+    return Module(
+        name=proto.name,
+        computations=list(computations.values()),
+        entry=entry,
+        aliases={
+            tuple(e.output_shape_index): (e.parameter_number, tuple(e.parameter_shape_index))
+            for e in proto.input_output_alias.entries
+        },
+        donors=frozenset(
+            (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
+        ),
+        is_scheduled=entry.schedule is not None,
+    )
+
+
+def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: int) -> int:
+    """Schedules may carry the id within the computation, or the module-wide one."""
+    if instruction_id in by_id:
+        return instruction_id
+    return (computation_id << 32) | instruction_id
+
+
+def _read_computation(
+    proto: xla_pb2.HloComputationProto,
+    computations: dict[int, Computation],
+    locations: _Locations,
+) -> None:
+    computation = computations[proto.id]
+    by_id: dict[int, Instruction] = {}
+    for p in proto.instructions:
+        instruction = Instruction(
+            id=p.id,
+            name=p.name,
+            opcode=p.opcode,
+            shape=shape_from_proto(p.shape),
+            computation=computation,
+            operands=tuple(by_id[o] for o in p.operand_ids),
+            called=tuple(computations[c] for c in p.called_computation_ids),
+            dimensions=tuple(p.dimensions),
+            parameter_number=p.parameter_number if p.opcode == "parameter" else -1,
+            tuple_index=p.tuple_index,
+            fusion_kind=p.fusion_kind,
+            custom_call_target=p.custom_call_target,
+            channel_id=p.channel_id,
+            aliasing=tuple(
+                (tuple(a.output_shape_index), a.operand_index, tuple(a.operand_shape_index))
+                for a in p.output_operand_aliasing
+            ),
+            side_effect=p.custom_call_has_side_effect,
+            backend_config=p.backend_config,
+            op_name=p.metadata.op_name,
+            location=locations.of(p.metadata),
+        )
+        by_id[p.id] = instruction
+        computation.instructions.append(instruction)
+        for operand in dict.fromkeys(instruction.operands):
+            operand.users.append(instruction)
+    for p in proto.instructions:
+        by_id[p.id].control_predecessors = tuple(by_id[c] for c in p.control_predecessor_ids)
+    computation.root = by_id[proto.root_id]
+
+
+class _Locations:
+    """Resolves OpMetadata to "file:line", from its own fields or the module's stack frames."""
+
+    def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
+        self._index = index
+        self._cache: dict[int, str] = {}
+
+    def of(self, metadata: xla_pb2.OpMetadata) -> str:
+        if metadata.source_file:
+            return f"{metadata.source_file}:{metadata.source_line}"
+        frame_id = metadata.stack_frame_id
+        if not 0 < frame_id <= len(self._index.stack_frames):
+            return ""
+        if frame_id not in self._cache:
+            frame = self._index.stack_frames[frame_id - 1]
+            location = self._index.file_locations[frame.file_location_id - 1]
+            name = self._index.file_names[location.file_name_id - 1]
+            self._cache[frame_id] = f"{name}:{location.line}"
+        return self._cache[frame_id]

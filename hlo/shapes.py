@@ -1,0 +1,119 @@
+"""Shapes: dtype, dimensions, layout and memory space to bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+from hlo import xla_pb2
+
+__all__ = ["HOST_MEMORY_SPACE", "POINTER_BYTES", "Shape", "ShapeIndex", "shape_from_proto"]
+
+ShapeIndex = tuple[int, ...]
+"""Path into a nested tuple shape; () is the shape itself."""
+
+POINTER_BYTES = 8
+"""Bytes of one entry of a tuple's index table."""
+
+HOST_MEMORY_SPACE = 5
+"""XLA's memory space (layout colour) for buffers in host memory."""
+
+TUPLE, OPAQUE, TOKEN = 13, 14, 17
+
+# XLA PrimitiveType -> bits per element.
+_BITS = {
+    **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 8),
+    **dict.fromkeys((3, 7, 10, 16), 16),
+    **dict.fromkeys((4, 8, 11), 32),
+    **dict.fromkeys((5, 9, 12, 15), 64),
+    **dict.fromkeys((18,), 128),
+    **dict.fromkeys((21, 22, 32), 4),
+    **dict.fromkeys((26, 27), 2),
+    **dict.fromkeys((30, 31), 1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """An array, tuple, token or opaque shape, as XLA lays it out.
+
+    Attributes:
+      element_type: XLA PrimitiveType number.
+      dimensions: extents, dimension 0 first; empty for scalars and tuples.
+      elements: shapes of a tuple's elements; empty otherwise.
+      minor_to_major: layout of the dimensions.
+      memory_space: XLA colour; 0 is device memory, 5 host memory.
+      element_bits: bits per stored element (sub-byte types are stored packed only if XLA says so).
+      key: serialized proto; two shapes are equal to XLA exactly when their keys are.
+    """
+
+    element_type: int
+    dimensions: tuple[int, ...]
+    elements: tuple[Shape, ...]
+    minor_to_major: tuple[int, ...]
+    memory_space: int
+    element_bits: int
+    key: bytes
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.element_type == TUPLE
+
+    @property
+    def is_array(self) -> bool:
+        return self.element_type not in (TUPLE, OPAQUE, TOKEN)
+
+    @functools.cached_property
+    def num_elements(self) -> int:
+        """Number of array elements (1 for a scalar)."""
+        count = 1
+        for extent in self.dimensions:
+            count *= extent
+        return count
+
+    @functools.cached_property
+    def bytes(self) -> int:
+        """Bytes of the buffer at this shape alone: of a tuple, its index table."""
+        if self.is_tuple:
+            return POINTER_BYTES * len(self.elements)
+        if not self.is_array:
+            return POINTER_BYTES if self.element_type == OPAQUE else 0
+        return (self.num_elements * self.element_bits + 7) // 8
+
+    def at(self, index: ShapeIndex) -> Shape:
+        """The subshape at `index`."""
+        shape = self
+        for i in index:
+            shape = shape.elements[i]
+        return shape
+
+    def indices(self, prefix: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, Shape]]:
+        """Every (index, subshape) in pre-order, the shape itself first."""
+        yield prefix, self
+        for i, element in enumerate(self.elements):
+            yield from element.indices((*prefix, i))
+
+
+_INTERNED: dict[bytes, Shape] = {}
+
+
+def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
+    """The Shape of a ShapeProto; equal protos give the same object."""
+    key = proto.SerializeToString(deterministic=True)
+    shape = _INTERNED.get(key)
+    if shape is None:
+        bits = _BITS.get(proto.element_type, 0)
+        if bits < 8 and bits:
+            bits = proto.layout.element_size_in_bits or 8
+        shape = Shape(
+            element_type=proto.element_type,
+            dimensions=tuple(proto.dimensions),
+            elements=tuple(shape_from_proto(t) for t in proto.tuple_shapes),
+            minor_to_major=tuple(proto.layout.minor_to_major),
+            memory_space=proto.layout.memory_space,
+            element_bits=bits,
+            key=key,
+        )
+        _INTERNED[key] = shape
+    return shape

@@ -1,0 +1,351 @@
+"""Value and alias analysis: what every instruction defines, forwards, reads and updates in place.
+
+A value is one buffer-sized result: an instruction and a shape index. Values that XLA must keep in
+one buffer (loop state, donation, in-place updates, conditional results) form one alias set.
+The rules follow XLA's HloDataflowAnalysis (SSA form) and HloAliasAnalysis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from hlo.inplace import in_place_pairs
+from hlo.module import Computation, Instruction, Module
+from hlo.shapes import HOST_MEMORY_SPACE, Shape, ShapeIndex
+
+__all__ = ["Dataflow", "Use", "Value", "analyse"]
+
+ValueMap = dict[ShapeIndex, "Value"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A read of a value: instruction, operand number, index within that operand."""
+
+    instruction: Instruction
+    operand: int
+    index: ShapeIndex
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Value:
+    """One value.
+
+    Attributes:
+      id: dense, ordered as XLA orders values (computation, instruction, shape index).
+      instruction, index: the defining position.
+      shape: its shape.
+      positions: every (instruction, index) at which it appears, the defining one first.
+      uses: reads, through all positions; tuple and get-tuple-element only forward.
+      live_out: it appears in the entry computation's result.
+      buffer: id of its alias set.
+    """
+
+    instruction: Instruction
+    index: ShapeIndex
+    shape: Shape
+    id: int = -1
+    positions: list[tuple[Instruction, ShapeIndex]] = dataclasses.field(default_factory=list)
+    uses: list[Use] = dataclasses.field(default_factory=list)
+    live_out: bool = False
+    buffer: int = -1
+    forward: Value | None = None
+
+    def __repr__(self) -> str:
+        return f"Value({self.name})"
+
+    @property
+    def name(self) -> str:
+        """Tensor name: "fusion.3", or "fusion.3{1}" inside a tuple."""
+        if not self.index:
+            return self.instruction.name
+        return f"{self.instruction.name}{{{','.join(map(str, self.index))}}}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on the device; host memory counts as zero."""
+        return 0 if self.color == HOST_MEMORY_SPACE else self.shape.bytes
+
+    @property
+    def color(self) -> int:
+        return self.shape.memory_space
+
+
+@dataclasses.dataclass(eq=False)
+class Dataflow:
+    """The analysis of one module.
+
+    Attributes:
+      module: the module analysed.
+      values: by id.
+      at: value at every position (instruction, index) of the control computations.
+      buffers: alias sets, lists of values in id order.
+    """
+
+    module: Module
+    values: list[Value]
+    at: dict[tuple[Instruction, ShapeIndex], Value]
+    buffers: list[list[Value]]
+
+    def buffer_bytes(self, buffer: int) -> int:
+        """Size of an alias set: its largest value."""
+        return max(v.bytes for v in self.buffers[buffer])
+
+
+def analyse(module: Module, target: str = "cpu") -> Dataflow:
+    """Runs the analysis; `target` is "cpu" or "cuda" (their in-place rules differ slightly)."""
+    return _Analysis(module, target).run()
+
+
+class _Analysis:
+    def __init__(self, module: Module, target: str) -> None:
+        self.module = module
+        self.target = target
+        self.maps: dict[Instruction, ValueMap] = {}
+        self.values: list[Value] = []
+        self.merges: list[tuple[Value, Value]] = []
+
+    def run(self) -> Dataflow:
+        entry = self.module.entry
+        for parameter in entry.parameters:
+            self.maps[parameter] = self._define_all(parameter)
+        self._computation(entry)
+        at = self._positions()
+        values = self._number(at)
+        self._uses(values)
+        buffers = self._buffers(values, at)
+        return Dataflow(self.module, values, at, buffers)
+
+    # Values per instruction.
+
+    def _define(self, instruction: Instruction, index: ShapeIndex) -> Value:
+        value = Value(instruction, index, instruction.shape.at(index))
+        self.values.append(value)
+        return value
+
+    def _define_all(self, instruction: Instruction) -> ValueMap:
+        return {index: self._define(instruction, index) for index, _ in instruction.shape.indices()}
+
+    def _computation(self, computation: Computation) -> ValueMap:
+        for instruction in computation.instructions:
+            if instruction.opcode != "parameter":
+                self.maps[instruction] = self._instruction(instruction)
+        assert computation.root is not None
+        return self.maps[computation.root]
+
+    def _instruction(self, i: Instruction) -> ValueMap:
+        handler = _FORWARDING.get(i.opcode)
+        if handler is not None:
+            return handler(self, i)
+        if i.opcode.endswith("-done") and i.operands and i.operands[0].shape.is_tuple:
+            return self._done(i)
+        values = self._define_all(i)
+        if i.opcode in ("copy-start", "all-gather-start", "collective-permute-start", "send"):
+            # The start's tuple forwards its operand beside the result.
+            where: ShapeIndex = (1,) if i.opcode == "copy-start" else (0,)
+            if i.shape.at(where).is_tuple:
+                for k, operand in enumerate(i.operands):
+                    self._overlay(values, (*where, k), self.maps[operand])
+            else:
+                self._overlay(values, where, self.maps[i.operands[0]])
+        return values
+
+    @staticmethod
+    def _overlay(target: ValueMap, prefix: ShapeIndex, source: ValueMap) -> None:
+        for index, value in source.items():
+            if (*prefix, *index) in target:
+                target[(*prefix, *index)] = value
+
+    def _same(self, i: Instruction) -> ValueMap:
+        return dict(self.maps[i.operands[0]])
+
+    def _bitcast(self, i: Instruction) -> ValueMap:
+        return {(): self.maps[i.operands[0]][()]}
+
+    def _tuple(self, i: Instruction) -> ValueMap:
+        values: ValueMap = {(): self._define(i, ())}
+        for k, operand in enumerate(i.operands):
+            for index, value in self.maps[operand].items():
+                values[(k, *index)] = value
+        return values
+
+    def _element(self, i: Instruction) -> ValueMap:
+        return _subtree(self.maps[i.operands[0]], (i.tuple_index,))
+
+    def _barrier(self, i: Instruction) -> ValueMap:
+        if len(i.operands) == 1:
+            return self._same(i)
+        return self._tuple(i)
+
+    def _done(self, i: Instruction) -> ValueMap:
+        """Done operations take their result out of the start's tuple."""
+        source = self.maps[i.operands[0]]
+        if i.opcode == "all-reduce-done":
+            return dict(source)
+        prefix: ShapeIndex = (0,) if i.opcode in ("copy-done", "recv-done") else (1,)
+        values = _subtree(source, prefix)
+        if i.opcode in ("recv-done", "send-done") or set(values) != {
+            index for index, _ in i.shape.indices()
+        }:
+            defined = self._define_all(i)
+            if i.opcode == "recv-done":
+                self._overlay(defined, (0,), values)
+            return defined
+        return values
+
+    def _async_start(self, i: Instruction) -> ValueMap:
+        values = self._define_all(i)
+        for k, operand in enumerate(i.operands):
+            self._overlay(values, (0, k), self.maps[operand])
+        for callee in i.called:
+            for parameter, operand in zip(callee.parameters, i.operands, strict=True):
+                self.maps[parameter] = dict(self.maps[operand])
+            self._overlay(values, (1,), self._computation(callee))
+        return values
+
+    def _call(self, i: Instruction) -> ValueMap:
+        (callee,) = i.called
+        for parameter, operand in zip(callee.parameters, i.operands, strict=True):
+            self.maps[parameter] = dict(self.maps[operand])
+        return dict(self._computation(callee))
+
+    def _conditional(self, i: Instruction) -> ValueMap:
+        roots = []
+        for branch, operand in zip(i.called, i.operands[1:], strict=True):
+            self.maps[branch.parameters[0]] = dict(self.maps[operand])
+            roots.append(self._computation(branch))
+        values: ValueMap = {}
+        for index, _ in i.shape.indices():
+            incoming = {_resolve(r[index]) for r in roots}
+            if len(incoming) == 1:
+                values[index] = incoming.pop()
+                continue
+            values[index] = self._define(i, index)
+            self.merges += [(values[index], v) for v in incoming]
+        return values
+
+    def _while(self, i: Instruction) -> ValueMap:
+        body, condition = i.called
+        init = self.maps[i.operands[0]]
+        parameter = body.parameters[0]
+        phis = self._define_all(parameter)
+        self.maps[parameter] = phis
+        root = self._computation(body)
+        values: ValueMap = {}
+        state: ValueMap = {}
+        for index, phi in phis.items():
+            if _resolve(root[index]) is phi:  # the loop leaves it as it was
+                phi.forward = init[index]
+                values[index] = state[index] = init[index]
+                continue
+            values[index] = self._define(i, index)
+            state[index] = self._define(condition.parameters[0], index)
+            for other in (init[index], root[index], values[index], state[index]):
+                self.merges.append((phi, other))
+        self.maps[condition.parameters[0]] = state
+        self._computation(condition)
+        return values
+
+    # Positions, numbering, uses, alias sets.
+
+    def _positions(self) -> dict[tuple[Instruction, ShapeIndex], Value]:
+        at: dict[tuple[Instruction, ShapeIndex], Value] = {}
+        for computation in self.module.control_computations:
+            for instruction in computation.instructions:
+                for index, value in self.maps[instruction].items():
+                    at[instruction, index] = _resolve(value)
+        return at
+
+    def _number(self, at: dict[tuple[Instruction, ShapeIndex], Value]) -> list[Value]:
+        values = [v for (i, index), v in at.items() if v.instruction is i and v.index == index]
+        for number, value in enumerate(values):
+            value.id = number
+            value.positions.append((value.instruction, value.index))
+        root = self.module.entry.root
+        for (instruction, index), value in at.items():
+            if (instruction, index) != value.positions[0]:
+                value.positions.append((instruction, index))
+            if instruction is root:
+                value.live_out = True
+        return values
+
+    @staticmethod
+    def _uses(values: Iterable[Value]) -> None:
+        for value in values:
+            for instruction, index in value.positions:
+                for user in instruction.users:
+                    if _reads(user, index):
+                        value.uses += [
+                            Use(user, k, index)
+                            for k, operand in enumerate(user.operands)
+                            if operand is instruction
+                        ]
+
+    def _buffers(
+        self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
+    ) -> list[list[Value]]:
+        parent = list(range(len(values)))
+
+        def find(k: int) -> int:
+            while parent[k] != k:
+                parent[k] = parent[parent[k]]
+                k = parent[k]
+            return k
+
+        def union(a: Value, b: Value) -> None:
+            i, j = find(a.id), find(b.id)
+            parent[max(i, j)] = min(i, j)
+
+        for a, b in self.merges:
+            union(_resolve(a), _resolve(b))
+        for computation in self.module.control_computations:
+            for i in computation.instructions:
+                for operand, operand_index, index in in_place_pairs(i, self.target):
+                    union(at[i, index], at[i.operands[operand], operand_index])
+        root = self.module.entry.root
+        assert root is not None
+        parameters = self.module.entry.parameters
+        for index, (number, parameter_index) in self.module.aliases.items():
+            union(at[root, index], at[parameters[number], parameter_index])
+        sets: dict[int, list[Value]] = {}
+        for value in values:
+            sets.setdefault(find(value.id), []).append(value)
+        for number, members in enumerate(sets.values()):
+            for value in members:
+                value.buffer = number
+        return list(sets.values())
+
+
+_FORWARDING = {
+    "bitcast": _Analysis._bitcast,
+    "tuple": _Analysis._tuple,
+    "get-tuple-element": _Analysis._element,
+    "optimization-barrier": _Analysis._barrier,
+    "opt-barrier": _Analysis._barrier,
+    "domain": _Analysis._same,
+    "add-dependency": _Analysis._same,
+    "call": _Analysis._call,
+    "conditional": _Analysis._conditional,
+    "while": _Analysis._while,
+    "async-start": _Analysis._async_start,
+    "async-update": _Analysis._same,
+}
+
+
+def _resolve(value: Value) -> Value:
+    while value.forward is not None:
+        value = value.forward
+    return value
+
+
+def _subtree(values: ValueMap, prefix: ShapeIndex) -> ValueMap:
+    k = len(prefix)
+    return {index[k:]: v for index, v in values.items() if index[:k] == prefix}
+
+
+def _reads(user: Instruction, index: ShapeIndex) -> bool:
+    """Whether `user` reads a value at `index` of its operand, or only passes it on."""
+    if user.opcode in ("get-tuple-element", "copy"):
+        return not index
+    return user.opcode not in ("tuple", "domain")

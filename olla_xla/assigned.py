@@ -1,0 +1,403 @@
+"""Predicts XLA's assigned total for any order: a simulation of its buffer assignment rule.
+
+Alias sets are taken by decreasing size. An entry argument has its own allocation, reusable only if
+an output replaces it. Any other set first tries the allocations of its instruction's operands, then
+every reusable allocation from the newest to the oldest; what finds no home goes to one heap
+(heap.py), or, when live-out, gets an allocation of its own. Read in XLA's BufferAssigner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numba import njit
+
+from hlo.inplace import can_share
+from hlo.module import Computation, Instruction
+from hlo.values import Dataflow, Value
+from olla_xla.heap import pack, share_in_place
+from olla_xla.liverange import live_ranges
+
+__all__ = ["ALIGNMENT", "Assignment", "AssignmentModel"]
+
+ALIGNMENT = {"cpu": 64, "cuda": 128}
+"""Bytes to which XLA aligns buffers inside one allocation, by target."""
+
+# How an alias set is treated.
+_TEMP, _CONSTANT, _ARGUMENT, _TUPLE = 0, 1, 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """A simulated buffer assignment; sizes and offsets in bytes.
+
+    Attributes:
+      total_bytes: arguments + outputs - aliases + temp.
+      temp_bytes: the heap.
+      allocation: by value id; allocations are numbered as made, the heap comes last.
+      offset: by value id, within its allocation.
+      sizes: by allocation.
+      start, end: live ranges by value id, inclusive logical times.
+    """
+
+    total_bytes: int
+    temp_bytes: int
+    allocation: np.ndarray
+    offset: np.ndarray
+    sizes: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+class AssignmentModel:
+    """The order-independent part of the simulation for one module."""
+
+    def __init__(self, dataflow: Dataflow, target: str) -> None:
+        self.dataflow = dataflow
+        self.target = target
+        self.alignment = ALIGNMENT[target]
+        module = dataflow.module
+        self.computations = module.control_computations
+        self.instructions = [i for c in reversed(self.computations) for i in c.instructions]
+        self._number = {i: k for k, i in enumerate(self.instructions)}
+        self._span = {c: k for k, c in enumerate(self.computations)}
+        self._nested = len(self.computations) > 1
+        self._build_ranges()
+        self._build_buffers()
+        self._build_sharing()
+
+    # Building.
+
+    def _start_ref(self, computation: Computation) -> int:
+        return len(self.instructions) + self._span[computation]
+
+    def _end_ref(self, computation: Computation) -> int:
+        return self._start_ref(computation) + len(self.computations)
+
+    def _point(self, i: Instruction) -> int:
+        return self._end_ref(i.computation) if i.is_root else self._number[i]
+
+    def _build_ranges(self) -> None:
+        module = self.dataflow.module
+        values = self.dataflow.values
+        donated = module.donated
+        self._start_refs = np.array(
+            [
+                self._start_ref(v.instruction.computation)
+                if v.instruction.opcode == "parameter"
+                else self._number[v.instruction]
+                for v in values
+            ],
+            np.int64,
+        )
+        self._end_refs = np.array([self._point(v.instruction) for v in values], np.int64)
+        self._pos = _csr([[self._point(i) for i, _ in v.positions[1:]] for v in values])
+        self._use = _csr(
+            [[r for u in v.uses for r in self._use_refs(u.instruction)] for v in values]
+        )
+        self._readonly = np.array(
+            [
+                v.instruction.opcode == "parameter"
+                and v.instruction.computation is module.entry
+                and (v.instruction.parameter_number, v.index) not in donated
+                for v in values
+            ],
+            np.bool_,
+        )
+
+    def _use_refs(self, user: Instruction) -> Iterable[int]:
+        if user.opcode == "call":
+            return ()
+        if user.opcode == "while":
+            user = user.called[0].parameters[0]
+        return (self._number[user],)
+
+    def _build_buffers(self) -> None:
+        values, buffers = self.dataflow.values, self.dataflow.buffers
+        entry = self.dataflow.module.entry
+        self._buf = _csr([[v.id for v in b] for b in buffers])
+        self._buffer = np.array([v.buffer for v in values], np.int64)
+        sizes = [self.dataflow.buffer_bytes(b) for b in range(len(buffers))]
+        self._buf_size = np.array(sizes, np.int64)
+        self._size = self._buf_size[self._buffer]
+        self._single = np.array([len(buffers[v.buffer]) == 1 for v in values], np.bool_)
+        self._color = np.array([b[0].color for b in buffers], np.int64)
+        self._live_out = np.array([any(v.live_out for v in b) for b in buffers], np.bool_)
+        kinds = []
+        for members in buffers:
+            kind = _TEMP
+            for v in members:
+                if v.instruction.opcode == "constant":
+                    kind = _CONSTANT
+                    break
+                if v.instruction.opcode == "parameter" and v.instruction.computation is entry:
+                    kind = _ARGUMENT
+                    break
+            if kind == _TEMP and any(v.shape.is_tuple for v in members):
+                kind = _TUPLE
+            kinds.append(kind)
+        self._kind = np.array(kinds, np.int64)
+        self._argument_readonly = np.array(
+            [any(self._readonly[v.id] for v in b) for b in buffers], np.bool_
+        )
+
+        def key(b: int) -> tuple[int, bool, int, int]:
+            position = min(self._number[v.instruction] for v in buffers[b])
+            return (-sizes[b], not self._live_out[b], position, b)
+
+        self._buf_order = np.array(sorted(range(len(buffers)), key=key), np.int64)
+
+    def _build_sharing(self) -> None:
+        values, at = self.dataflow.values, self.dataflow.at
+        share: list[list[tuple[int, int]]] = []
+        heap: list[list[int]] = []
+        operands: list[list[int]] = []
+        copied: list[list[int]] = []
+        for v in values:
+            user = v.instruction
+            pairs: list[tuple[int, int]] = []
+            in_heap: list[int] = []
+            first: list[int] = []
+            read: list[int] = []
+            for operand in dict.fromkeys(user.operands):
+                found = self._shared_with(v, operand)
+                pairs += found
+                top = at[operand, ()]
+                first.append(top.id)
+                if top.instruction is operand and (top.id, 0) in found:
+                    in_heap.append(top.id)
+                if user.opcode == "copy":
+                    read += [at[operand, i].id for i, _ in operand.shape.indices()]
+            share.append(pairs)
+            heap.append(in_heap)
+            operands.append(first if not v.index and not v.shape.is_tuple else [])
+            copied.append(read)
+        self._share = _csr([[a for a, _ in s] for s in share])
+        self._share_pos = _csr([[p for _, p in s] for s in share])[1]
+        self._heap_share = _csr(heap)
+        self._operands = _csr(operands)
+        self._copied = _csr(copied)
+
+    def _shared_with(self, v: Value, operand: Instruction) -> list[tuple[int, int]]:
+        """(operand value, number of its position at `operand`) that `v` may take over."""
+        if v.instruction.opcode == "copy" or v.shape.bytes == 0:
+            return []
+        found = []
+        for index, _ in operand.shape.indices():
+            a = self.dataflow.at[operand, index]
+            if a is not v and can_share(operand, index, v.instruction, v.index, self.target):
+                found.append((a.id, a.positions.index((operand, index))))
+        return found
+
+    # Evaluation.
+
+    def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> tuple[np.ndarray, int]:
+        """Logical times of all reference points, callees flattened before their callers."""
+        n, c = len(self.instructions), len(self.computations)
+        time = np.zeros(n + 2 * c, np.int64)
+        clock = 0
+
+        def flatten(computation: Computation) -> None:
+            nonlocal clock
+            time[self._start_ref(computation)] = clock
+            for i in orders[computation]:
+                if i.opcode == "while":
+                    flatten(i.called[1])
+                    flatten(i.called[0])
+                elif i.opcode in ("call", "conditional", "async-start"):
+                    for callee in i.called:
+                        flatten(callee)
+                time[self._number[i]] = clock
+                clock += 1
+            time[self._end_ref(computation)] = clock
+
+        flatten(self.dataflow.module.entry)
+        return time, clock
+
+    def simulate(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Assignment:
+        """The buffer assignment of the module under `orders` (every control computation's)."""
+        time, total = self.times(orders)
+        start, end, last = live_ranges(
+            time,
+            self._start_refs,
+            self._end_refs,
+            *self._pos,
+            *self._use,
+            self._readonly,
+            total,
+            *self._buf,
+        )
+        allocation, sizes, colors, counted = _assign(
+            start,
+            end,
+            last,
+            self._buf_order,
+            *self._buf,
+            self._buf_size,
+            self._kind,
+            self._live_out,
+            self._argument_readonly,
+            self._color,
+            *self._operands,
+            *self._share,
+            self._share_pos,
+            *self._copied,
+        )
+        offset = np.zeros(len(allocation), np.int64)
+        heaps = []
+        for color in np.unique(self._color):
+            ids = np.flatnonzero((allocation < 0) & (self._color[self._buffer] == color))
+            if not len(ids):
+                continue
+            ticks = share_in_place(
+                ids, start, end, self._size, self._buffer, self._single, *self._heap_share
+            )
+            size, placed = pack(ids, *ticks, self._size, self.alignment)
+            allocation[ids] = len(sizes) + len(heaps)
+            offset[ids] = placed[ids]
+            heaps.append(size)
+        temp = 0
+        for size in heaps:
+            temp = -(-temp // self.alignment) * self.alignment + size
+        return Assignment(
+            total_bytes=int(sizes[counted].sum()) + temp,
+            temp_bytes=temp,
+            allocation=allocation,
+            offset=offset,
+            sizes=np.array([*sizes, *heaps], np.int64),
+            start=start,
+            end=end,
+        )
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    pointers = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(r) for r in rows], out=pointers[1:])
+    return pointers, np.array([x for r in rows for x in r], np.int64)
+
+
+@njit(cache=True)
+def _shares(b, a, position, share_ptr, share_val, share_pos):  # pragma: no cover
+    for e in range(share_ptr[b], share_ptr[b + 1]):
+        if share_val[e] == a and share_pos[e] == position:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _interferes(a, b, start, end, last, share_ptr, share_val, share_pos):  # pragma: no cover
+    """Whether values a and b need memory of their own (XLA's LiveRangeInterferes)."""
+    if start[a] > end[b] or start[b] > end[a]:
+        return False
+    if end[a] == start[b]:
+        return not _shares(b, a, last[a], share_ptr, share_val, share_pos)
+    if end[b] == start[a]:
+        return not _shares(a, b, last[b], share_ptr, share_val, share_pos)
+    return True
+
+
+@njit(cache=True)
+def _assign(
+    start,
+    end,
+    last,
+    order,
+    buf_ptr,
+    buf_val,
+    buf_size,
+    kind,
+    live_out,
+    readonly,
+    color,
+    op_ptr,
+    op_val,
+    share_ptr,
+    share_val,
+    share_pos,
+    copy_ptr,
+    copy_val,
+):  # pragma: no cover
+    """Homes for alias sets: returns (allocation by value or -1 for the heap, sizes, colours,
+    which allocations count in the total)."""
+    n = len(start)
+    m = len(buf_size)
+    allocation = np.full(n, -1, np.int64)
+    sizes = np.zeros(m, np.int64)
+    colors = np.zeros(m, np.int64)
+    usable = np.zeros(m, np.bool_)
+    counted = np.zeros(m, np.bool_)
+    head = np.full(m, -1, np.int64)
+    following = np.full(n, -1, np.int64)
+    registered = np.empty(m, np.int64)
+    count = 0
+    made = 0
+    for b in order:
+        home = -1
+        lo, hi = buf_ptr[b], buf_ptr[b + 1]
+        own = kind[b] != 0
+        if not own:
+            for e in range(lo, hi):
+                v = buf_val[e]
+                for f in range(op_ptr[v], op_ptr[v + 1]):
+                    candidate = allocation[op_val[f]]
+                    if candidate >= 0 and _fits(
+                        candidate, b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors,
+                        usable, head, following, start, end, last, share_ptr, share_val,
+                        share_pos, copy_ptr, copy_val,
+                    ):  # fmt: skip
+                        home = candidate
+                        break
+                if home >= 0:
+                    break
+            k = made - 1
+            while home < 0 and k >= 0:
+                if _fits(
+                    registered[k], b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors,
+                    usable, head, following, start, end, last, share_ptr, share_val,
+                    share_pos, copy_ptr, copy_val,
+                ):  # fmt: skip
+                    home = registered[k]
+                k -= 1
+            if home < 0 and not live_out[b]:
+                continue
+        if home < 0:
+            home = count
+            count += 1
+            sizes[home] = buf_size[b]
+            colors[home] = color[b]
+            counted[home] = kind[b] == 2 or (kind[b] != 1 and live_out[b])
+            usable[home] = kind[b] == 0 or (kind[b] == 2 and not readonly[b])
+            if usable[home]:
+                registered[made] = home
+                made += 1
+        for e in range(lo, hi):
+            v = buf_val[e]
+            allocation[v] = home
+            following[v] = head[home]
+            head[home] = v
+    return allocation, sizes[:count], colors[:count], counted[:count]
+
+
+@njit(cache=True)
+def _fits(
+    home, b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors, usable, head, following,
+    start, end, last, share_ptr, share_val, share_pos, copy_ptr, copy_val,
+):  # fmt: skip  # pragma: no cover
+    """XLA's MaybeAssignBuffer, without the assignment."""
+    if not usable[home] or colors[home] != color[b] or buf_size[b] > sizes[home]:
+        return False
+    if live_out[b] and sizes[home] != buf_size[b]:
+        return False
+    a = head[home]
+    while a >= 0:
+        for e in range(lo, hi):
+            v = buf_val[e]
+            if _interferes(v, a, start, end, last, share_ptr, share_val, share_pos):
+                return False
+            for f in range(copy_ptr[v], copy_ptr[v + 1]):
+                if copy_val[f] == a:
+                    return False
+        a = following[a]
+    return True
