@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numba import njit
 
-from hlo.inplace import can_share
 from hlo.module import Computation, Instruction
-from hlo.values import Dataflow, Value
+from hlo.sharing import Sharing, sharing
+from hlo.values import Dataflow
 from olla_xla.heap import pack, share_in_place
 from olla_xla.liverange import live_ranges
 
@@ -54,7 +54,7 @@ class Assignment:
 class AssignmentModel:
     """The order-independent part of the simulation for one module."""
 
-    def __init__(self, dataflow: Dataflow, target: str) -> None:
+    def __init__(self, dataflow: Dataflow, target: str, pairs: Sharing | None = None) -> None:
         self.dataflow = dataflow
         self.target = target
         self.alignment = ALIGNMENT[target]
@@ -66,7 +66,7 @@ class AssignmentModel:
         self._nested = len(self.computations) > 1
         self._build_ranges()
         self._build_buffers()
-        self._build_sharing()
+        self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
 
     # Building.
 
@@ -149,47 +149,30 @@ class AssignmentModel:
 
         self._buf_order = np.array(sorted(range(len(buffers)), key=key), np.int64)
 
-    def _build_sharing(self) -> None:
+    def _build_sharing(self, pairs: Sharing) -> None:
         values, at = self.dataflow.values, self.dataflow.at
-        share: list[list[tuple[int, int]]] = []
         heap: list[list[int]] = []
         operands: list[list[int]] = []
         copied: list[list[int]] = []
         for v in values:
-            user = v.instruction
-            pairs: list[tuple[int, int]] = []
             in_heap: list[int] = []
             first: list[int] = []
             read: list[int] = []
-            for operand in dict.fromkeys(user.operands):
-                found = self._shared_with(v, operand)
-                pairs += found
+            for operand in dict.fromkeys(v.instruction.operands):
                 top = at[operand, ()]
                 first.append(top.id)
-                if top.instruction is operand and (top.id, 0) in found:
+                if top.instruction is operand and (top.id, 0) in pairs[v.id]:
                     in_heap.append(top.id)
-                if user.opcode == "copy":
+                if v.instruction.opcode == "copy":
                     read += [at[operand, i].id for i, _ in operand.shape.indices()]
-            share.append(pairs)
             heap.append(in_heap)
             operands.append(first if not v.index and not v.shape.is_tuple else [])
             copied.append(read)
-        self._share = _csr([[a for a, _ in s] for s in share])
-        self._share_pos = _csr([[p for _, p in s] for s in share])[1]
+        self._share = _csr([[a for a, _ in s] for s in pairs])
+        self._share_pos = _csr([[p for _, p in s] for s in pairs])[1]
         self._heap_share = _csr(heap)
         self._operands = _csr(operands)
         self._copied = _csr(copied)
-
-    def _shared_with(self, v: Value, operand: Instruction) -> list[tuple[int, int]]:
-        """(operand value, number of its position at `operand`) that `v` may take over."""
-        if v.instruction.opcode == "copy" or v.shape.bytes == 0:
-            return []
-        found = []
-        for index, _ in operand.shape.indices():
-            a = self.dataflow.at[operand, index]
-            if a is not v and can_share(operand, index, v.instruction, v.index, self.target):
-                found.append((a.id, a.positions.index((operand, index))))
-        return found
 
     # Evaluation.
 
