@@ -164,13 +164,12 @@ class GraphArrays:
 
     def positions(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
         """The step of each operator; GraphError unless the order is a permutation of all."""
-        order = np.asarray(order, np.int64)
-        if order.shape != (self.n,) or (
-            self.n and not np.array_equal(np.sort(order), np.arange(self.n))
-        ):
+        steps = np.arange(self.n)
+        order = np.array(order, np.int64)
+        if not np.array_equal(np.sort(order), steps):
             raise GraphError(f"an order must name each of the {self.n} operators once")
         position = np.empty(self.n, np.int64)
-        position[order] = np.arange(self.n)
+        position[order] = steps
         return position
 
 
