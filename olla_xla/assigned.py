@@ -312,6 +312,7 @@ def _assign(
     usable = np.zeros(m, np.bool_)
     counted = np.zeros(m, np.bool_)
     head = np.full(m, -1, np.int64)
+    tail = np.full(m, -1, np.int64)
     following = np.full(n, -1, np.int64)
     registered = np.empty(m, np.int64)
     count = 0
@@ -334,15 +335,26 @@ def _assign(
                         break
                 if home >= 0:
                     break
-            k = made - 1
-            while home < 0 and k >= 0:
-                if _fits(
-                    registered[k], b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors,
-                    usable, head, following, start, end, last, share_ptr, share_val,
-                    share_pos, copy_ptr, copy_val,
-                ):  # fmt: skip
-                    home = registered[k]
-                k -= 1
+            if home < 0:
+                first = buf_val[lo]
+                for k in range(made - 1, -1, -1):
+                    candidate = registered[k]
+                    if live_out[b] and sizes[candidate] != buf_size[b]:
+                        break  # allocations only grow from here
+                    a = head[candidate]  # a cheap test settles most: strictly overlapping live ranges
+                    if (
+                        max(start[a], start[first]) < min(end[a], end[first])
+                        and end[a] != start[first]
+                        and end[first] != start[a]
+                    ):
+                        continue
+                    if _fits(
+                        candidate, b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors,
+                        usable, head, following, start, end, last, share_ptr, share_val,
+                        share_pos, copy_ptr, copy_val,
+                    ):  # fmt: skip
+                        home = candidate
+                        break
             if home < 0 and not live_out[b]:
                 continue
         if home < 0:
@@ -358,8 +370,11 @@ def _assign(
         for e in range(lo, hi):
             v = buf_val[e]
             allocation[v] = home
-            following[v] = head[home]
-            head[home] = v
+            if head[home] < 0:  # the owner's values stay first: they reject most
+                head[home] = v
+            else:
+                following[tail[home]] = v
+            tail[home] = v
     return allocation, sizes[:count], colors[:count], counted[:count]
 
 
