@@ -48,12 +48,11 @@ class Allocation:
 
     @property
     def is_temp(self) -> bool:
-        """True for what XLA reports as temp: neither argument, output, constant nor tuple table."""
+        """True for what XLA reports as temp: neither argument, output nor constant."""
         return not (
             self.is_entry_parameter
             or self.maybe_live_out
             or self.is_constant
-            or self.is_tuple
             or self.is_thread_local
         )
 

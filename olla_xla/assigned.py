@@ -22,7 +22,7 @@ from olla_xla.liverange import live_ranges
 
 __all__ = ["ALIGNMENT", "Assignment", "AssignmentModel"]
 
-ALIGNMENT = {"cpu": 64, "cuda": 128}
+ALIGNMENT = {"cpu": 64, "cuda": 256}
 """Bytes to which XLA aligns buffers inside one allocation, by target."""
 
 # How an alias set is treated.
@@ -212,7 +212,7 @@ class AssignmentModel:
             total,
             *self._buf,
         )
-        allocation, sizes, colors, counted = _assign(
+        allocation, sizes, counted, temporary = _assign(
             start,
             end,
             last,
@@ -242,8 +242,8 @@ class AssignmentModel:
             offset[ids] = placed[ids]
             heaps.append(size)
         temp = 0
-        for size in heaps:
-            temp = -(-temp // self.alignment) * self.alignment + size
+        for size in (*heaps, *sizes[temporary]):  # XLA joins all temp allocations into one
+            temp = -(-temp // self.alignment) * self.alignment + int(size)
         return Assignment(
             total_bytes=int(sizes[counted].sum()) + temp,
             temp_bytes=temp,
@@ -302,8 +302,8 @@ def _assign(
     copy_ptr,
     copy_val,
 ):  # pragma: no cover
-    """Homes for alias sets: returns (allocation by value or -1 for the heap, sizes, colours,
-    which allocations count in the total)."""
+    """Homes for alias sets: returns (allocation by value or -1 for the heap, sizes, which
+    allocations are arguments or outputs, which are tuple tables, part of temp)."""
     n = len(start)
     m = len(buf_size)
     allocation = np.full(n, -1, np.int64)
@@ -311,6 +311,7 @@ def _assign(
     colors = np.zeros(m, np.int64)
     usable = np.zeros(m, np.bool_)
     counted = np.zeros(m, np.bool_)
+    temporary = np.zeros(m, np.bool_)
     head = np.full(m, -1, np.int64)
     tail = np.full(m, -1, np.int64)
     following = np.full(n, -1, np.int64)
@@ -363,6 +364,7 @@ def _assign(
             sizes[home] = buf_size[b]
             colors[home] = color[b]
             counted[home] = kind[b] == 2 or (kind[b] != 1 and live_out[b])
+            temporary[home] = kind[b] == 3 and not live_out[b]
             usable[home] = kind[b] == 0 or (kind[b] == 2 and not readonly[b])
             if usable[home]:
                 registered[made] = home
@@ -375,7 +377,7 @@ def _assign(
             else:
                 following[tail[home]] = v
             tail[home] = v
-    return allocation, sizes[:count], colors[:count], counted[:count]
+    return allocation, sizes[:count], counted[:count], temporary[:count]
 
 
 @njit(cache=True)

@@ -1,0 +1,95 @@
+"""Reads HLO from files and strings: protos, HLO text and StableHLO, all to one serialized form.
+
+Text is parsed by XLA itself, through jaxlib.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hlo import xla_pb2
+from hlo.module import HloError, module_from_proto, parse_module_proto
+
+__all__ = ["from_hlo_text", "from_stablehlo", "read_module", "with_program_order"]
+
+
+def read_module(path: str | Path) -> bytes:
+    """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
+
+    A module without a schedule (StableHLO, HLO before scheduling) gets its program order.
+
+    Raises:
+      HloError: the file cannot be read or is none of the kinds.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise HloError(f"cannot read {path}: {error.strerror}") from error
+    if not data:
+        raise HloError(f"{path} is empty; dump the module again")
+    text = _text(data)
+    try:
+        if text is None:
+            module = parse_module_proto(data).SerializeToString(deterministic=True)
+        elif text.lstrip().startswith("HloModule"):
+            module = from_hlo_text(text)
+        elif "module" in text and ("stablehlo" in text or "func.func" in text):
+            module = from_stablehlo(text)
+        else:
+            raise HloError("not HLO text, StableHLO or an HLO proto; pass a dump of XLA's")
+    except HloError as error:
+        raise HloError(f"{path}: {error}") from error
+    return with_program_order(module)
+
+
+def _text(data: bytes) -> str | None:
+    """The file as text, or None if it is binary."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if any(c < " " and c not in "\t\n\r\f" for c in text) else text
+
+
+def from_hlo_text(text: str) -> bytes:
+    """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
+    from jax._src.lib import hlo  # jaxlib's HLO parser has no public name
+
+    try:
+        return hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    except Exception as error:
+        raise HloError(f"not HLO text that XLA can parse: {_first_line(error)}") from error
+
+
+def from_stablehlo(text: str) -> bytes:
+    """Converts StableHLO text (`lowered.as_text()`, `lowered.compiler_ir()`). Raises HloError."""
+    from jax._src.lib import xla_client
+
+    try:
+        computation = xla_client._xla.mlir.mlir_module_to_xla_computation(
+            text, use_tuple_args=False, return_tuple=False
+        )
+        return computation.as_serialized_hlo_module_proto()
+    except Exception as error:
+        raise HloError(f"not StableHLO that XLA can convert: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def with_program_order(module: bytes) -> bytes:
+    """Adds a schedule, the program's own order, to every computation that has none."""
+    proto = parse_module_proto(module)
+    view = module_from_proto(proto)
+    missing = [c for c in view.control_computations if c.schedule is None]
+    if not missing:
+        return module
+    for computation in missing:
+        # Ids are given in program order, so operands precede their users.
+        ids = sorted(i.id for i in computation.instructions)
+        proto.schedule.sequences[computation.id].CopyFrom(
+            xla_pb2.HloScheduleProto.InstructionSequence(instruction_ids=ids)
+        )
+    return proto.SerializeToString(deterministic=True)
