@@ -212,7 +212,7 @@ def _choose(
         found = schedule.search(
             graph,
             starts,
-            objective=assigned,
+            objective=planned.model.estimator(lowered.computation, planned.orders),
             time_limit=time_limit,
             step_limit=options.step_limit,
             seed=options.seed,
