@@ -170,7 +170,7 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
         except Exception:  # noqa: S112 - protobuf runtimes raise different types
             continue
         module = message.hlo_module if isinstance(message, xla_pb2.HloProto) else message
-        if module.computations and module.entry_computation_id:
+        if module.computations and module.entry_computation_name:
             return module
     raise HloError("not an HLO module proto, or truncated; dump it with xla_dump_hlo_as_proto")
 
