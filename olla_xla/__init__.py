@@ -1,0 +1,67 @@
+"""Plans the memory of JAX programs: a better execution order for XLA, with identical results.
+
+    import olla_xla
+
+    @olla_xla.plan(donate_argnums=0)
+    def step(state, batch): ...
+
+Importing this package imports nothing heavy, starts no JAX backend and registers nothing with XLA.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from olla_xla.errors import (
+    CheckError,
+    GraphError,
+    InputError,
+    LimitError,
+    ModuleFormatError,
+    OllaError,
+    PlanMismatchError,
+    VersionError,
+)
+
+if TYPE_CHECKING:
+    from olla_xla import check as check
+    from olla_xla.decorator import PlanWarning, plan
+    from olla_xla.options import PlanOptions
+    from olla_xla.problem import Plan
+
+__all__ = [
+    "CheckError",
+    "GraphError",
+    "InputError",
+    "LimitError",
+    "ModuleFormatError",
+    "OllaError",
+    "Plan",
+    "PlanMismatchError",
+    "PlanOptions",
+    "PlanWarning",
+    "VersionError",
+    "check",
+    "plan",
+]
+
+_HOMES = {
+    "Plan": "problem",
+    "PlanOptions": "options",
+    "PlanWarning": "decorator",
+    "plan": "decorator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is asked for."""
+    if name == "check":
+        return importlib.import_module("olla_xla.check")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

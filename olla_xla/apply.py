@@ -1,0 +1,439 @@
+"""The two-phase XLA hook: capture XLA's schedule, plan outside the compiler, write the plan's.
+
+XLA calls `_Hook` on its compile threads, for every module of the process. A module is ours when it
+carries a token, a module-level frontend attribute that survives to POST_SCHEDULER; all others are
+left alone.
+
+1. Capture: compile with a token no other module has. The hook copies the scheduled module out and
+   changes nothing, so the executable is XLA's own: the fallback, and the total to beat.
+2. Plan: `planner.plan_module`, on this thread, no compiler running.
+3. Apply: compile with a token made from the plan's digest. The hook writes the schedule. The token
+   is part of the module, hence of JAX's persistent cache key: an executable with a plan is never
+   served for one without, or for another plan.
+
+Both compiles and the choice between them use public API only. `Lowered.compile()` keeps one
+executable, the one that a call of the jitted function then runs; `compile(compiler_options={})`
+does not. Compiles of one `Lowered` are memoized under JAX's trace context, so each phase runs under
+its own harmless context (`_next_scope`), and `compile()` under the winner's costs nothing. Were the
+memo gone, it would compile once more, through the same hook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla import cache
+from olla_xla.errors import OllaError, PlanMismatchError
+from olla_xla.jax_private import no_cache_writes
+from olla_xla.options import PlanOptions
+from olla_xla.problem import Plan
+
+__all__ = ["Donation", "Outcome", "assigned_bytes", "compile_planned", "donation", "logger"]
+
+logger = logging.getLogger("olla_xla")
+
+_ATTRIBUTES = "mhlo.frontend_attributes"
+_KEY = "olla_xla.request"
+_TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
+_PLATFORMS = ("cpu", "cuda")
+
+
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """What became of the donated arguments.
+
+    Attributes:
+      requested: array leaves donated by the caller.
+      aliased: those whose memory an output takes over.
+      unaliased: those no output could take over; XLA may only reuse them for temporaries.
+      dropped: those XLA ignored, unused arguments among them: their memory is not reused.
+      aliased_bytes: bytes of outputs that cost nothing.
+    """
+
+    requested: int
+    aliased: int
+    unaliased: int
+    dropped: int
+    aliased_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A compiled function and how it came to its schedule.
+
+    Attributes:
+      compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
+      plan: describes the schedule in use; None when planning failed.
+      planned: True when the schedule in use is not XLA's own.
+      reason: why XLA's own schedule is used, or "".
+      error: what went wrong in planning, or None.
+    """
+
+    compiled: jax.stages.Compiled
+    plan: Plan | None
+    planned: bool
+    reason: str = ""
+    error: Exception | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class _Request:
+    """One compile that the hook takes part in.
+
+    Attributes:
+      token: marks the module. transform: (platform, module) -> module or None for no change.
+      error: what `transform` raised on the compile thread.
+    """
+
+    token: bytes
+    transform: Callable[[str, bytes], bytes | None]
+    error: Exception | None = None
+
+
+class _Hook:
+    """XLA's one entry point into olla_xla, registered only while a request is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: tuple[_Request, ...] = ()
+        self._platforms: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def listening(self, request: _Request) -> Iterator[None]:
+        """Serves `request` inside; raises what went wrong on the compile thread, at the end."""
+        with self._lock:
+            self._requests += (request,)
+            self._register()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests = tuple(r for r in self._requests if r is not request)
+                if not self._requests:
+                    self._clear()
+        if request.error is not None:
+            raise request.error
+
+    def _register(self) -> None:
+        from jax.extend import xla  # Absent in a JAX too old for us, which `plan` says better.
+
+        for platform in _PLATFORMS:
+            if platform in self._platforms:
+                continue
+            # A platform without its plugin cannot be registered, and cannot compile either.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                xla.register_hlo_module_transformation(
+                    functools.partial(self._callback, platform),
+                    name="olla_xla",
+                    stage=xla.PipelineStage.POST_SCHEDULER,
+                    platforms=(platform,),
+                )
+                self._platforms += (platform,)
+
+    def _clear(self) -> None:
+        from jax.extend import xla
+
+        stage = xla.PipelineStage.POST_SCHEDULER
+        for platform in self._platforms:
+            xla.clear_hlo_module_transformation("olla_xla", stage=stage, platforms=(platform,))
+        self._platforms = ()
+
+    def _callback(self, platform: str, module: bytes) -> bytes | None:
+        """Runs on XLA's compile threads. Takes no lock: `_register` may wait for XLA with ours."""
+        found = _TOKEN.search(module)
+        if found is None:
+            return None
+        requests = [r for r in self._requests if r.token == found.group()]
+        try:
+            return requests[0].transform(platform, module) if requests else None
+        except Exception as error:  # Out of the callback it would fail the user's compile.
+            for request in requests:
+                request.error = error
+            return None
+
+
+_hook = _Hook()
+
+
+def compile_planned(
+    lowered: jax.stages.Lowered,
+    options: PlanOptions,
+    *,
+    device_key: str,
+    store: cache.PlanStore | None = None,
+    compiler_options: dict[str, Any] | None = None,
+    **compile_kwargs: Any,
+) -> Outcome:
+    """Compiles `lowered` with a planned schedule where that lowers XLA's total.
+
+    Calls of the jitted function that `lowered` came from then run the same executable, unless
+    `compiler_options` or other `compile` arguments are given (as in JAX).
+
+    Args:
+      lowered: JAX's lowered stage; nothing else may compile it meanwhile.
+      options: limits and seed.
+      device_key: names the devices and their runtime, as part of the key of reusable plans.
+      store: where plans are kept for reuse; the process's own by default.
+      compiler_options: as for `Lowered.compile`; other arguments of it in `compile_kwargs`.
+
+    Raises:
+      Whatever XLA raises compiling its own schedule. Trouble with the plan is in the outcome.
+    """
+    compiles = _Compiles(lowered, compiler_options, compile_kwargs)
+    try:
+        key = cache.plan_key(lowered.as_text(), device_key, compiler_options, options)
+        return _plan_and_choose(compiles, options, key, store or cache.process_store())
+    except Exception as error:
+        logger.debug("planning failed", exc_info=error)
+        reason = str(error) or type(error).__name__
+        if not isinstance(error, OllaError):
+            reason = f"{type(error).__name__}: {reason}"
+        return Outcome(compiles.unplanned(), None, False, reason, error)
+
+
+def _plan_and_choose(
+    compiles: _Compiles, options: PlanOptions, key: str, store: cache.PlanStore
+) -> Outcome:
+    plan = store.load(key)
+    if plan is not None:
+        with contextlib.suppress(PlanMismatchError):
+            return _choose(compiles, plan, None)
+        logger.info("%s: the stored plan no longer fits; planning again", plan.module)
+    captured = compiles.capture()
+    from olla_xla import planner  # Loads numba and the solvers; not needed until here.
+
+    plan = planner.plan_module(
+        captured.module,
+        options,
+        target=captured.platform,
+        xla_bytes=captured.assigned_bytes,
+        progress=functools.partial(logger.debug, "%s"),
+    )
+    outcome = _choose(compiles, plan, captured)
+    if outcome.plan is not None:
+        store.save(key, outcome.plan)
+    return outcome
+
+
+def _choose(compiles: _Compiles, plan: Plan, captured: _Captured | None) -> Outcome:
+    """The planned executable if XLA assigns it fewer bytes than its own, else XLA's own."""
+    if plan.source == "xla" or plan.predicted_bytes >= plan.xla_predicted_bytes:
+        kept = dataclasses.replace(plan, assigned_bytes=plan.xla_bytes)
+        return Outcome(compiles.unplanned(), kept, False, "no better order was found")
+    compiled, reason = compiles.apply(plan)
+    if not reason:
+        plan = dataclasses.replace(plan, assigned_bytes=assigned_bytes(compiled))
+        logger.info(
+            "%s: %s bytes planned, %s by XLA alone, bound %s",
+            plan.module,
+            *(f"{b:,}" for b in (plan.assigned_bytes, plan.xla_bytes, plan.lower_bound_bytes)),
+        )
+        return Outcome(compiled, plan, True)
+    logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
+    captured = captured or compiles.capture()
+    return Outcome(compiles.unplanned(), _xla_plan(plan, captured), False, reason)
+
+
+def _xla_plan(plan: Plan, captured: _Captured) -> Plan:
+    """A rejected plan rewritten to describe XLA's own order, with what is known of it."""
+    from olla_xla import planner
+
+    peak = plan.candidates["xla"][1] if "xla" in plan.candidates else plan.peak_bytes
+    return dataclasses.replace(
+        plan,
+        order=planner.module_order(captured.module),
+        offsets={},
+        predicted_bytes=plan.xla_predicted_bytes,
+        peak_bytes=peak,
+        assigned_bytes=captured.assigned_bytes,
+        status="optimal" if peak <= plan.lower_bound_bytes else "xla",
+        source="xla",
+    )
+
+
+def _rejection(compiled: jax.stages.Compiled, plan: Plan) -> str:
+    """Why XLA's own executable is to be preferred, or ""."""
+    reason = _difference(compiled, plan)
+    assigned = assigned_bytes(compiled)
+    if not reason and assigned >= plan.xla_bytes:
+        reason = f"XLA assigned {assigned:,} bytes to the plan, {plan.xla_bytes:,} to its own order"
+    return reason
+
+
+def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
+    """What keeps the executable's order from being the plan's, or "".
+
+    Passes after the hook may add, drop or replace instructions (GPU: copies, async pairs); those
+    in both must stand in the same order.
+    """
+    from olla_xla import planner
+
+    actual = planner.module_order(_final_module(compiled))
+    common = plan.order.keys() & actual.keys()
+    if not common:
+        return "the executable has none of the plan's computations"
+    for name in sorted(common):
+        planned_names, actual_names = set(plan.order[name]), set(actual[name])
+        ours = [i for i in plan.order[name] if i in actual_names]
+        theirs = [i for i in actual[name] if i in planned_names]
+        if ours != theirs:
+            place = next(k for k, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+            return f"the executable runs {theirs[place]} where the plan of {name} has {ours[place]}"
+        if 2 * len(ours) < len(planned_names):
+            return f"most instructions of the plan of {name} are not in the executable"
+    return ""
+
+
+def _final_module(compiled: jax.stages.Compiled) -> bytes:
+    executable = compiled.runtime_executable()
+    if executable is None:
+        raise OllaError("the backend does not give its executable back")
+    return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+
+
+def assigned_bytes(compiled: jax.stages.Compiled) -> int:
+    """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
+    stats = compiled.memory_analysis()
+    if stats is None:
+        raise OllaError("the backend has no memory analysis; its totals cannot be compared")
+    return (
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.temp_size_in_bytes
+    )
+
+
+def donation(compiled: jax.stages.Compiled) -> Donation:
+    """Counts donated leaves and what the executable does with them."""
+    module = module_from_bytes(_final_module(compiled))
+    donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
+    aliased = len(module.donated)
+    unaliased = len(module.donors - module.donated)
+    stats = compiled.memory_analysis()
+    return Donation(
+        requested=len(donated),
+        aliased=aliased,
+        unaliased=unaliased,
+        dropped=max(len(donated) - aliased - unaliased, 0),
+        aliased_bytes=0 if stats is None else stats.alias_size_in_bytes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Captured:
+    """XLA's scheduled module, the platform it was compiled for, and XLA's total in bytes."""
+
+    platform: str
+    module: bytes
+    assigned_bytes: int
+
+
+_SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standard", "strict")))
+"""Values of two settings that matter in tracing only, hence not to a compile."""
+
+
+def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Makes contexts under which JAX memoizes compiles apart from all recent ones."""
+    config: Any = jax.config
+    current = (config.jax_numpy_rank_promotion, config.jax_numpy_dtype_promotion)
+    rank, dtype = next(scope for scope in _SCOPES if scope != current)
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        with jax.numpy_rank_promotion(rank), jax.numpy_dtype_promotion(dtype):
+            yield
+
+    return scope
+
+
+class _Compiles:
+    """The compiles of one lowered stage; see the module's docstring."""
+
+    def __init__(
+        self,
+        lowered: jax.stages.Lowered,
+        compiler_options: dict[str, Any] | None,
+        compile_kwargs: dict[str, Any],
+    ) -> None:
+        self._lowered = lowered
+        self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
+        self._xla_scope = _next_scope()
+
+    def capture(self) -> _Captured:
+        """Compiles with XLA's own schedule and copies it out."""
+        found: list[tuple[str, bytes]] = []
+        token = f"olla_xla-capture-{uuid.uuid4().hex}"
+        request = _Request(token.encode(), lambda platform, m: found.append((platform, m)))
+        with self._marked(request), self._xla_scope(), no_cache_writes():
+            compiled = self._unkept()
+        if not found:
+            raise OllaError(
+                "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
+            )
+        platform, module = found[-1]
+        return _Captured(platform, module, assigned_bytes(compiled))
+
+    def apply(self, plan: Plan) -> tuple[jax.stages.Compiled, str]:
+        """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.
+
+        Returns:
+          The executable, and the reason to reject it or "".
+
+        Raises:
+          PlanMismatchError: the module XLA scheduled is not the plan's.
+        """
+        from olla_xla import planner
+
+        token = f"olla_xla-plan-{cache.plan_digest(plan)}"
+        request = _Request(token.encode(), lambda _, module: planner.apply_plan(module, plan))
+        with self._marked(request), _next_scope()():
+            compiled = self._unkept()
+            reason = _rejection(compiled, plan)
+            if not reason:
+                compiled = self._lowered.compile(**self._kwargs)
+        return compiled, reason
+
+    def unplanned(self) -> jax.stages.Compiled:
+        """XLA's own executable: the captured one, or compiled now."""
+        with self._xla_scope():
+            return self._lowered.compile(**self._kwargs)
+
+    def _unkept(self) -> jax.stages.Compiled:
+        """Compiles without making the executable the one that calls run."""
+        options = self._kwargs["compiler_options"] or {}
+        return self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+
+    @contextlib.contextmanager
+    def _marked(self, request: _Request) -> Iterator[None]:
+        """The module carries the request's token inside, and the hook listens."""
+        from jax.extend.mlir import ir
+
+        module = self._lowered.compiler_ir("stablehlo")
+        if module is None:
+            raise OllaError("the lowered function has no StableHLO module")
+        attributes = module.operation.attributes
+        before = attributes[_ATTRIBUTES] if _ATTRIBUTES in attributes else None
+        entries = {} if before is None else {a.name: a.attr for a in ir.DictAttr(before)}
+        token = ir.StringAttr.get(request.token.decode(), context=module.context)
+        attributes[_ATTRIBUTES] = ir.DictAttr.get({**entries, _KEY: token}, context=module.context)
+        try:
+            with _hook.listening(request):
+                yield
+        finally:
+            if before is None:
+                del attributes[_ATTRIBUTES]
+            else:
+                attributes[_ATTRIBUTES] = before

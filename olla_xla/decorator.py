@@ -1,0 +1,337 @@
+"""`olla_xla.plan`: a jitted function whose executables run planned schedules.
+
+A planned function holds a jitted function of its own and is a thin layer over it. Its call runs
+the jitted function with tracing forbidden (`jax.no_tracing`), which costs about a microsecond and
+makes JAX itself, in C++, say when a signature is new. A new signature is lowered, planned and
+compiled once; JAX keeps that executable for `lower(...).compile()` and for the call alike, so from
+then on the call is jit's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, overload
+
+import jax
+import jax.core
+import jax.extend.core
+
+from olla_xla.apply import Donation, Outcome, compile_planned, donation, logger
+from olla_xla.errors import CheckError, InputError, VersionError
+from olla_xla.jax_private import jit_parameters, lowering_identity
+from olla_xla.options import PlanOptions
+from olla_xla.problem import Plan
+
+__all__ = [
+    "PlanWarning",
+    "PlannedCompiled",
+    "PlannedFunction",
+    "PlannedLowered",
+    "PlannedTraced",
+    "plan",
+]
+
+_OLDEST_JAX = (0, 11, 2)
+_OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
+_JIT_NAMES = tuple(name for name in inspect.signature(jax.jit).parameters if name != "fun")
+
+
+class PlanWarning(UserWarning):
+    """Planning failed; the function runs with XLA's own schedule."""
+
+
+@overload
+def plan(fn: Callable[..., Any], /, **options: Any) -> PlannedFunction: ...
+@overload
+def plan(**options: Any) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+def plan(fn: Any = None, /, **options: Any) -> Any:
+    """Plans the memory of a JAX function: like `jax.jit`, with less memory.
+
+    Args:
+      fn: a function made by `jax.jit`, whose donated and static arguments then hold, or a plain
+        one. Without it, returns a decorator.
+      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`); for a plain function
+        also `jax.jit`'s own arguments.
+
+    Returns:
+      A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
+      signature is planned when first called or compiled.
+
+    Raises:
+      InputError: `fn` cannot be jitted, or an option is unknown or of the wrong type.
+      LimitError: a limit is not positive.
+      VersionError: JAX is too old.
+
+    Examples:
+      >>> @olla_xla.plan(time_limit=5, donate_argnums=0)
+      ... def step(state, batch): ...
+      >>> state, loss = step(state, batch)
+      >>> step.lower(state, batch).compile().plan.assigned_bytes
+    """
+    _check_jax()
+    if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
+        raise InputError(
+            f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
+            "jax.jit's are taken for plain functions"
+        )
+    settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
+    jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
+    if fn is None:
+        return lambda function: _planned(function, settings, jit_options)
+    return _planned(fn, settings, jit_options)
+
+
+def _check_jax() -> None:
+    if jax.__version_info__ < _OLDEST_JAX:
+        needed = ".".join(map(str, _OLDEST_JAX))
+        raise VersionError(
+            f"olla_xla needs jax>={needed}, this is {jax.__version__}; pip install -U jax jaxlib"
+        )
+
+
+def _planned(fn: Any, options: PlanOptions, jit_options: dict[str, Any]) -> PlannedFunction:
+    kind = type(fn).__name__
+    if isinstance(fn, PlannedFunction):
+        raise InputError(f"{fn.__name__} is planned already")
+    if isinstance(fn, _STAGES):
+        raise InputError(f"olla_xla.plan takes a function, not a {kind}; pass what was lowered")
+    if not callable(fn):
+        raise InputError(f"olla_xla.plan takes a function, not a {kind}")
+    function = fn
+    if isinstance(fn, jax.stages.Wrapped):
+        if jit_options:
+            raise InputError(
+                f"{next(iter(jit_options))} is read from the jitted function; give it to jax.jit, "
+                "or pass olla_xla.plan the plain function"
+            )
+        jit_options = jit_parameters(fn)
+        function = getattr(fn, "__wrapped__", None)
+        if function is None:
+            raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
+    # A partial is another function to JAX: nothing it has cached for `function` is shared, so the
+    # plain jitted function and the planned one never run each other's executables.
+    try:
+        jitted = jax.jit(functools.partial(function), **jit_options)
+    except TypeError as error:
+        raise InputError(f"jax.jit refuses the function: {error}") from error
+    return PlannedFunction(function, jitted, options)
+
+
+class PlannedFunction:
+    """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
+
+    Args:
+      function: the plain function.
+      jitted: a jitted form of it that nothing else uses.
+      options: limits and seed of every plan.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], jitted: jax.stages.Wrapped, options: PlanOptions
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.__wrapped__ = function
+        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self._jitted: Any = jitted
+        self._options = options
+        self._lock = threading.RLock()
+        self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._plans: list[Plan] = []
+        self._said: set[str] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function, planning it first for a new signature."""
+        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            try:
+                with jax.no_tracing(True):
+                    return self._jitted(*args, **kwargs)
+            except RuntimeError as error:
+                if "'no_tracing' is set" not in str(error):
+                    raise
+            # A new signature, or calls that JAX never serves from C++ (tracers, host effects).
+            if not _under_trace(args, kwargs):
+                self._outcome(self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
+        return self._jitted(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds as a function does, so methods can be planned."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<olla_xla.plan of {self.__wrapped__!r}>"
+
+    def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
+        """As `jax.jit`'s: traces for these arguments."""
+        return PlannedTraced(self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs))
+
+    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
+        """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
+        return PlannedLowered(self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit`'s: the shapes of the results."""
+        return self._jitted.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""
+        with self._lock:
+            self._jitted.clear_cache()
+            self._outcomes.clear()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans made so far, in the order their signatures were compiled."""
+        return tuple(self._plans)
+
+    def _outcome(
+        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
+    ) -> Outcome:
+        """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
+        variant = repr(sorted(compile_kwargs.items()))
+        with self._lock:
+            outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
+            if variant not in outcomes:
+                reason = self._reason_not_to_plan(lowered)
+                if reason:
+                    compiled = lowered.compile(**compile_kwargs)
+                    outcomes[variant] = Outcome(compiled, None, False, reason)
+                else:
+                    outcomes[variant] = compile_planned(
+                        lowered, self._options, device_key=device_key, **compile_kwargs
+                    )
+                self._report(outcomes[variant])
+            return outcomes[variant]
+
+    def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
+        config: Any = jax.config
+        if jax.process_count() > 1:
+            return "multi-process runs are not planned; all processes use XLA's schedule"
+        if config.jax_enable_pgle:
+            return "jax_enable_pgle compiles anew from profiles, which are not planned"
+        if config.jax_debug_nans and any(x.donated for x in jax.tree.leaves(lowered.args_info)):
+            self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
+        return ""
+
+    def _report(self, outcome: Outcome) -> None:
+        if outcome.plan is not None:
+            self._plans.append(outcome.plan)
+        elif outcome.error is None:
+            self._say(outcome.reason)
+        elif "warned" not in self._said:
+            self._said.add("warned")
+            warnings.warn(
+                f"olla_xla could not plan {self.__name__}, XLA's schedule is used: "
+                f"{outcome.reason}",
+                PlanWarning,
+                stacklevel=4,
+            )
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s: %s", self.__name__, text)
+
+
+class _Stage:
+    """A stage of JAX's and the planned function it came from; offers all that the stage does."""
+
+    def __init__(self, function: PlannedFunction, stage: Any, device_key: str) -> None:
+        self._function = function
+        self._stage = stage
+        self._device_key = device_key
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+
+class PlannedTraced(_Stage):
+    """A `jax.stages.Traced` whose lowering plans when compiled."""
+
+    def lower(self, **kwargs: Any) -> PlannedLowered:
+        """As `jax.stages.Traced.lower`."""
+        return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
+
+
+class PlannedLowered(_Stage):
+    """A `jax.stages.Lowered` whose `compile` plans."""
+
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> PlannedCompiled:
+        """As `jax.stages.Lowered.compile`, with a planned schedule."""
+        if compiler_options:
+            kwargs["compiler_options"] = compiler_options
+        outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
+        return PlannedCompiled(self._function, outcome, self._device_key)
+
+
+class PlannedCompiled(_Stage):
+    """A `jax.stages.Compiled` with its plan.
+
+    Attributes:
+      plan: the plan in use; XLA's own order when `planned` is False; None when planning failed.
+      planned: True when the executable runs another order than XLA's own.
+      reason: why it does not, or "".
+    """
+
+    def __init__(self, function: PlannedFunction, outcome: Outcome, device_key: str) -> None:
+        super().__init__(function, outcome.compiled, device_key)
+        self.plan = outcome.plan
+        self.planned = outcome.planned
+        self.reason = outcome.reason
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.stages.Compiled`: runs the executable."""
+        return self._stage(*args, **kwargs)
+
+    @functools.cached_property
+    def donation(self) -> Donation:
+        """What became of the donated arguments."""
+        return donation(self._stage)
+
+    def check(self) -> None:
+        """Checks XLA's real buffer assignment against the plan, tensor by tensor.
+
+        Raises:
+          CheckError: they differ, or there is no plan.
+        """
+        from olla_xla import check
+
+        if self.plan is None:
+            raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
+        check.check_compiled(self._stage, self.plan)
+
+
+_STAGES = (_Stage, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)
+
+
+def _under_trace(args: Any, kwargs: Any) -> bool:
+    """True inside another function's trace: jit, grad, vmap and the like."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        return True
+    with jax.core.eval_context():
+        top = jax.extend.core.get_opaque_trace_state()
+    return jax.extend.core.get_opaque_trace_state() != top
+
+
+def _device_key(args: Any, kwargs: Any) -> str:
+    """Names the devices of the arguments, or the default device, and their runtime."""
+    devices: set[Any] = set()
+    for leaf in jax.tree.leaves((args, kwargs)):
+        sharding = getattr(leaf, "sharding", None)
+        # Abstract shardings (of tracers) have no devices.
+        with_devices = isinstance(sharding, jax.sharding.Sharding)
+        devices |= getattr(sharding, "device_set", set()) if with_devices else set()
+    devices = devices or {jax.local_devices()[0]}
+    kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
+    return repr((len(devices), sorted(kinds)))

@@ -1,0 +1,88 @@
+"""The private JAX attributes olla_xla reads, each with what happens when it is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from olla_xla.errors import InputError
+
+__all__ = ["jit_parameters", "lowering_identity", "no_cache_writes"]
+
+
+def jit_parameters(jitted: Any) -> dict[str, Any]:
+    """The keyword arguments `jitted` was made with, read from `jitted._jit_info`.
+
+    JAX offers no public way to read a jitted function's donated and static arguments back.
+
+    Raises:
+      InputError: the attribute is missing (another kind of wrapper, or another JAX).
+    """
+    info: Any = getattr(jitted, "_jit_info", None)
+    try:
+        if info.use_resource_env:
+            raise InputError("olla_xla.plan takes functions made by jax.jit, not by pjit")
+        in_shardings = _with_layouts(info, "in")
+        out_shardings = _with_layouts(info, "out")
+        names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+        parameters = {name: getattr(info, name) for name in names}
+        # Explicit names with empty tuples would differ from jit's defaults only in spelling.
+        parameters = {name: value for name, value in parameters.items() if value}
+        return parameters | {
+            "in_shardings": in_shardings,
+            "out_shardings": out_shardings,
+            "keep_unused": info.keep_unused,
+            "inline": info.inline,
+            **({"device": info.device} if info.device is not None else {}),
+            **({"backend": info.backend} if info.backend is not None else {}),
+            **(
+                {"compiler_options": dict(info.compiler_options_kvs)}
+                if info.compiler_options_kvs
+                else {}
+            ),
+        }
+    except AttributeError as error:
+        raise InputError(
+            f"cannot read jit's arguments from {type(jitted).__name__} on JAX {jax.__version__}; "
+            "pass the plain function and jit's arguments to olla_xla.plan"
+        ) from error
+
+
+def _with_layouts(info: Any, side: str) -> Any:
+    """The in_shardings or out_shardings tree as given to jit, layouts put back in Formats."""
+    from jax.experimental.layout import Format
+
+    shardings = getattr(info, f"{side}_shardings_leaves")
+    layouts = getattr(info, f"{side}_layouts_leaves")
+    if any(layout is not None for layout in layouts):
+        shardings = [
+            sharding if layout is None else Format(layout, sharding)
+            for layout, sharding in zip(layouts, shardings, strict=True)
+        ]
+    return jax.tree.unflatten(getattr(info, f"{side}_shardings_treedef"), shardings)
+
+
+def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
+    """The object that `jitted.lower(*args)` and the call `jitted(*args)` share.
+
+    Without `lowered._lowering` it is the StableHLO module: as good, unless one module is compiled
+    for several devices; then only the first is planned for calls.
+    """
+    return getattr(lowered, "_lowering", None) or lowered.compiler_ir("stablehlo")
+
+
+def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
+    """Within it this thread writes nothing to JAX's persistent compilation cache.
+
+    JAX's setting is public, but its thread-local form is not. Without it the capture compile
+    leaves an entry on disk that nothing will read.
+    """
+    try:
+        config = importlib.import_module("jax._src.config")
+        return config.persistent_cache_min_compile_time_secs(float("inf"))
+    except (ImportError, AttributeError):
+        return contextlib.nullcontext()
