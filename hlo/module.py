@@ -60,6 +60,11 @@ class Instruction:
         return f"{self.opcode}({self.name})"
 
     @property
+    def called_control(self) -> tuple[Computation, ...]:
+        """Computations it runs step by step: bodies of while, conditional, call and async."""
+        return self.called if self.opcode in _CONTROL_FLOW else ()
+
+    @property
     def is_root(self) -> bool:
         return self.computation.root is self
 
@@ -127,9 +132,8 @@ class Module:
             if computation in seen:
                 return
             for instruction in computation.instructions:
-                if instruction.opcode in _CONTROL_FLOW:
-                    for callee in instruction.called:
-                        visit(callee)
+                for callee in instruction.called_control:
+                    visit(callee)
             seen[computation] = None
 
         visit(self.entry)

@@ -34,38 +34,43 @@ def lower(
     dataflow: Dataflow,
     computation: Computation,
     pairs: Sharing,
-    transient: Mapping[Computation, int],
+    peaks: Mapping[Computation, int],
 ) -> LoweredComputation:
     """The tensor graph of one computation.
 
-    A value belongs to the outermost computation that sees its buffer: loop state and call results
-    are charged to the caller. Constants and tuple index tables are left out, as in XLA's totals.
+    Every value that appears in it is a tensor, also one that its caller owns (parameters, results,
+    loop state). An operator that calls computations is charged what their peak exceeds its own
+    operands and results by; less than nothing where those never live together inside. So the peak
+    never exceeds that of the flattened program. Constants and tuple index tables are left out, as
+    in XLA's totals.
 
     Args:
       dataflow: the module's value analysis.
       computation: one of its control computations, with a schedule.
       pairs: in-place candidates (hlo.sharing).
-      transient: peak bytes of each computation that this one may call.
+      peaks: peak bytes of each computation that this one may call (or a lower bound of it).
     """
     assert computation.schedule is not None
     instructions = computation.schedule
     step = {i: k for k, i in enumerate(instructions)}
-    operators = tuple(_operator(i, transient) for i in instructions)
-    homes = _homes(dataflow)
     tensors: list[Tensor] = []
     ids: dict[int, int] = {}
     for value in dataflow.values:
-        if homes[value.buffer] is not computation or not _counts(value):
-            continue
-        tensor = _tensor(dataflow, value, computation, step)
-        if tensor is not None:
-            ids[value.id] = len(tensors)
-            tensors.append(tensor)
+        if not value.shape.is_tuple and value.instruction.opcode != "constant":
+            tensor = _tensor(dataflow, value, computation, step)
+            if tensor is not None:
+                ids[value.id] = len(tensors)
+                tensors.append(tensor)
+    tensors = _handed_over(tensors)
+    touched = _touched(tensors, instructions)
+    operators = tuple(_operator(i, peaks, touched.get(k, 0)) for k, i in enumerate(instructions))
     inplace = [
         (ids[v], ids[a])
         for v in ids
         for a, _ in pairs[v]
-        if a in ids and tensors[ids[v]].buffer != tensors[ids[a]].buffer
+        if a in ids
+        and tensors[ids[v]].buffer != tensors[ids[a]].buffer
+        and not instructions[tensors[ids[v]].source].called_control
     ]
     graph = TensorGraph(
         name=computation.name,
@@ -78,54 +83,52 @@ def lower(
     return LoweredComputation(computation, tuple(instructions), graph)
 
 
-def _operator(i: Instruction, transient: Mapping[Computation, int]) -> Operator:
-    called = [transient[c] for c in i.called if c in transient]
+def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) -> Operator:
+    called = [peaks[c] for c in i.called_control]
     return Operator(
         name=i.name,
         opcode=i.opcode,
-        transient_bytes=max(called, default=0),
+        transient_bytes=max(called) - touched if called else 0,
         free=i.opcode in _FREE,
         location=i.location,
         op_name=i.op_name,
     )
 
 
-def _homes(dataflow: Dataflow) -> list[Computation]:
-    """By alias set: the outermost computation in which one of its values appears."""
-    depth = {c: k for k, c in enumerate(dataflow.module.control_computations)}  # entry is last
-    return [
-        max((i.computation for v in members for i, _ in v.positions), key=depth.__getitem__)
-        for members in dataflow.buffers
-    ]
-
-
-def _counts(value: Value) -> bool:
-    return not value.shape.is_tuple and value.instruction.opcode != "constant"
+def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> dict[int, int]:
+    """Bytes of the buffers that each calling operator reads or defines."""
+    buffers: dict[int, dict[int, int]] = {
+        k: {} for k, i in enumerate(instructions) if i.called_control
+    }
+    for t in tensors:
+        for k in (t.source, *t.sinks):
+            if k in buffers:
+                buffers[k][t.buffer] = max(t.bytes, buffers[k].get(t.buffer, 0))
+    return {k: sum(sizes.values()) for k, sizes in buffers.items()}
 
 
 def _tensor(
     dataflow: Dataflow, value: Value, computation: Computation, step: Mapping[Instruction, int]
 ) -> Tensor | None:
     """The tensor of a value as one computation sees it, or None if it is not seen there."""
-    here = sorted({step[i] for i, _ in value.positions if i in step})
+    here = {i: step[i] for i, _ in value.positions if i in step}
     if not here:
         return None
-    source = step.get(value.instruction, here[0])
+    source = step.get(value.instruction, min(here.values()))
     reads = {step[u.instruction] for u in value.uses if u.instruction in step}
-    is_parameter = value.instruction.opcode == "parameter"
+    live_in = any(i.opcode == "parameter" for i in here)
     at_entry = computation is dataflow.module.entry
     where = (value.instruction.parameter_number, value.index)
-    readonly = is_parameter and at_entry and where not in dataflow.module.donated
-    root = any(i.is_root for i, _ in value.positions if i in step)
-    category = "argument" if is_parameter else "output" if value.live_out else "temporary"
+    readonly = live_in and at_entry and where not in dataflow.module.donated
+    category = "argument" if live_in else "output" if value.live_out else "temporary"
     return Tensor(
         name=value.name,
         bytes=value.bytes,
         source=source,
-        sinks=tuple(sorted((reads | set(here)) - {source})),
+        sinks=tuple(sorted((reads | set(here.values())) - {source})),
         buffer=value.buffer,
-        live_in=is_parameter,
-        live_out=readonly or root,
+        live_in=live_in,
+        live_out=readonly or any(i.is_root for i in here),
         category=category,
     )
 
@@ -148,14 +151,36 @@ def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int])
     return edges
 
 
+def _handed_over(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Ends each tensor where XLA's order writes the next one into its buffer.
+
+    Only an asynchronous operation that updates its operand in place still names it afterwards.
+    """
+    result = list(tensors)
+    for members in _alias_sets(tensors):
+        for k, j in zip(members, members[1:], strict=False):
+            stop = tensors[j].source
+            if any(u > stop for u in tensors[k].sinks):
+                kept = tuple(u for u in tensors[k].sinks if u <= stop)
+                result[k] = dataclasses.replace(tensors[k], sinks=kept)
+    return result
+
+
+def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Ids of the tensors of each buffer, in the order in which XLA's schedule writes them."""
+    buffers: dict[int, list[int]] = {}
+    for k, tensor in enumerate(tensors):
+        buffers.setdefault(tensor.buffer, []).append(k)
+    for members in buffers.values():
+        members.sort(key=lambda k: (not tensors[k].live_in, tensors[k].source))
+    return list(buffers.values())
+
+
 def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
     """Readers of a tensor before the operator that overwrites its buffer, in XLA's order."""
-    buffers: dict[int, list[Tensor]] = {}
-    for tensor in tensors:
-        buffers.setdefault(tensor.buffer, []).append(tensor)
     edges = set()
-    for members in buffers.values():
-        members.sort(key=lambda t: (not t.live_in, t.source))
-        for a, b in zip(members, members[1:], strict=False):
+    for members in _alias_sets(tensors):
+        for k, j in zip(members, members[1:], strict=False):
+            a, b = tensors[k], tensors[j]
             edges.update((u, b.source) for u in (*a.sinks, a.source) if u != b.source)
     return edges

@@ -25,8 +25,9 @@ class Operator:
     Attributes:
       name: HLO instruction name, unique in the module.
       opcode: HLO opcode as XLA spells it, e.g. "fusion".
-      transient_bytes: bytes live only while the operator runs and owned by no tensor of this
-        graph: the peak of the computations it calls.
+      transient_bytes: bytes live only while the operator runs, beyond its own tensors: what the
+        peak of the computations it calls adds to them. Negative where its operands and results
+        never live together inside.
       free: True when the operator neither reads nor writes memory (parameter, constant, bitcast,
         tuple, get-tuple-element); it must still stand in the schedule.
       location: "file.py:line" of the user's source, or "".
