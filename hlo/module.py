@@ -66,6 +66,7 @@ class Instruction:
 
     @property
     def is_root(self) -> bool:
+        """Whether its value is its computation's result."""
         return self.computation.root is self
 
 

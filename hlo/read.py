@@ -53,7 +53,7 @@ def _text(data: bytes) -> str | None:
 
 def from_hlo_text(text: str) -> bytes:
     """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
-    from jax._src.lib import hlo  # jaxlib's HLO parser has no public name
+    from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
 
     try:
         return hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
@@ -63,10 +63,11 @@ def from_hlo_text(text: str) -> bytes:
 
 def from_stablehlo(text: str) -> bytes:
     """Converts StableHLO text (`lowered.as_text()`, `lowered.compiler_ir()`). Raises HloError."""
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     try:
-        computation = xla_client._xla.mlir.mlir_module_to_xla_computation(
+        mlir = xla_client._xla.mlir  # pyright: ignore[reportPrivateImportUsage]
+        computation = mlir.mlir_module_to_xla_computation(
             text, use_tuple_args=False, return_tuple=False
         )
         return computation.as_serialized_hlo_module_proto()

@@ -58,10 +58,12 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
+        """Whether it is a tuple, whose buffer is an index table."""
         return self.element_type == TUPLE
 
     @property
     def is_array(self) -> bool:
+        """Whether it has elements: neither tuple, token nor opaque."""
         return self.element_type not in (TUPLE, OPAQUE, TOKEN)
 
     @functools.cached_property

@@ -69,6 +69,7 @@ class Value:
 
     @property
     def color(self) -> int:
+        """XLA's memory space: 0 device, 5 host."""
         return self.shape.memory_space
 
 

@@ -224,7 +224,8 @@ class AssignmentModel:
         counts = (self._kind[left_out] == _ARGUMENT) | self._live_out[left_out]
         counts &= self._kind[left_out] != _CONSTANT
         extra = int(self._buf_size[left_out][counts].sum())
-        instructions = computation.schedule or ()
+        assert computation.schedule is not None
+        instructions = computation.schedule
         numbers = np.array([self._number[i] for i in instructions], np.int64)
         flat = {k: v for k, v in orders.items()}
 
@@ -352,7 +353,8 @@ def _assign(
     copy_val,
 ):  # pragma: no cover
     """Homes for alias sets: returns (allocation by value or -1 for the heap, sizes, which
-    allocations are arguments or outputs, which are tuple tables, part of temp)."""
+    allocations are arguments or outputs, which are tuple tables, part of temp).
+    """
     n = len(start)
     m = len(buf_size)
     allocation = np.full(n, -1, np.int64)

@@ -16,7 +16,7 @@ from hlo.values import analyse
 from olla_xla import schedule
 from olla_xla.assigned import Assignment, AssignmentModel
 from olla_xla.bounds import forced_live_bound
-from olla_xla.check import check_schedule
+from olla_xla.check import check_placement, check_schedule
 from olla_xla.errors import InputError, ModuleFormatError, PlanMismatchError
 from olla_xla.lifetimes import peak_bytes
 from olla_xla.lower import LoweredComputation, lower
@@ -135,6 +135,7 @@ def plan_module(
     bounds: dict[Computation, int] = {}
     computations = planned.module.control_computations
     choice: _Choice | None = None
+    graph: TensorGraph | None = None
     for computation in computations:
         last = computation is planned.module.entry
         lowered = planned.lowered(computation)
@@ -143,19 +144,22 @@ def plan_module(
         if not last:
             budget = min(budget, options.time_limit * _NESTED_SHARE / len(computations))
         choice = _choose(planned, lowered, bounded, options, max(budget, 0.01), progress)
-        check_schedule(lowered.graph, choice.order, choice.peak)
+        check_schedule(lowered.graph, choice.order.tolist(), choice.peak)
         planned.orders[computation] = tuple(lowered.instructions[k] for k in choice.order)
         planned.peaks[computation] = choice.peak
         bounds[computation] = choice.bound
-    assert choice is not None
+        graph = lowered.graph
+    assert choice is not None and graph is not None
     final = planned.simulate()
+    offsets = _offsets(planned, final)
+    check_placement(graph, choice.order.tolist(), offsets)
     changed = any(planned.orders[c] != tuple(c.schedule or ()) for c in computations)
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,
         target=target,
         order={c.name: tuple(i.name for i in planned.orders[c]) for c in computations},
-        offsets=_offsets(planned, final),
+        offsets=offsets,
         xla_bytes=xla.total_bytes if xla_bytes is None else xla_bytes,
         xla_predicted_bytes=xla.total_bytes,
         predicted_bytes=final.total_bytes,

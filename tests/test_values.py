@@ -70,7 +70,8 @@ ENTRY main {
   e = f32[64] fusion(d, a), kind=kLoop, calls=loop_fused
   f = f32[64] fusion(e), kind=kLoop, calls=reversed
   g = f32[64] bitcast(f)
-  h = (f32[64], f32[64]) custom-call(g, e), custom_call_target="x", output_to_operand_aliasing={{0}: (1, {})}
+  h = (f32[64], f32[64]) custom-call(g, e), custom_call_target="x",
+      output_to_operand_aliasing={{0}: (1, {})}
   ROOT i = f32[64] get-tuple-element(h), index=0
 }
 """
