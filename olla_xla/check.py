@@ -14,9 +14,7 @@ from olla_xla.problem import TensorGraph
 __all__ = ["check_placement", "check_schedule", "lifetime_peak"]
 
 
-def check_schedule(
-    graph: TensorGraph, order: Sequence[int], peak_bytes: int | None = None
-) -> int:
+def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | None = None) -> int:
     """Checks an order of a graph's operators and recomputes its lifetime peak.
 
     Args:
@@ -87,7 +85,7 @@ def _last(graph: TensorGraph, t: int, steps: Sequence[int]) -> int:
     tensor = graph.tensors[t]
     if tensor.live_out:
         return len(steps) - 1
-    return max((steps[k] for k in (tensor.source, *tensor.sinks)))
+    return max(steps[k] for k in (tensor.source, *tensor.sinks))
 
 
 def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:

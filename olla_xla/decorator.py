@@ -1,10 +1,9 @@
 """`olla_xla.plan`: a jitted function whose executables run planned schedules.
 
-A planned function holds a jitted function of its own and is a thin layer over it. Its call runs
-the jitted function with tracing forbidden (`jax.no_tracing`), which costs about a microsecond and
-makes JAX itself, in C++, say when a signature is new. A new signature is lowered, planned and
-compiled once; JAX keeps that executable for `lower(...).compile()` and for the call alike, so from
-then on the call is jit's own.
+A planned function is a thin layer over a jitted function of its own. JAX serves calls of known
+signatures from C++; for a new one it calls a Python handler, before which ours runs: it lowers,
+plans and compiles, once. JAX keeps the executable for `lower(...).compile()` and for the call
+alike, so from then on the call is jit's own.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, overload
 
 import jax
@@ -24,7 +24,7 @@ import jax.extend.core
 
 from olla_xla.apply import Donation, Outcome, compile_planned, donation, logger
 from olla_xla.errors import CheckError, InputError, VersionError
-from olla_xla.jax_private import jit_parameters, lowering_identity
+from olla_xla.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
@@ -37,6 +37,8 @@ __all__ = [
     "plan",
 ]
 
+_INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
+"""Where a warning is not located: it points at the caller's line."""
 _OLDEST_JAX = (0, 11, 2)
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(jax.jit).parameters if name != "fun")
@@ -139,6 +141,7 @@ class PlannedFunction:
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._jitted: Any = jitted
+        self._call = with_miss_handler(jitted, self._before_miss)
         self._options = options
         self._lock = threading.RLock()
         self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
@@ -149,17 +152,14 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
-        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            try:
-                with jax.no_tracing(True):
-                    return self._jitted(*args, **kwargs)
-            except RuntimeError as error:
-                if "'no_tracing' is set" not in str(error):
-                    raise
-            # A new signature, or calls that JAX never serves from C++ (tracers, host effects).
-            if not _under_trace(args, kwargs):
-                self._outcome(self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
-        return self._jitted(*args, **kwargs)
+        return self._call(*args, **kwargs)
+
+    def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Has the executable planned that JAX is about to compile and run for these arguments."""
+        config: Any = jax.config
+        if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
+            return
+        self._outcome(self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""
@@ -231,7 +231,7 @@ class PlannedFunction:
                 f"olla_xla could not plan {self.__name__}, XLA's schedule is used: "
                 f"{outcome.reason}",
                 PlanWarning,
-                stacklevel=4,
+                skip_file_prefixes=_INTERNAL,
             )
 
     def _say(self, text: str) -> None:

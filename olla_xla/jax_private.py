@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 
 from olla_xla.errors import InputError
 
-__all__ = ["jit_parameters", "lowering_identity", "no_cache_writes"]
+__all__ = ["jit_parameters", "lowering_identity", "no_cache_writes", "with_miss_handler"]
 
 
 def jit_parameters(jitted: Any) -> dict[str, Any]:
@@ -86,3 +86,32 @@ def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
         return config.persistent_cache_min_compile_time_secs(float("inf"))
     except (ImportError, AttributeError):
         return contextlib.nullcontext()
+
+
+def with_miss_handler(
+    jitted: Any, handler: Callable[[tuple[Any, ...], dict[str, Any]], None]
+) -> Callable[..., Any]:
+    """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
+
+    A jitted function's pickling state names the Python function that C++ calls when it has no
+    executable for a signature; a copy is made with another one. Where JAX has no such state the
+    handler runs before every call: the same results, at the cost of lowering's look-up each time.
+    """
+    try:
+        state = jitted.__getstate__()
+        jax_miss = state["cache_miss"]
+        copy = type(jitted).__new__(type(jitted))
+
+        def cache_miss(*args: Any, **kwargs: Any) -> Any:
+            handler(args, kwargs)
+            return jax_miss(*args, **kwargs)
+
+        copy.__setstate__({**state, "cache_miss": cache_miss})
+        return copy
+    except (AttributeError, KeyError, TypeError, RuntimeError):
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            handler(args, kwargs)
+            return jitted(*args, **kwargs)
+
+        return call
