@@ -22,6 +22,8 @@ LITERATURE = {
     "efficientnet_b0": 5_288_548,
     "gpt": 4 * (12 * 768**2 + 13 * 768) + (2 * 32000 + 512 + 2) * 768,
     "gpt2_small": 124_439_808 - 512 * 768,
+    "llama_scan": 8 * (3 * 512**2 + 3 * 512 * 1408 + 2 * 512) + (2 * 32000 + 1) * 512,
+    "lstm": 10000 * 512 + 4 * (8 * 512**2 + 4 * 512) + 513 * 10000,
 }
 
 
@@ -68,7 +70,9 @@ def test_optimizer_state_size(optimizer, copies):
 
 
 def test_unknown_optimizer():
-    with pytest.raises(ValueError, match="'lion'; known optimizers: adam, momentum, sgd$"):
+    with pytest.raises(
+        ValueError, match="'lion'; known optimizers: adam, adam_accum, adam_clip, momentum, sgd$"
+    ):
         mlp.mlp(batch_size=1, optimizer="lion")
 
 
@@ -125,7 +129,7 @@ def test_gpt_is_causal():
     assert not jnp.allclose(first[:, 5:], second[:, 5:], atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", sorted(common.OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", ["adam", "adam_clip", "momentum", "sgd"])
 def test_mlp_trainer_loss_falls(optimizer):
     losses = train_mlp.train(steps=20, batch_size=16, optimizer=optimizer, plan=False)
     assert len(losses) == 20

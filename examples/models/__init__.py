@@ -13,5 +13,7 @@ MODELS: dict[str, str] = {
     "efficientnet_b0": "examples.models.efficientnet:efficientnet_b0",
     "gpt": "examples.models.gpt:gpt",
     "gpt2_small": "examples.models.gpt:gpt2_small",
+    "llama_scan": "examples.models.llama:llama_scan",
+    "lstm": "examples.models.lstm:lstm",
 }
 """Model name -> `module:function` path of its registry function."""

@@ -17,15 +17,43 @@ Batch = dict[str, jax.Array]
 TrainStep = Callable[[State, Batch], tuple[State, jax.Array]]
 Built = tuple[TrainStep, tuple[PyTree, PyTree], dict[str, Any]]
 
+MAX_GRADIENT_NORM = 1.0
+"""Global norm to which `adam_clip` clips the gradients."""
+
+ACCUMULATED_STEPS = 4
+"""Train steps whose gradients `adam_accum` averages before it updates the parameters."""
+
 OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
     "sgd": lambda learning_rate: optax.sgd(learning_rate),
     "momentum": lambda learning_rate: optax.sgd(learning_rate, momentum=0.9),
     "adam": lambda learning_rate: optax.adam(learning_rate),
+    "adam_clip": lambda learning_rate: optax.chain(
+        optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.adam(learning_rate)
+    ),
+    "adam_accum": lambda learning_rate: optax.MultiSteps(
+        optax.adam(learning_rate), every_k_schedule=ACCUMULATED_STEPS
+    ).gradient_transformation(),
 }
 """Optimizer name -> function from a learning rate to an optax transformation."""
 
-LEARNING_RATES: dict[str, float] = {"sgd": 1e-2, "momentum": 1e-2, "adam": 1e-3}
+LEARNING_RATES: dict[str, float] = {
+    "sgd": 1e-2,
+    "momentum": 1e-2,
+    "adam": 1e-3,
+    "adam_clip": 1e-3,
+    "adam_accum": 1e-3,
+}
 """Optimizer name -> the learning rate used where none is given."""
+
+DTYPES: dict[str, Any] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+"""Name -> dtype of the activations; parameters, statistics and the loss are always float32."""
+
+
+def make_dtype(name: str) -> Any:
+    """Returns the compute dtype called `name`, one of `DTYPES`; ValueError for another name."""
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; known dtypes: {', '.join(sorted(DTYPES))}")
+    return DTYPES[name]
 
 
 def make_optimizer(name: str, learning_rate: float | None = None) -> optax.GradientTransformation:
@@ -67,7 +95,7 @@ def linen_network(module: nn.Module, make_batch: Callable[[jax.Array, int], Batc
     def apply(params: PyTree, batch_stats: PyTree, inputs: jax.Array) -> tuple[jax.Array, PyTree]:
         variables = {"params": params, "batch_stats": batch_stats}
         logits, updates = module.apply(variables, inputs, mutable=["batch_stats"])
-        return logits, updates.get("batch_stats", {})
+        return logits.astype(jnp.float32), updates.get("batch_stats", {})
 
     return Network(init, apply, make_batch)
 
