@@ -8,6 +8,7 @@ __all__ = [
     "ModuleFormatError",
     "OllaError",
     "PlanMismatchError",
+    "SolverError",
     "VersionError",
 ]
 
@@ -42,3 +43,7 @@ class PlanMismatchError(OllaError):
 
 class CheckError(OllaError):
     """The referee rejected a plan, or XLA's buffer assignment contradicts it (exit code 1)."""
+
+
+class SolverError(OllaError):
+    """A solver failed, is not licensed, or returned a point that breaks its constraints."""

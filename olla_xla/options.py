@@ -18,6 +18,7 @@ class PlanOptions:
       time_limit: seconds of search; a wall clock only ever stops early.
       step_limit: search steps, or None for no limit; with it, equal seeds give equal plans.
       seed: of the search's random numbers.
+      tolerance: the search is content with (1 + tolerance) times the lower bound.
 
     Raises:
       LimitError: a limit is not positive.
@@ -27,10 +28,15 @@ class PlanOptions:
     time_limit: float = 20.0
     step_limit: int | None = None
     seed: int = 0
+    tolerance: float = 0.001
 
     def __post_init__(self) -> None:
         if isinstance(self.time_limit, bool) or not isinstance(self.time_limit, int | float):
             raise InputError(f"time_limit={self.time_limit!r} is not a number of seconds")
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
+            raise InputError(f"tolerance={self.tolerance!r} is not a number")
+        if not 0 <= self.tolerance < 1:
+            raise LimitError(f"tolerance={self.tolerance} must be at least 0 and below 1")
         if math.isnan(self.time_limit) or self.time_limit <= 0:
             raise LimitError(f"time_limit={self.time_limit} must be a positive number of seconds")
         for name in ("step_limit", "seed"):

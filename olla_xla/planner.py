@@ -18,8 +18,9 @@ from olla_xla.assigned import Assignment, AssignmentModel
 from olla_xla.bounds import forced_live_bound
 from olla_xla.check import check_placement, check_schedule
 from olla_xla.errors import InputError, ModuleFormatError, PlanMismatchError
-from olla_xla.lifetimes import peak_bytes
+from olla_xla.lifetimes import GraphArrays, peak_bytes
 from olla_xla.lower import LoweredComputation, lower
+from olla_xla.mincut import least_live
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan, TensorGraph
 
@@ -73,11 +74,12 @@ class PlannedModule:
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """The order chosen for one computation."""
+    """The order chosen for one computation; see `Plan` for the fields."""
 
     order: np.ndarray
     source: str
     peak: int
+    least: int
     bound: int
     candidates: Mapping[str, tuple[int, int]]
     steps: int
@@ -164,8 +166,9 @@ def plan_module(
         xla_predicted_bytes=xla.total_bytes,
         predicted_bytes=final.total_bytes,
         peak_bytes=choice.peak,
+        least_peak_bytes=choice.least,
         lower_bound_bytes=choice.bound,
-        status=_status(choice, changed),
+        status=_status(final.total_bytes, choice.bound, options.tolerance, changed),
         stopped_by=choice.stopped_by,
         source=choice.source,
         candidates=choice.candidates,
@@ -174,11 +177,12 @@ def plan_module(
         seed=options.seed,
         time_limit=options.time_limit,
         step_limit=options.step_limit,
+        tolerance=options.tolerance,
     )
 
 
-def _status(choice: _Choice, changed: bool) -> str:
-    if choice.peak <= choice.bound:
+def _status(total: int, bound: int, tolerance: float, changed: bool) -> str:
+    if total <= bound * (1 + tolerance):
         return "optimal"
     return "feasible" if changed else "xla"
 
@@ -200,37 +204,45 @@ def _choose(
 ) -> _Choice:
     """Lets the candidates and the search compete; ties keep XLA's order."""
     graph = lowered.graph
-    bound = forced_live_bound(bounded)[0]
     orders = dict(planned.orders)
 
     def assigned(order: Sequence[int] | np.ndarray) -> int:
         orders[lowered.computation] = tuple(lowered.instructions[k] for k in order)
         return planned.model.simulate(orders).total_bytes
 
-    entry = lowered.computation is planned.module.entry
     starts = {"xla": np.arange(len(graph.operators)), **schedule.candidates(graph)}
+    found = schedule.search(
+        graph,
+        starts,
+        objective=planned.model.estimator(lowered.computation, planned.orders),
+        time_limit=time_limit,
+        step_limit=options.step_limit,
+        seed=options.seed,
+        bound_bytes=forced_live_bound(graph)[0],
+        tolerance=options.tolerance,
+        progress=progress,
+    )
+    starts |= {"lifetimes": found.lifetime_order, "search": found.order}
     scores = {name: (assigned(o), peak_bytes(graph, o)) for name, o in starts.items()}
-    floor = bound if entry else 0
-    steps, stopped_by = 0, "bound"
-    if scores["xla"][0] > floor and len(graph.operators) > 2:
-        found = schedule.search(
-            graph,
-            starts,
-            objective=planned.model.estimator(lowered.computation, planned.orders),
-            time_limit=time_limit,
-            step_limit=options.step_limit,
-            seed=options.seed,
-            bound_bytes=bound,
-            progress=progress,
-        )
-        starts["search"] = found.order
-        scores["search"] = (assigned(found.order), peak_bytes(graph, found.order))
-        steps, stopped_by = found.steps, found.stopped_by
     best = min(starts, key=lambda name: (*scores[name], name != "xla"))
+    stopped_by = found.stopped_by
     if scores[best][0] >= scores["xla"][0]:
-        best, stopped_by = "xla", stopped_by if steps else "no_gain"
-    peak = scores[best][1]
-    return _Choice(starts[best], best, peak, min(bound, peak), scores, steps, stopped_by)
+        best, stopped_by = "xla", stopped_by if found.steps else "no_gain"
+    bound = _bound(graph, bounded, found)
+    least = min(found.least_peak_bytes, *(peak for _, peak in scores.values()))
+    return _Choice(
+        starts[best], best, scores[best][1], least, bound, scores, found.steps, stopped_by
+    )
+
+
+def _bound(graph: TensorGraph, bounded: TensorGraph, found: schedule.SearchResult) -> int:
+    """The certified bound, with callees at their own bounds where the search had their peaks."""
+    if bounded == graph:
+        return found.bound_bytes
+    bound = forced_live_bound(bounded)[0]
+    if found.bound_at >= 0:
+        bound = max(bound, least_live(GraphArrays.of(bounded), found.bound_at).bytes)
+    return min(bound, found.least_peak_bytes)
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

@@ -175,10 +175,12 @@ class Plan:
       xla_predicted_bytes: predicted total of XLA's own order.
       predicted_bytes: predicted total of this order.
       peak_bytes: lifetime peak of this order (in-place reuse counted).
+      least_peak_bytes: the least lifetime peak of any order that was found; this order trades some
+        of it where XLA's assignment rule makes that pay.
       lower_bound_bytes: no order of this module has a smaller lifetime peak or total.
       assigned_bytes: XLA's total for this order, once compiled; None before.
-      status: "optimal" (peak meets the bound), "feasible" (a limit or stall stopped the search),
-        or "xla" (XLA's own order is kept).
+      status: "optimal" (the predicted total is within the tolerance of the bound), "feasible" (a
+        limit or stall stopped the search), or "xla" (XLA's own order is kept).
       stopped_by: "bound", "time_limit", "step_limit", "stall" or "no_gain".
       source: name of the candidate that won, e.g. "xla", "list", "search".
       candidates: candidate name -> (predicted bytes, lifetime peak bytes).
@@ -186,6 +188,7 @@ class Plan:
       steps: search steps taken.
       seed: seed of the search.
       time_limit: seconds allowed. step_limit: steps allowed, or None.
+      tolerance: relative gap to the bound at which the search was content.
     """
 
     module: str
@@ -197,6 +200,7 @@ class Plan:
     xla_predicted_bytes: int
     predicted_bytes: int
     peak_bytes: int
+    least_peak_bytes: int
     lower_bound_bytes: int
     assigned_bytes: int | None = None
     status: str = "feasible"
@@ -208,8 +212,18 @@ class Plan:
     seed: int = 0
     time_limit: float = 0.0
     step_limit: int | None = None
+    tolerance: float = 0.0
 
     @property
     def gap(self) -> float:
-        """(peak - lower bound) / lower bound: how far any other order could still go."""
-        return (self.peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
+        """Lifetime gap, (least peak - bound) / bound: how far any order's peak could still fall."""
+        return (self.least_peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
+
+    @property
+    def loss(self) -> float:
+        """Assignment loss, (total - least peak) / least peak: what XLA's placing rule costs.
+
+        Of the assigned total where it is known, else of the predicted one.
+        """
+        total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
+        return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)

@@ -1,10 +1,12 @@
-"""The improving search: anneal for two quick measures of memory, then for the objective itself.
+"""The search: prove the least lifetime peak, then look for the least objective near it.
 
-1. Local search for the lifetime peak, then for the peak with all argument buffers standing.
-2. Local search accepted on the caller's objective, from the best of the orders so far.
+1. Minimum cuts (`schedule.cuts`) lower the peak of every start, and bound it from below.
+2. If that leaves a gap: local search for the lifetime peak, and cuts again.
+3. With an objective: local search for the peak with all argument buffers standing, then local
+   search accepted on the objective itself, from the best of all orders so far.
 
-All limits count steps; the clock only ever stops early. One move is one step, one evaluation of the
-objective counts as `OBJECTIVE_STEPS`.
+All limits count steps; the clock only ever stops early. One move is one step, a cut counts as
+`CUT_STEPS`, an evaluation of the objective as `OBJECTIVE_STEPS`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, peak_bytes
 from olla_xla.problem import TensorGraph
 from olla_xla.schedule.anneal import Problem, anneal, evaluate, new_state, perturb, standing
+from olla_xla.schedule.cuts import Cuts, improve
 from olla_xla.schedule.reduce import Reduced, reduce_graph
 
-__all__ = ["OBJECTIVE_STEPS", "SearchResult", "search"]
+__all__ = ["CUT_STEPS", "OBJECTIVE_STEPS", "SearchResult", "search"]
 
+CUT_STEPS = 100
 OBJECTIVE_STEPS = 100
 
 _MIB = 2**20
@@ -29,7 +33,7 @@ _GAIN = 0.02  # the annealing target lies this much below the best peak
 _HISTORY = 1000  # late acceptance: moves looked back upon while annealing
 _PATIENCE = 3  # chunks of annealing without progress before it ends
 _OBJECTIVE_HISTORY = 50
-_OBJECTIVE_PATIENCE = 1500  # evaluations without progress before the search ends
+_OBJECTIVE_PATIENCE = 400  # evaluations without progress before the search ends
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +43,9 @@ class SearchResult:
     Attributes:
       order: int64 [n], all operators. peak_bytes: its lifetime peak.
       objective_bytes: its objective (the lifetime peak if no objective was given).
+      lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
+      bound_bytes: no order has a lower lifetime peak. bound_at: the operator that proves it, or -1
+        if the caller's bound is no weaker.
       steps: search steps taken.
       stopped_by: "bound", "stall", "step_limit" or "time_limit".
     """
@@ -46,6 +53,10 @@ class SearchResult:
     order: np.ndarray
     peak_bytes: int
     objective_bytes: int
+    lifetime_order: np.ndarray
+    least_peak_bytes: int
+    bound_bytes: int
+    bound_at: int
     steps: int
     stopped_by: str
 
@@ -63,6 +74,7 @@ def search(
     step_limit: int | None = None,
     seed: int = 0,
     bound_bytes: int = 0,
+    tolerance: float = 0.0,
     progress: Callable[[str], None] | None = None,
 ) -> SearchResult:
     """Looks for the order with the least objective, starting from legal orders.
@@ -73,178 +85,246 @@ def search(
       time_limit: seconds. step_limit: steps, or None.
       seed: of the random numbers.
       bound_bytes: no order has a smaller lifetime peak, nor a smaller objective.
+      tolerance: the search ends at (1 + tolerance) times the bound.
       progress: called with one line at each phase.
 
     Returns:
       The best order met, never worse than the best start.
     """
-    run = _Run(graph, objective, time_limit, step_limit, seed, bound_bytes, progress)
+    limits = _Limits(time_limit, step_limit)
+    run = _Run(graph, objective, limits, seed, bound_bytes, tolerance, progress)
     try:
-        for name in sorted(starts):
-            run.offer(np.asarray(starts[name], np.int64), name)
-        run.go()
+        run.go({name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except _Stop as stop:
         reason = str(stop)
     else:
-        reason = "stall"
-    assert run.best is not None
-    return SearchResult(
-        run.best.order,
-        peak_bytes(run.full, run.best.order),
-        run.best.objective,
-        run.steps,
-        reason,
-    )
+        reason = "bound" if run.met() else "stall"
+    return run.result(reason)
+
+
+@dataclasses.dataclass(eq=False)
+class _Limits:
+    """How long the search may go on: seconds, and steps or None."""
+
+    seconds: float
+    most_steps: int | None
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.seconds
+
+    def spend(self, steps: int) -> None:
+        """Counts steps; raises _Stop when a limit is reached."""
+        self.steps += steps
+        if self.most_steps is not None and self.steps >= self.most_steps:
+            raise _Stop("step_limit")
+        if time.monotonic() >= self.deadline:
+            raise _Stop("time_limit")
+
+    def allowed(self, steps: int) -> int:
+        """At most `steps`, and no more than the limit leaves."""
+        return steps if self.most_steps is None else min(steps, self.most_steps - self.steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Scored:
-    """An order of all operators, contracted, and what it costs."""
+    """An order of groups and what it costs in bytes."""
 
-    order: np.ndarray
     groups: np.ndarray
     objective: int
     peak: int
-    name: str
 
 
 class _Run:
-    """One search: its limits, its graph in condensed form and its best orders."""
+    """One search: its graph in condensed form, its bound and its best orders."""
 
     def __init__(
         self,
         graph: TensorGraph,
         objective: Callable[[np.ndarray], int] | None,
-        time_limit: float,
-        step_limit: int | None,
+        limits: _Limits,
         seed: int,
         bound: int,
+        tolerance: float,
         progress: Callable[[str], None] | None,
     ) -> None:
-        self.started = time.monotonic()
-        self.deadline = self.started + time_limit
-        self.step_limit = step_limit
-        self.steps = 0
+        self.limits = limits
         self.seed = seed
-        self.bound = bound
+        self.tolerance = tolerance
+        self.given = bound
         self.progress = progress or (lambda line: None)
         self.full = GraphArrays.of(graph)
         self.reduced: Reduced = reduce_graph(self.full)
         self.first = int(self.reduced.prologue)
         self.objective = objective
-        self.problems = [Problem.of(self.reduced.arrays)]
-        if objective is not None and self.reduced.arrays.live_in.any():
-            self.problems.append(standing(self.reduced.arrays))
-        self.best: _Scored | None = None
-        self.pool: list[_Scored] = []
-
-    # Limits.
-
-    def spend(self, steps: int) -> None:
-        """Counts steps; raises _Stop when a limit is reached or the bound is met."""
-        self.steps += steps
-        if self.best is not None and self.best.objective <= self.bound:
-            raise _Stop("bound")
-        if self.step_limit is not None and self.steps >= self.step_limit:
-            raise _Stop("step_limit")
-        if self.best is not None and time.monotonic() >= self.deadline:
-            raise _Stop("time_limit")
-
-    def allowed(self, steps: int) -> int:
-        """At most `steps`, and no more than the limit leaves."""
-        return steps if self.step_limit is None else min(steps, self.step_limit - self.steps)
+        self.problem = Problem.of(self.reduced.arrays)
+        self.cuts = Cuts(self.reduced.arrays, bound)
+        self.least: _Scored | None = None  # by lifetime peak
+        self.best: _Scored | None = None  # by objective
+        self.best_order: np.ndarray | None = None
 
     # Scoring.
 
-    def score(self, groups: np.ndarray, name: str) -> _Scored:
-        """Evaluates an order of groups and keeps it if it is the best."""
-        return self.offer(self.reduced.expand(groups), name, groups)
+    def met(self) -> bool:
+        """Whether the best order is as near to the bound as was asked for."""
+        return self.best is not None and self._near(self.best.objective)
 
-    def offer(self, order: np.ndarray, name: str, groups: np.ndarray | None = None) -> _Scored:
-        """Evaluates an order of all operators and keeps it if it is the best."""
+    def _settled(self) -> bool:
+        """Whether the objective could only fall further with the least lifetime peak."""
+        assert self.best is not None and self.least is not None
+        return self.best.objective <= self.least.peak * (1 + self.tolerance)
+
+    def _near(self, bytes: int) -> bool:
+        return bytes <= self.cuts.bound * (1 + self.tolerance)
+
+    def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
+        """Notes an order of groups for its lifetime peak."""
+        peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
+        if self.least is None or peak < self.least.peak:
+            self.least = _Scored(groups, peak, peak)
+        return peak
+
+    def score(self, groups: np.ndarray, order: np.ndarray | None = None) -> _Scored:
+        """Evaluates an order and keeps it if it is the best; `order` where it is not condensed."""
+        order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)
         value = peak if self.objective is None else int(self.objective(order))
-        groups = self.reduced.contract(order) if groups is None else groups
-        scored = _Scored(order, groups, value, peak, name)
+        scored = _Scored(groups, value, peak)
         if self.best is None or (value, peak) < (self.best.objective, self.best.peak):
-            self.best = scored
-        self.spend(OBJECTIVE_STEPS if self.objective is not None else 1)
+            self.best, self.best_order = scored, order
         return scored
 
     def report(self, phase: str) -> None:
         """One line of progress."""
-        assert self.best is not None
+        assert self.best is not None and self.least is not None
         self.progress(
-            f"{phase}: {self.best.objective / _MIB:.1f} MiB, peak {self.best.peak / _MIB:.1f}, "
-            f"bound {self.bound / _MIB:.1f}, {self.steps} steps, "
-            f"{time.monotonic() - self.started:.1f} s"
+            f"{phase}: {self.best.objective / _MIB:.1f} MiB, least peak "
+            f"{self.least.peak / _MIB:.1f}, bound {self.cuts.bound / _MIB:.1f}, "
+            f"{self.limits.steps} steps"
+        )
+
+    def result(self, reason: str) -> SearchResult:
+        """The best found so far."""
+        assert self.best is not None and self.best_order is not None and self.least is not None
+        at = self.cuts.at
+        return SearchResult(
+            order=self.best_order,
+            peak_bytes=peak_bytes(self.full, self.best_order),
+            objective_bytes=self.best.objective,
+            lifetime_order=self.reduced.expand(self.least.groups),
+            least_peak_bytes=self.least.peak,
+            bound_bytes=min(self.cuts.bound, self.least.peak),
+            bound_at=-1 if at < 0 else int(self.reduced.keys[at]),
+            steps=self.limits.steps,
+            stopped_by=reason,
         )
 
     # Phases.
 
-    def go(self) -> None:
+    def go(self, starts: Mapping[str, np.ndarray]) -> None:
         """Runs all phases, until a limit raises _Stop or nothing improves any more."""
-        assert self.best is not None
-        start = self.best
-        for k, problem in enumerate(self.problems):
-            groups = self.anneal(problem, start.groups, self.seed * 1000 + k)
-            scored = self.score(groups, "search")
-            if k == 0 or scored.objective < start.objective:
-                start = scored
-            self.report("standing arguments" if k else "lifetimes")
-        if self.objective is not None:
-            self.polish(self.best, _OBJECTIVE_PATIENCE)
-            self.report("objective")
+        groups = {}
+        for name, order in starts.items():
+            groups[name] = self.reduced.contract(order)
+            self.score(groups[name], order)
+            self.peak(groups[name])
+        self.limits.spend(OBJECTIVE_STEPS * len(starts))
+        assert self.least is not None
+        if len(self.problem.transient) - self.first < 2:
+            self.score(self.least.groups)
+            return
+        try:
+            found = self.lifetimes(groups)
+        finally:
+            self.score(self.least.groups)
+        self.report("lifetimes")
+        if self.objective is None or self._settled():
+            return
+        for trial in found:
+            self.score(trial)
+            self.limits.spend(OBJECTIVE_STEPS)
+        self.towards_objective()
+
+    def lifetimes(self, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Lowers the lifetime peak of all starts; the orders that came near the best."""
+        found: list[tuple[int, str, np.ndarray]] = []
+
+        def offer(groups: np.ndarray, peak: int) -> None:
+            self.peak(groups, peak)
+            self.limits.spend(CUT_STEPS)
+
+        by_peak = sorted(
+            starts, key=lambda name: (peak_bytes(self.reduced.arrays, starts[name]), name)
+        )
+        for name in by_peak:
+            groups, peak = improve(self.cuts, starts[name], offer)
+            found.append((peak, name, groups))
+        assert self.least is not None
+        if not self._near(self.least.peak):
+            groups = self.anneal(self.problem, self.least.groups, self.seed * 1000)
+            improve(self.cuts, groups, offer)
+            found.append((self.least.peak, "", self.least.groups))
+        limit = self.least.peak * 1.02
+        return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
+
+    def towards_objective(self) -> None:
+        """Local search for the objective."""
+        problems = [self.problem]
+        if self.reduced.arrays.live_in.any():
+            problems.append(standing(self.reduced.arrays))
+            assert self.best is not None
+            self.score(self.anneal(problems[1], self.best.groups, self.seed * 1000 + 1))
+            self.report("standing arguments")
+        self.polish(problems, _OBJECTIVE_PATIENCE)
+        self.report("objective")
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
         state = new_state(problem, groups, seed)
-        n = len(groups)
-        if n - self.first < 2:
-            return groups
-        chunk = int(np.clip(50_000_000 // n, 200, 50_000))
+        chunk = int(np.clip(50_000_000 // len(groups), 200, 50_000))
         history = np.empty(_HISTORY)
         met = groups.copy()
         best, peak = groups, int(state.live.max())
         idle = 0
-        while idle < _PATIENCE and peak > self.bound:
-            target = max(self.bound, int(peak * (1 - _GAIN)))
-            found, done = anneal(
-                problem, state, self.first, target, self.allowed(chunk), history, met
-            )
+        while idle < _PATIENCE and not self._near(peak):
+            target = max(self.cuts.bound, int(peak * (1 - _GAIN)))
+            steps = self.limits.allowed(chunk)
+            least, done = anneal(problem, state, self.first, target, steps, history, met)
             idle += 1
-            if found < peak:
-                if found < peak * 0.999:
+            if least < peak:
+                if least < peak * 0.999:
                     idle = 0
-                peak, best = int(found), met.copy()
-            self.spend(done)
+                peak, best = int(least), met.copy()
+                self.peak(best)
+            self.limits.spend(done)
         return best
 
-    def polish(self, start: _Scored, patience: int) -> None:
+    def polish(self, problems: Sequence[Problem], patience: int) -> None:
         """Local search accepted on the objective, until `patience` evaluations bring nothing."""
+        now = self.best
+        assert now is not None
         states = [
-            new_state(problem, start.groups, self.seed * 1000 + 100 + k)
-            for k, problem in enumerate(self.problems)
+            new_state(problem, now.groups, self.seed * 1000 + 100 + k)
+            for k, problem in enumerate(problems)
         ]
-        now, least = start, start.objective
-        history = [start.objective] * _OBJECTIVE_HISTORY
-        idle = 0
-        count = 0
-        while idle < patience:
+        least = now.objective
+        history = [now.objective] * _OBJECTIVE_HISTORY
+        idle = count = 0
+        while idle < patience and not self._settled():
             which = count % len(states)
-            problem, state = self.problems[which], states[which]
+            problem, state = problems[which], states[which]
             state.order[:] = now.groups
             cap = max(evaluate(problem, state) if which else 0, now.objective)
+            idle += 1
             if not perturb(problem, state, self.first, cap):
-                self.spend(1)
-                idle += 1
+                self.limits.spend(1)
                 continue
-            trial = self.score(state.order.copy(), "search")
+            trial = self.score(state.order.copy())
+            self.limits.spend(OBJECTIVE_STEPS)
             slot = count % len(history)
             if trial.objective <= max(now.objective, history[slot]):
                 now = trial
             history[slot] = now.objective
             count += 1
-            idle += 1
             if now.objective < least:
                 least, idle = now.objective, 0

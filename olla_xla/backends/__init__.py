@@ -1,0 +1,1 @@
+"""Solvers, one file each; nothing outside imports one."""

@@ -1,0 +1,35 @@
+"""Minimum cuts, by the push-relabel maximum flow of OR-Tools."""
+
+from __future__ import annotations
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from olla_xla.errors import SolverError
+
+__all__ = ["min_cut"]
+
+
+def min_cut(
+    tails: np.ndarray, heads: np.ndarray, capacities: np.ndarray, source: int, sink: int
+) -> tuple[int, np.ndarray]:
+    """A minimum cut of a directed graph.
+
+    Args:
+      tails, heads, capacities: int64 [arcs]; nodes are numbers from 0, capacities not negative.
+      source, sink: nodes; the source side holds `source`, not `sink`.
+
+    Returns:
+      Its capacity, and the nodes of the smallest source side, int64.
+
+    Raises:
+      SolverError: the solver did not reach the maximum flow.
+    """
+    if not len(tails):
+        return 0, np.array([source], np.int64)
+    flow = max_flow.SimpleMaxFlow()
+    flow.add_arcs_with_capacity(tails, heads, capacities)
+    status = flow.solve(source, sink)
+    if status != flow.OPTIMAL:
+        raise SolverError(f"maximum flow ended with status {status}")
+    return flow.optimal_flow(), np.asarray(flow.get_source_side_min_cut(), np.int64)

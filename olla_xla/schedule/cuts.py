@@ -1,0 +1,81 @@
+"""Orders improved at their peak by minimum cuts, which prove how far they can be improved.
+
+At the operator `v` where an order peaks, a minimum cut gives the least bytes that can be live there
+and a set of operators that, run before `v`, attains it (`olla_xla.mincut`). If that is the peak, no
+order has a lower one. Else that set moves before `v` and all others behind it, each in the order
+they had; the peak is then elsewhere, mostly lower, and the same is done there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from olla_xla.lifetimes import GraphArrays, timeline
+from olla_xla.mincut import Closure, least_live
+
+__all__ = ["Cuts", "improve"]
+
+_MOVES = 64  # most moves from one start
+_PATIENCE = 12  # moves without a lower peak before a start is given up
+
+
+class Cuts:
+    """The minimum cuts of one graph, each made once.
+
+    Attributes:
+      graph: the graph. bound: the largest of the bounds met so far, in bytes; `at`: its operator.
+    """
+
+    def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
+        self.graph = graph
+        self.bound = bound
+        self.at = -1
+        self._known: dict[int, Closure] = {}
+
+    def __getitem__(self, v: int) -> Closure:
+        if v not in self._known:
+            closure = self._known[v] = least_live(self.graph, v)
+            if closure.bytes > self.bound:
+                self.bound, self.at = closure.bytes, v
+        return self._known[v]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def improve(
+    cuts: Cuts, order: np.ndarray, offer: Callable[[np.ndarray, int], None]
+) -> tuple[np.ndarray, int]:
+    """Lowers the peak of an order, until the bound is met or nothing helps any more.
+
+    Args:
+      cuts: of the graph. order: int64 [n], legal.
+      offer: called with every new order and its peak in bytes.
+
+    Returns:
+      The best order met and its peak in bytes.
+    """
+    g = cuts.graph
+    best, least, idle = order, -1, 0
+    for _ in range(_MOVES):
+        live = timeline(g, order)
+        step = int(np.argmax(live))
+        peak = int(live[step])
+        if least < 0 or peak < least:
+            best, least, idle = order, peak, 0
+        else:
+            idle += 1
+        v = int(order[step])
+        closure = cuts[v]
+        if least <= cuts.bound or idle > _PATIENCE:
+            break
+        first = closure.before[order]
+        later = ~first & (order != v)
+        moved = np.concatenate([order[first], [v], order[later]])
+        if np.array_equal(moved, order):
+            break
+        order = moved
+        offer(order, int(timeline(g, order).max()))
+    return best, least
