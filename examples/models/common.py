@@ -13,7 +13,7 @@ import optax
 
 PyTree = Any
 State = dict[str, PyTree]
-Batch = dict[str, jax.Array]
+Batch = dict[str, PyTree]
 TrainStep = Callable[[State, Batch], tuple[State, jax.Array]]
 Built = tuple[TrainStep, tuple[PyTree, PyTree], dict[str, Any]]
 
@@ -46,14 +46,7 @@ LEARNING_RATES: dict[str, float] = {
 """Optimizer name -> the learning rate used where none is given."""
 
 DTYPES: dict[str, Any] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-"""Name -> dtype of the activations; parameters, statistics and the loss are always float32."""
-
-
-def make_dtype(name: str) -> Any:
-    """Returns the compute dtype called `name`, one of `DTYPES`; ValueError for another name."""
-    if name not in DTYPES:
-        raise ValueError(f"unknown dtype {name!r}; known dtypes: {', '.join(sorted(DTYPES))}")
-    return DTYPES[name]
+"""Name -> dtype of the computation; see `with_dtype`."""
 
 
 def make_optimizer(name: str, learning_rate: float | None = None) -> optax.GradientTransformation:
@@ -67,6 +60,16 @@ def make_optimizer(name: str, learning_rate: float | None = None) -> optax.Gradi
     return OPTIMIZERS[name](LEARNING_RATES[name] if learning_rate is None else learning_rate)
 
 
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean softmax cross entropy, in nats, of `logits [..., classes]` and int `labels [...]`."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def squared_error(predictions: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean squared difference of two arrays of one shape."""
+    return jnp.square(predictions - targets).mean()
+
+
 @dataclasses.dataclass(frozen=True)
 class Network:
     """An architecture as pure functions, with the data it is trained on.
@@ -74,44 +77,81 @@ class Network:
     Attributes:
       init: `(key, inputs) -> (params, batch_stats)`; `batch_stats` is an empty dict in a
         network that has no running statistics.
-      apply: `(params, batch_stats, inputs) -> (logits, new_batch_stats)` in training mode;
-        logits are float32 with the classes in the last axis.
-      make_batch: `(key, batch_size) -> batch`, a dict of `inputs` and int32 `labels`, the
-        latter shaped as the logits without their last axis.
+      apply: `(params, batch_stats, inputs) -> (outputs, new_batch_stats)` in training mode;
+        the outputs are those that `loss` takes, in a classifier the logits with the classes
+        in the last axis.
+      make_batch: `(key, batch_size) -> batch`, a dict of `inputs`, an array or a dict of them,
+        and `labels`, in a classifier int32 and shaped as the logits without their last axis.
+      loss: `(outputs, labels) -> loss`, where the outputs are float32 and the loss a scalar.
     """
 
-    init: Callable[[jax.Array, jax.Array], tuple[PyTree, PyTree]]
-    apply: Callable[[PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
+    init: Callable[[jax.Array, PyTree], tuple[PyTree, PyTree]]
+    apply: Callable[[PyTree, PyTree, PyTree], tuple[jax.Array, PyTree]]
     make_batch: Callable[[jax.Array, int], Batch]
+    loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
 
 
-def linen_network(module: nn.Module, make_batch: Callable[[jax.Array, int], Batch]) -> Network:
-    """Wraps a Flax linen module whose collections are `params` and, optionally, `batch_stats`."""
+def linen_network(
+    module: nn.Module,
+    make_batch: Callable[[jax.Array, int], Batch],
+    loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy,
+) -> Network:
+    """Wraps a Flax linen module whose collections are `params` and, optionally, `batch_stats`.
 
-    def init(key: jax.Array, inputs: jax.Array) -> tuple[PyTree, PyTree]:
+    The module is called with the `inputs` of a batch as its only argument.
+    """
+
+    def init(key: jax.Array, inputs: PyTree) -> tuple[PyTree, PyTree]:
         variables = module.init(key, inputs)
         return variables["params"], variables.get("batch_stats", {})
 
-    def apply(params: PyTree, batch_stats: PyTree, inputs: jax.Array) -> tuple[jax.Array, PyTree]:
+    def apply(params: PyTree, batch_stats: PyTree, inputs: PyTree) -> tuple[jax.Array, PyTree]:
         variables = {"params": params, "batch_stats": batch_stats}
-        logits, updates = module.apply(variables, inputs, mutable=["batch_stats"])
-        return logits.astype(jnp.float32), updates.get("batch_stats", {})
+        outputs, updates = module.apply(variables, inputs, mutable=["batch_stats"])
+        return outputs, updates.get("batch_stats", {})
 
-    return Network(init, apply, make_batch)
+    return Network(init, apply, make_batch, loss)
+
+
+def with_dtype(network: Network, dtype: str) -> Network:
+    """`network` computing in `dtype`, one of `DTYPES`, from float32 parameters and inputs.
+
+    Parameters and inputs are cast on the way in and the outputs back on the way out, so the
+    parameters, the optimizer's state, the gradients it is given and the loss stay float32, as
+    do the statistics of normalization layers and the softmax of attention. Raises ValueError
+    for an unknown dtype.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; known dtypes: {', '.join(sorted(DTYPES))}")
+    if dtype == "float32":
+        return network
+
+    def cast(tree: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda x: x.astype(DTYPES[dtype]) if x.dtype == jnp.float32 else x, tree
+        )
+
+    def apply(params: PyTree, batch_stats: PyTree, inputs: PyTree) -> tuple[jax.Array, PyTree]:
+        outputs, batch_stats = network.apply(cast(params), batch_stats, cast(inputs))
+        return outputs.astype(jnp.float32), batch_stats
+
+    return dataclasses.replace(network, apply=apply)
 
 
 def image_batches(
-    image_size: int, channels: int, num_classes: int
+    image_size: int, channels: int, num_classes: int, *, frames: int | None = None
 ) -> Callable[[jax.Array, int], Batch]:
-    """Returns a `make_batch` of random images with random labels.
+    """Returns a `make_batch` of random images, or videos, with random labels.
 
-    Its `inputs` are float32 `[batch, image_size, image_size, channels]` of a standard normal
-    distribution and its `labels` int32 `[batch]` in `[0, num_classes)`.
+    Its `inputs` are float32 `[batch, image_size, image_size, channels]`, or with `frames`
+    `[batch, frames, image_size, image_size, channels]`, of a standard normal distribution and
+    its `labels` int32 `[batch]` in `[0, num_classes)`.
     """
+    time = () if frames is None else (frames,)
 
     def make_batch(key: jax.Array, batch_size: int) -> Batch:
         image_key, label_key = jax.random.split(key)
-        shape = (batch_size, image_size, image_size, channels)
+        shape = (batch_size, *time, image_size, image_size, channels)
         return {
             "inputs": jax.random.normal(image_key, shape, jnp.float32),
             "labels": jax.random.randint(label_key, (batch_size,), 0, num_classes, jnp.int32),
@@ -135,18 +175,13 @@ def token_batches(sequence_length: int, vocabulary_size: int) -> Callable[[jax.A
     return make_batch
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean softmax cross entropy, in nats, of `logits [..., classes]` and int `labels [...]`."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-
 def make_train_step(network: Network, optimizer: optax.GradientTransformation) -> TrainStep:
     """Returns `train_step(state, batch) -> (state, loss)`, a plain function to be jitted."""
 
     def train_step(state: State, batch: Batch) -> tuple[State, jax.Array]:
         def loss_fn(params: PyTree) -> tuple[jax.Array, PyTree]:
-            logits, batch_stats = network.apply(params, state["batch_stats"], batch["inputs"])
-            return cross_entropy(logits, batch["labels"]), batch_stats
+            outputs, batch_stats = network.apply(params, state["batch_stats"], batch["inputs"])
+            return network.loss(outputs, batch["labels"]), batch_stats
 
         grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
         (loss, batch_stats), grads = grad_fn(state["params"])
@@ -185,9 +220,16 @@ def _make_arguments(
 
 
 def build(
-    network: Network, *, batch_size: int, optimizer: str, learning_rate: float | None = None
+    network: Network,
+    *,
+    batch_size: int,
+    optimizer: str,
+    learning_rate: float | None = None,
+    dtype: str = "float32",
 ) -> Built:
     """Builds a train step and its abstract arguments; neither compiles nor allocates arrays.
+
+    `optimizer` is one of `OPTIMIZERS` and `dtype` one of `DTYPES`.
 
     Returns:
       `(step, example_args, jit_kwargs)`: the plain function `step(state, batch) -> (state,
@@ -198,7 +240,8 @@ def build(
     transformation = make_optimizer(optimizer, learning_rate)
     make = _make_arguments(network, transformation, batch_size)
     example_args = jax.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)))
-    return make_train_step(network, transformation), example_args, {"donate_argnums": (0,)}
+    step = make_train_step(with_dtype(network, dtype), transformation)
+    return step, example_args, {"donate_argnums": (0,)}
 
 
 def build_arrays(
@@ -211,6 +254,32 @@ def build_arrays(
     """
     make = _make_arguments(network, make_optimizer(optimizer), batch_size)
     return jax.jit(make)(jax.random.key(seed))
+
+
+class Model:
+    """A registry function made of a network: `model(batch_size=8, optimizer="adam")`.
+
+    Attributes:
+      network: returns the `Network`; its keyword arguments, all with defaults, are sizes that a
+        call of the model takes too.
+    """
+
+    def __init__(self, network: Callable[..., Network]):
+        self.network = network
+
+    def __call__(
+        self, *, batch_size: int, optimizer: str, dtype: str = "float32", **sizes: Any
+    ) -> Built:
+        """Returns `(step, example_args, jit_kwargs)`, see `build`."""
+        network = self.network(**sizes)
+        return build(network, batch_size=batch_size, optimizer=optimizer, dtype=dtype)
+
+    def init(
+        self, batch_size: int, optimizer: str, seed: int = 0, **sizes: Any
+    ) -> tuple[State, Batch]:
+        """Returns real `(state, batch)` for the step, see `build_arrays`."""
+        network = self.network(**sizes)
+        return build_arrays(network, batch_size=batch_size, optimizer=optimizer, seed=seed)
 
 
 def parameter_count(state: State) -> int:

@@ -1,4 +1,7 @@
-"""EfficientNet-B0 for 224x224 colour images."""
+"""EfficientNet-B0 for 224x224 colour images.
+
+Tan and Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks" (2019).
+"""
 
 from __future__ import annotations
 
@@ -100,17 +103,14 @@ class EfficientNetB0(nn.Module):
         return nn.Dense(self.num_classes)(x)
 
 
-def network() -> common.Network:
-    """EfficientNet-B0 with synthetic images in the ImageNet shape."""
-    batches = common.image_batches(IMAGE_SIZE, 3, NUM_CLASSES)
-    return common.linen_network(EfficientNetB0(), batches)
+def network(image_size: int = IMAGE_SIZE, num_classes: int = NUM_CLASSES) -> common.Network:
+    """EfficientNet-B0 with synthetic `image_size` x `image_size` x 3 images."""
+    return common.linen_network(
+        EfficientNetB0(num_classes), common.image_batches(image_size, 3, num_classes)
+    )
 
 
-def efficientnet_b0(*, batch_size: int, optimizer: str) -> common.Built:
-    """EfficientNet-B0; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    return common.build(network(), batch_size=batch_size, optimizer=optimizer)
+efficientnet_b0 = common.Model(network)
+"""EfficientNet-B0 in the ImageNet shape, 224x224x3 images of 1000 classes."""
 
-
-def init(batch_size: int, optimizer: str, seed: int = 0) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for the step of `efficientnet_b0`, see `common.build_arrays`."""
-    return common.build_arrays(network(), batch_size=batch_size, optimizer=optimizer, seed=seed)
+init = efficientnet_b0.init

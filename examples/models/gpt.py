@@ -1,14 +1,18 @@
-"""Decoder-only transformers in Flax nnx: a 4-layer GPT and GPT-2 small."""
+"""Decoder-only transformers in Flax nnx: a 4-layer GPT and GPT-2 small.
+
+Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from examples.models import common
+from examples.models import blocks, common
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +23,11 @@ class GPTConfig:
       layers: number of transformer blocks.
       width: size of the residual stream; a multiple of `heads`.
       heads: attention heads in a block.
-      sequence_length: tokens in a sequence, and the number of learned positions.
+      sequence_length: tokens in a sequence.
       vocabulary_size: number of tokens.
       tied_head: whether the output head is the token embedding, as in GPT-2, or a matrix
         of its own.
+      positions: number of learned positions, `sequence_length` when None.
     """
 
     layers: int = 4
@@ -31,10 +36,11 @@ class GPTConfig:
     sequence_length: int = 512
     vocabulary_size: int = 32000
     tied_head: bool = False
+    positions: int | None = None
 
 
 GPT_CONFIG = GPTConfig()
-GPT2_SMALL_CONFIG = GPTConfig(layers=12, vocabulary_size=50257, tied_head=True)
+GPT2_SMALL_CONFIG = GPTConfig(layers=12, vocabulary_size=50257, tied_head=True, positions=1024)
 
 _embedding_init = nnx.initializers.normal(0.02)
 _kernel_init = nnx.initializers.normal(0.02)
@@ -55,10 +61,7 @@ class CausalSelfAttention(nnx.Module):
         head_width = width // self.heads
         qkv = self.qkv(x).reshape(batch, length, 3, self.heads, head_width)
         query, key, value = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / head_width**0.5
-        causal = jnp.tril(jnp.ones((length, length), bool))
-        weights = jax.nn.softmax(jnp.where(causal, scores, jnp.finfo(scores.dtype).min))
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        mixed = blocks.dot_product_attention(query, key, value, blocks.causal_mask(length))
         return self.out(mixed.reshape(batch, length, width))
 
 
@@ -87,9 +90,8 @@ class GPT(nnx.Module):
             raise ValueError(f"width {config.width} is no multiple of {config.heads} heads")
         width, vocabulary = config.width, config.vocabulary_size
         self.tokens = nnx.Embed(vocabulary, width, embedding_init=_embedding_init, rngs=rngs)
-        self.positions = nnx.Embed(
-            config.sequence_length, width, embedding_init=_embedding_init, rngs=rngs
-        )
+        positions = config.positions or config.sequence_length
+        self.positions = nnx.Embed(positions, width, embedding_init=_embedding_init, rngs=rngs)
         self.blocks = nnx.List([Block(config, rngs) for _ in range(config.layers)])
         self.norm = nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
         self.tied_head = config.tied_head
@@ -107,7 +109,7 @@ class GPT(nnx.Module):
         return self.tokens.attend(x) if self.tied_head else self.head(x)
 
 
-def network(config: GPTConfig) -> common.Network:
+def network(config: GPTConfig = GPT_CONFIG) -> common.Network:
     """A GPT of `config` with synthetic tokens; its parameters are a plain dict of arrays."""
     abstract_model = nnx.eval_shape(lambda: GPT(config, nnx.Rngs(0)))
     graphdef, abstract_params = nnx.split(abstract_model, nnx.Param)
@@ -127,20 +129,10 @@ def network(config: GPTConfig) -> common.Network:
     return common.Network(init, apply, batches)
 
 
-def gpt(*, batch_size: int, optimizer: str) -> common.Built:
-    """GPT of 4 layers; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    return common.build(network(GPT_CONFIG), batch_size=batch_size, optimizer=optimizer)
+gpt = common.Model(network)
+"""GPT of 4 layers, width 768, sequences of 512 tokens."""
 
+gpt2_small = common.Model(functools.partial(network, GPT2_SMALL_CONFIG))
+"""GPT-2 small with sequences of 512 tokens, of the 1024 that it has positions for."""
 
-def gpt2_small(*, batch_size: int, optimizer: str) -> common.Built:
-    """GPT-2 small with sequences of 512 tokens; returns what `common.build` does."""
-    return common.build(network(GPT2_SMALL_CONFIG), batch_size=batch_size, optimizer=optimizer)
-
-
-def init(
-    batch_size: int, optimizer: str, seed: int = 0, *, config: GPTConfig = GPT_CONFIG
-) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for `gpt` or, with `config=GPT2_SMALL_CONFIG`, `gpt2_small`."""
-    return common.build_arrays(
-        network(config), batch_size=batch_size, optimizer=optimizer, seed=seed
-    )
+init = gpt.init

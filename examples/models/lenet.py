@@ -1,4 +1,8 @@
-"""LeNet-5 for 28x28 grey images."""
+"""LeNet-5 for 28x28 grey images.
+
+LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition"
+(1998), with a softmax for its output.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +42,7 @@ def network() -> common.Network:
     return common.linen_network(LeNet5(), common.image_batches(IMAGE_SIZE, 1, NUM_CLASSES))
 
 
-def lenet(*, batch_size: int, optimizer: str) -> common.Built:
-    """LeNet-5; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    return common.build(network(), batch_size=batch_size, optimizer=optimizer)
+lenet = common.Model(network)
+"""LeNet-5."""
 
-
-def init(batch_size: int, optimizer: str, seed: int = 0) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for the step of `lenet`, see `common.build_arrays`."""
-    return common.build_arrays(network(), batch_size=batch_size, optimizer=optimizer, seed=seed)
+init = lenet.init

@@ -8,7 +8,6 @@ gated SiLU layer, no biases, and an output head of its own.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,27 +76,22 @@ class Block(nn.Module):
 
     Attributes:
       config: the sizes.
-      dtype: dtype of the computation.
     """
 
     config: LlamaConfig
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, _: None = None) -> tuple[jax.Array, None]:
         """Maps `[batch, sequence, width]` to the same shape; the second value is nothing."""
         config = self.config
-        x = x + self._attention(nn.RMSNorm(1e-5, self.dtype, name="attention_norm")(x))
-        y = nn.RMSNorm(1e-5, self.dtype, name="mlp_norm")(x)
+        x = x + self._attention(nn.RMSNorm(epsilon=1e-5, name="attention_norm")(x))
+        y = nn.RMSNorm(epsilon=1e-5, name="mlp_norm")(x)
         gate = nn.silu(self._dense(config.hidden_width, "gate")(y))
-        return x + self._dense(config.width, "down")(
-            gate * self._dense(config.hidden_width, "up")(y)
-        ), None
+        hidden = gate * self._dense(config.hidden_width, "up")(y)
+        return x + self._dense(config.width, "down")(hidden), None
 
     def _dense(self, features: int, name: str) -> nn.Dense:
-        return nn.Dense(
-            features, use_bias=False, dtype=self.dtype, kernel_init=_kernel_init, name=name
-        )
+        return nn.Dense(features, use_bias=False, kernel_init=_kernel_init, name=name)
 
     def _attention(self, x: jax.Array) -> jax.Array:
         config = self.config
@@ -122,57 +116,35 @@ class Llama(nn.Module):
 
     Attributes:
       config: the sizes.
-      dtype: dtype of the computation.
     """
 
     config: LlamaConfig
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps int32 tokens `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
         config = self.config
         embed = nn.Embed(
-            config.vocabulary_size,
-            config.width,
-            dtype=self.dtype,
-            embedding_init=_kernel_init,
-            name="embed",
+            config.vocabulary_size, config.width, embedding_init=_kernel_init, name="embed"
         )
         # A scan's body is compiled once, so no common subexpressions join the two passes.
         body = nn.remat(Block, prevent_cse=False) if config.remat else Block
         layers = nn.scan(
-            body,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            length=config.layers,
+            body, variable_axes={"params": 0}, split_rngs={"params": True}, length=config.layers
         )
-        x, _ = layers(config, self.dtype, name="blocks")(embed(tokens), None)
-        x = nn.RMSNorm(1e-5, self.dtype, name="norm")(x)
-        return nn.Dense(
-            config.vocabulary_size,
-            use_bias=False,
-            dtype=self.dtype,
-            kernel_init=_kernel_init,
-            name="head",
-        )(x)
+        x, _ = layers(config, name="blocks")(embed(tokens), None)
+        x = nn.RMSNorm(epsilon=1e-5, name="norm")(x)
+        head = nn.Dense(
+            config.vocabulary_size, use_bias=False, kernel_init=_kernel_init, name="head"
+        )
+        return head(x)
 
 
-def network(config: LlamaConfig = CONFIG, *, dtype: str = "float32") -> common.Network:
+def network(config: LlamaConfig = CONFIG) -> common.Network:
     """A Llama of `config` with synthetic tokens."""
     batches = common.token_batches(config.sequence_length, config.vocabulary_size)
-    return common.linen_network(Llama(config, common.make_dtype(dtype)), batches)
+    return common.linen_network(Llama(config), batches)
 
 
-def llama_scan(*, batch_size: int, optimizer: str, dtype: str = "float32") -> common.Built:
-    """Llama of 8 scanned layers; returns `(step, example_args, jit_kwargs)`."""
-    return common.build(network(dtype=dtype), batch_size=batch_size, optimizer=optimizer)
-
-
-def init(
-    batch_size: int, optimizer: str, seed: int = 0, *, config: LlamaConfig = CONFIG
-) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for `llama_scan` or a Llama of another `config`."""
-    return common.build_arrays(
-        network(config), batch_size=batch_size, optimizer=optimizer, seed=seed
-    )
+llama_scan = common.Model(network)
+"""Llama of 8 scanned layers, width 512, sequences of 512 tokens."""

@@ -8,8 +8,6 @@ two of width 1500 its large one. Four layers, the default, are from Sutskever, V
 
 from __future__ import annotations
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -27,11 +25,9 @@ class LSTMCell(nn.Module):
 
     Attributes:
       width: size of the hidden and of the cell state.
-      dtype: dtype of the computation.
     """
 
     width: int
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(
@@ -39,8 +35,8 @@ class LSTMCell(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Maps `(hidden, cell)`, each `[batch, width]`, and `x [batch, features]` to the next."""
         hidden, cell = carry
-        gates = nn.Dense(4 * self.width, dtype=self.dtype, name="input")(x)
-        recurrent = nn.Dense(4 * self.width, use_bias=False, dtype=self.dtype, name="recurrent")
+        gates = nn.Dense(4 * self.width, name="input")(x)
+        recurrent = nn.Dense(4 * self.width, use_bias=False, name="recurrent")
         gates = gates + recurrent(hidden)
         into, forget, out, candidate = jnp.split(gates, 4, axis=-1)
         cell = nn.sigmoid(forget) * cell + nn.sigmoid(into) * nn.tanh(candidate)
@@ -54,21 +50,19 @@ class LSTMLanguageModel(nn.Module):
       layers: number of LSTM layers.
       width: size of the embedding and of the state of every layer.
       vocabulary_size: number of tokens.
-      dtype: dtype of the computation.
     """
 
     layers: int = LAYERS
     width: int = WIDTH
     vocabulary_size: int = VOCABULARY_SIZE
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps int32 tokens `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
         batch, length = tokens.shape
-        x = nn.Embed(self.vocabulary_size, self.width, dtype=self.dtype, name="embed")(tokens)
-        cells = [LSTMCell(self.width, self.dtype, name=f"layer{i}") for i in range(self.layers)]
-        zeros = jnp.zeros((batch, self.width), self.dtype)
+        x = nn.Embed(self.vocabulary_size, self.width, name="embed")(tokens)
+        cells = [LSTMCell(self.width, name=f"layer{i}") for i in range(self.layers)]
+        zeros = jnp.zeros((batch, self.width), x.dtype)
         carries = [(zeros, zeros)] * self.layers
         outputs = []
         for position in range(length):
@@ -78,7 +72,7 @@ class LSTMLanguageModel(nn.Module):
                 step = carries[index][0]
             outputs.append(step)
         outputs = jnp.stack(outputs, axis=1)
-        return nn.Dense(self.vocabulary_size, dtype=self.dtype, name="head")(outputs)
+        return nn.Dense(self.vocabulary_size, name="head")(outputs)
 
 
 def network(
@@ -87,28 +81,11 @@ def network(
     width: int = WIDTH,
     sequence_length: int = SEQUENCE_LENGTH,
     vocabulary_size: int = VOCABULARY_SIZE,
-    dtype: str = "float32",
 ) -> common.Network:
     """The LSTM language model with synthetic sequences of `sequence_length` tokens."""
-    module = LSTMLanguageModel(layers, width, vocabulary_size, common.make_dtype(dtype))
+    module = LSTMLanguageModel(layers, width, vocabulary_size)
     return common.linen_network(module, common.token_batches(sequence_length, vocabulary_size))
 
 
-def lstm(
-    *,
-    batch_size: int,
-    optimizer: str,
-    dtype: str = "float32",
-    sequence_length: int = SEQUENCE_LENGTH,
-) -> common.Built:
-    """LSTM of 4 layers; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    built = network(sequence_length=sequence_length, dtype=dtype)
-    return common.build(built, batch_size=batch_size, optimizer=optimizer)
-
-
-def init(
-    batch_size: int, optimizer: str, seed: int = 0, *, sequence_length: int = SEQUENCE_LENGTH
-) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for the step of `lstm`, see `common.build_arrays`."""
-    built = network(sequence_length=sequence_length)
-    return common.build_arrays(built, batch_size=batch_size, optimizer=optimizer, seed=seed)
+lstm = common.Model(network)
+"""LSTM of 4 layers of width 512, unrolled over 64 tokens."""

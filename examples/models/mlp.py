@@ -39,11 +39,7 @@ def network() -> common.Network:
     return common.linen_network(MLP(), common.image_batches(IMAGE_SIZE, 1, NUM_CLASSES))
 
 
-def mlp(*, batch_size: int, optimizer: str) -> common.Built:
-    """MLP 784-512-256-10; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    return common.build(network(), batch_size=batch_size, optimizer=optimizer)
+mlp = common.Model(network)
+"""MLP 784-512-256-10."""
 
-
-def init(batch_size: int, optimizer: str, seed: int = 0) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for the step of `mlp`, see `common.build_arrays`."""
-    return common.build_arrays(network(), batch_size=batch_size, optimizer=optimizer, seed=seed)
+init = mlp.init

@@ -1,4 +1,8 @@
-"""VGG-11 without batch normalization, for 224x224 colour images."""
+"""VGG-11 without batch normalization, for 224x224 colour images.
+
+Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition"
+(2014), configuration A.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class VGG11(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps float32 images `[batch, 224, 224, 3]` to logits `[batch, classes]`."""
+        """Maps float32 images `[batch, height, width, 3]` to logits `[batch, classes]`."""
         for stage in STAGES:
             for features in stage:
                 x = nn.relu(nn.Conv(features, (3, 3), padding="SAME")(x))
@@ -36,16 +40,14 @@ class VGG11(nn.Module):
         return nn.Dense(self.num_classes)(x)
 
 
-def network() -> common.Network:
-    """VGG-11 with synthetic images in the ImageNet shape."""
-    return common.linen_network(VGG11(), common.image_batches(IMAGE_SIZE, 3, NUM_CLASSES))
+def network(image_size: int = IMAGE_SIZE, num_classes: int = NUM_CLASSES) -> common.Network:
+    """VGG-11 with synthetic `image_size` x `image_size` x 3 images."""
+    return common.linen_network(
+        VGG11(num_classes), common.image_batches(image_size, 3, num_classes)
+    )
 
 
-def vgg11(*, batch_size: int, optimizer: str) -> common.Built:
-    """VGG-11; returns `(step, example_args, jit_kwargs)`, see `common.build`."""
-    return common.build(network(), batch_size=batch_size, optimizer=optimizer)
+vgg11 = common.Model(network)
+"""VGG-11 in the ImageNet shape, 224x224x3 images of 1000 classes."""
 
-
-def init(batch_size: int, optimizer: str, seed: int = 0) -> tuple[common.State, common.Batch]:
-    """Real `(state, batch)` for the step of `vgg11`, see `common.build_arrays`."""
-    return common.build_arrays(network(), batch_size=batch_size, optimizer=optimizer, seed=seed)
+init = vgg11.init
