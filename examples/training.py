@@ -66,10 +66,19 @@ def run(
 
 
 def run_network(
-    network: common.Network, *, steps: int, batch_size: int, optimizer: str, plan: bool, seed: int
+    network: common.Network,
+    *,
+    steps: int,
+    batch_size: int,
+    optimizer: str,
+    plan: bool,
+    seed: int,
+    dtype: str = "float32",
+    learning_rate: float | None = None,
 ) -> list[float]:
     """Trains `network` on its synthetic batch and returns the losses, as `run` does."""
-    train_step = common.make_train_step(network, common.make_optimizer(optimizer))
+    transformation = common.make_optimizer(optimizer, learning_rate)
+    train_step = common.make_train_step(common.with_dtype(network, dtype), transformation)
     state, batch = common.build_arrays(
         network, batch_size=batch_size, optimizer=optimizer, seed=seed
     )

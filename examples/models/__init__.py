@@ -4,6 +4,14 @@ Every value of `MODELS` is the path of a function `f(*, batch_size, optimizer, d
 which returns `(step, example_args, jit_kwargs)`; see `examples.models.common.build`.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from examples.models import common
+
 MODELS: dict[str, str] = {
     "mlp": "examples.models.mlp:mlp",
     "lenet": "examples.models.lenet:lenet",
@@ -30,3 +38,11 @@ MODELS: dict[str, str] = {
 
 ZOO: tuple[str, ...] = tuple(name for name in MODELS if name not in ("mlp", "lenet", "gpt"))
 """The 17 models of the benchmarks: `MODELS` without the two toys and the short GPT."""
+
+
+def load(name: str) -> common.Model:
+    """Returns the registry function of `MODELS` called `name`; ValueError when there is none."""
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}")
+    module, function = MODELS[name].split(":")
+    return getattr(importlib.import_module(module), function)

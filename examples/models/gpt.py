@@ -46,6 +46,14 @@ _embedding_init = nnx.initializers.normal(0.02)
 _kernel_init = nnx.initializers.normal(0.02)
 
 
+class Embed(nnx.Embed):
+    """A table of learned vectors that yields the dtype its parameter has when it is called."""
+
+    def __init__(self, rows: int, width: int, rngs: nnx.Rngs):
+        super().__init__(rows, width, embedding_init=_embedding_init, rngs=rngs)
+        self.dtype = None  # the base class fixes the dtype of the initial table
+
+
 class CausalSelfAttention(nnx.Module):
     """Multi-head causal self-attention without dropout."""
 
@@ -89,9 +97,8 @@ class GPT(nnx.Module):
         if config.width % config.heads:
             raise ValueError(f"width {config.width} is no multiple of {config.heads} heads")
         width, vocabulary = config.width, config.vocabulary_size
-        self.tokens = nnx.Embed(vocabulary, width, embedding_init=_embedding_init, rngs=rngs)
-        positions = config.positions or config.sequence_length
-        self.positions = nnx.Embed(positions, width, embedding_init=_embedding_init, rngs=rngs)
+        self.tokens = Embed(vocabulary, width, rngs)
+        self.positions = Embed(config.positions or config.sequence_length, width, rngs)
         self.blocks = nnx.List([Block(config, rngs) for _ in range(config.layers)])
         self.norm = nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
         self.tied_head = config.tied_head
