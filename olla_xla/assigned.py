@@ -8,6 +8,7 @@ every reusable allocation from the newest to the oldest; what finds no home goes
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ from numba import njit
 
 from hlo.module import Computation, Instruction
 from hlo.sharing import Sharing, sharing
-from hlo.values import Dataflow
+from hlo.values import Dataflow, Value
 from olla_xla.heap import pack, share_in_place
 from olla_xla.liverange import live_ranges
 
@@ -67,7 +68,7 @@ class AssignmentModel:
         self._span = {c: k for k, c in enumerate(self.computations)}
         self._nested = len(self.computations) > 1
         self._build_ranges()
-        self._build_buffers()
+        self._build_buffers(dataflow.buffers)
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
 
     # Building.
@@ -116,15 +117,30 @@ class AssignmentModel:
             user = user.called[0].parameters[0]
         return (self._number[user],)
 
-    def _build_buffers(self) -> None:
-        values, buffers = self.dataflow.values, self.dataflow.buffers
-        entry = self.dataflow.module.entry
+    def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
+        """The model if the alias sets of these values (pairs of value ids) were one each."""
+        sets = {k: list(members) for k, members in enumerate(self.dataflow.buffers)}
+        number = {v.id: k for k, members in sets.items() for v in members}
+        for pair in pairs:
+            keep, gone = sorted(number[v] for v in pair)
+            if keep != gone:
+                number |= {v.id: keep for v in sets[gone]}
+                sets[keep] = sorted(sets[keep] + sets.pop(gone), key=lambda v: v.id)
+        other = copy.copy(self)
+        other._build_buffers(list(sets.values()))
+        return other
+
+    def _build_buffers(self, buffers: Sequence[Sequence[Value]]) -> None:
+        values, entry = self.dataflow.values, self.dataflow.module.entry
         self._buf = _csr([[v.id for v in b] for b in buffers])
-        self._buffer = np.array([v.buffer for v in values], np.int64)
-        sizes = [self.dataflow.buffer_bytes(b) for b in range(len(buffers))]
+        self._buffer = np.empty(len(values), np.int64)
+        for number, members in enumerate(buffers):
+            self._buffer[[v.id for v in members]] = number
+        sizes = [max(v.bytes for v in b) for b in buffers]
         self._buf_size = np.array(sizes, np.int64)
         self._size = self._buf_size[self._buffer]
-        self._single = np.array([len(buffers[v.buffer]) == 1 for v in values], np.bool_)
+        counts = np.diff(self._buf[0])
+        self._single = counts[self._buffer] == 1
         self._color = np.array([b[0].color for b in buffers], np.int64)
         self._colors = np.unique(self._color)
         self._live_out = np.array([any(v.live_out for v in b) for b in buffers], np.bool_)

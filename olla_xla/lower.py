@@ -23,11 +23,15 @@ _ORDERED = (
 
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
-    """A computation and its graph; operator k is `instructions[k]`, in XLA's order."""
+    """A computation and its graph; operator k is `instructions[k]`, in XLA's order.
+
+    `values` are the ids of the values that the tensors stand for.
+    """
 
     computation: Computation
     instructions: tuple[Instruction, ...]
     graph: TensorGraph
+    values: tuple[int, ...]
 
 
 def lower(
@@ -80,7 +84,7 @@ def lower(
         alias_edges=tuple(sorted(_alias_edges(tensors))),
         inplace=tuple(dict.fromkeys(inplace)),
     )
-    return LoweredComputation(computation, tuple(instructions), graph)
+    return LoweredComputation(computation, tuple(instructions), graph, tuple(ids))
 
 
 def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) -> Operator:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
+from hlo.aliasing import Alias, with_aliases
 from hlo.assignment import value_name
-from hlo.module import Computation, HloError, Module, module_from_bytes
+from hlo.module import HloError, module_from_bytes
 from hlo.rewrite import with_schedule
-from hlo.sharing import sharing
-from hlo.values import analyse
-from olla_xla import schedule
-from olla_xla.assigned import Assignment, AssignmentModel
-from olla_xla.bounds import forced_live_bound
+from olla_xla.assigned import Assignment
 from olla_xla.check import check_placement, check_schedule
-from olla_xla.errors import InputError, ModuleFormatError, PlanMismatchError
-from olla_xla.lifetimes import GraphArrays, peak_bytes
-from olla_xla.lower import LoweredComputation, lower
-from olla_xla.mincut import least_live
+from olla_xla.errors import PlanMismatchError
+from olla_xla.lifetimes import peak_bytes
 from olla_xla.options import PlanOptions
+from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import Plan, TensorGraph
+from olla_xla.solve import Solved, solve
 
 __all__ = ["PlannedModule", "apply_plan", "graphs", "module_order", "plan_module"]
 
@@ -30,60 +26,6 @@ Progress = Callable[[str], None]
 
 _NESTED_SHARE = 0.2
 """Part of the time limit that bodies of loops and branches may use together."""
-
-
-class PlannedModule:
-    """A module lowered to graphs, with the simulation of its buffer assignment.
-
-    Args:
-      module: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
-
-    Raises:
-      ModuleFormatError: not a module, or one without a schedule.
-    """
-
-    def __init__(self, module: bytes, target: str) -> None:
-        if target not in ("cpu", "cuda"):
-            raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
-        try:
-            self.module: Module = module_from_bytes(module)
-        except HloError as error:
-            raise ModuleFormatError(str(error)) from error
-        if not self.module.is_scheduled:
-            raise ModuleFormatError(
-                f"HLO module {self.module.name} has no schedule; dump it after scheduling "
-                "(xla_dump_hlo_as_proto, *after_optimizations*)"
-            )
-        self.target = target
-        self.dataflow = analyse(self.module, target)
-        self.pairs = sharing(self.dataflow, target)
-        self.model = AssignmentModel(self.dataflow, target, self.pairs)
-        self.peaks: dict[Computation, int] = {}
-        self.orders = {c: tuple(c.schedule or ()) for c in self.module.control_computations}
-
-    def lowered(self, computation: Computation) -> LoweredComputation:
-        """The graph of one computation; its callees must have been charged in `peaks`."""
-        result = lower(self.dataflow, computation, self.pairs, self.peaks)
-        result.graph.validate()
-        return result
-
-    def simulate(self) -> Assignment:
-        """XLA's buffer assignment, as predicted for the current orders."""
-        return self.model.simulate(self.orders)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Choice:
-    """The order chosen for one computation; see `Plan` for the fields."""
-
-    order: np.ndarray
-    source: str
-    peak: int
-    least: int
-    bound: int
-    candidates: Mapping[str, tuple[int, int]]
-    steps: int
-    stopped_by: str
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
@@ -133,47 +75,44 @@ def plan_module(
     """
     started = time.monotonic()
     planned = PlannedModule(module, target)
+    name, fingerprint = planned.module.name, planned.module.fingerprint
     xla = planned.simulate()
-    bounds: dict[Computation, int] = {}
-    computations = planned.module.control_computations
-    choice: _Choice | None = None
-    graph: TensorGraph | None = None
-    for computation in computations:
-        last = computation is planned.module.entry
-        lowered = planned.lowered(computation)
-        bounded = _with_bounds(planned, computation, bounds)
-        budget = options.time_limit - (time.monotonic() - started)
-        if not last:
-            budget = min(budget, options.time_limit * _NESTED_SHARE / len(computations))
-        choice = _choose(planned, lowered, bounded, options, max(budget, 0.01), progress)
-        check_schedule(lowered.graph, choice.order.tolist(), choice.peak)
-        planned.orders[computation] = tuple(lowered.instructions[k] for k in choice.order)
-        planned.peaks[computation] = choice.peak
-        bounds[computation] = choice.bound
-        graph = lowered.graph
-    assert choice is not None and graph is not None
+    xla_orders = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
+    aliases: dict[str, tuple[Alias, ...]] = {}
+    solved: Solved | None = None
+    for key in planned.computations:
+        seconds = options.time_limit - (time.monotonic() - started)
+        computation = planned.computations[key]
+        if computation is not planned.module.entry:
+            seconds = min(seconds, options.time_limit * _NESTED_SHARE / len(planned.computations))
+        solved = solve(planned, computation, options, max(seconds, 0.01), progress)
+        check_schedule(solved.graph, solved.order.tolist(), solved.peak)
+        planned = solved.module
+        aliases |= solved.aliases
+    assert solved is not None
     final = planned.simulate()
     offsets = _offsets(planned, final)
-    check_placement(graph, choice.order.tolist(), offsets)
-    changed = any(planned.orders[c] != tuple(c.schedule or ()) for c in computations)
+    check_placement(solved.graph, solved.order.tolist(), offsets)
+    order = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
     return Plan(
-        module=planned.module.name,
-        fingerprint=planned.module.fingerprint,
+        module=name,
+        fingerprint=fingerprint,
         target=target,
-        order={c.name: tuple(i.name for i in planned.orders[c]) for c in computations},
+        order=order,
+        aliases=aliases,
         offsets=offsets,
         xla_bytes=xla.total_bytes if xla_bytes is None else xla_bytes,
         xla_predicted_bytes=xla.total_bytes,
         predicted_bytes=final.total_bytes,
-        peak_bytes=choice.peak,
-        least_peak_bytes=choice.least,
-        lower_bound_bytes=choice.bound,
-        status=_status(final.total_bytes, choice.bound, options.tolerance, changed),
-        stopped_by=choice.stopped_by,
-        source=choice.source,
-        candidates=choice.candidates,
+        peak_bytes=solved.peak,
+        least_peak_bytes=solved.least,
+        lower_bound_bytes=solved.bound,
+        status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
+        stopped_by=solved.stopped_by,
+        source=solved.source,
+        candidates=solved.candidates,
         seconds=time.monotonic() - started,
-        steps=choice.steps,
+        steps=solved.steps,
         seed=options.seed,
         time_limit=options.time_limit,
         step_limit=options.step_limit,
@@ -185,64 +124,6 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> str:
     if total <= bound * (1 + tolerance):
         return "optimal"
     return "feasible" if changed else "xla"
-
-
-def _with_bounds(
-    planned: PlannedModule, computation: Computation, bounds: Mapping[Computation, int]
-) -> TensorGraph:
-    """The graph with callees charged their lower bounds, for a bound that holds for all orders."""
-    return lower(planned.dataflow, computation, planned.pairs, bounds).graph
-
-
-def _choose(
-    planned: PlannedModule,
-    lowered: LoweredComputation,
-    bounded: TensorGraph,
-    options: PlanOptions,
-    time_limit: float,
-    progress: Progress | None,
-) -> _Choice:
-    """Lets the candidates and the search compete; ties keep XLA's order."""
-    graph = lowered.graph
-    orders = dict(planned.orders)
-
-    def assigned(order: Sequence[int] | np.ndarray) -> int:
-        orders[lowered.computation] = tuple(lowered.instructions[k] for k in order)
-        return planned.model.simulate(orders).total_bytes
-
-    starts = {"xla": np.arange(len(graph.operators)), **schedule.candidates(graph)}
-    found = schedule.search(
-        graph,
-        starts,
-        objective=planned.model.estimator(lowered.computation, planned.orders),
-        time_limit=time_limit,
-        step_limit=options.step_limit,
-        seed=options.seed,
-        bound_bytes=forced_live_bound(graph)[0],
-        tolerance=options.tolerance,
-        progress=progress,
-    )
-    starts |= {"lifetimes": found.lifetime_order, "search": found.order}
-    scores = {name: (assigned(o), peak_bytes(graph, o)) for name, o in starts.items()}
-    best = min(starts, key=lambda name: (*scores[name], name != "xla"))
-    stopped_by = found.stopped_by
-    if scores[best][0] >= scores["xla"][0]:
-        best, stopped_by = "xla", stopped_by if found.steps else "no_gain"
-    bound = _bound(graph, bounded, found)
-    least = min(found.least_peak_bytes, *(peak for _, peak in scores.values()))
-    return _Choice(
-        starts[best], best, scores[best][1], least, bound, scores, found.steps, stopped_by
-    )
-
-
-def _bound(graph: TensorGraph, bounded: TensorGraph, found: schedule.SearchResult) -> int:
-    """The certified bound, with callees at their own bounds where the search had their peaks."""
-    if bounded == graph:
-        return found.bound_bytes
-    bound = forced_live_bound(bounded)[0]
-    if found.bound_at >= 0:
-        bound = max(bound, least_live(GraphArrays.of(bounded), found.bound_at).bytes)
-    return min(bound, found.least_peak_bytes)
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
@@ -262,7 +143,9 @@ def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[
 
 
 def apply_plan(module: bytes, plan: Plan) -> bytes:
-    """Writes the plan's schedule into the module, and its step and bytes on each instruction.
+    """Writes the plan's schedule and in-place results into the module, and notes on instructions.
+
+    Each instruction gets its step and the bytes it defines as frontend attributes.
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -282,6 +165,6 @@ def apply_plan(module: bytes, plan: Plan) -> bytes:
         for step, name in enumerate(order)
     }
     try:
-        return with_schedule(module, plan.order, attributes)
+        return with_schedule(with_aliases(module, plan.aliases), plan.order, attributes)
     except HloError as error:
         raise PlanMismatchError(str(error)) from error

@@ -170,6 +170,8 @@ class Plan:
       fingerprint: digest of the module without its schedule; a plan fits only that module.
       target: "cpu" or "cuda".
       order: computation name -> instruction names in execution order.
+      aliases: fusion name -> results that are bound to write over a dying operand, as (index of the
+        result, operand number).
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
       xla_bytes: total of XLA's own order: assigned when known, else predicted.
       xla_predicted_bytes: predicted total of XLA's own order.
@@ -207,6 +209,9 @@ class Plan:
     stopped_by: str = "no_gain"
     source: str = "xla"
     candidates: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    aliases: Mapping[str, tuple[tuple[tuple[int, ...], int], ...]] = dataclasses.field(
+        default_factory=dict
+    )
     seconds: float = 0.0
     steps: int = 0
     seed: int = 0

@@ -18,7 +18,23 @@ import numpy as np
 
 from olla_xla.lifetimes import GraphArrays, jit
 
-__all__ = ["backward_order", "least_peak_order", "list_order"]
+__all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
+
+
+def by_priority(g: GraphArrays, priority: np.ndarray) -> np.ndarray:
+    """Of the operators that are ready, always the one of least priority; ties by index."""
+    waiting = np.diff(g.pred_ptr)
+    heap = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
+    heapq.heapify(heap)
+    order = np.empty(g.n, np.int64)
+    for t in range(g.n):
+        _, v = heapq.heappop(heap)
+        order[t] = v
+        for u in g.succ_idx[g.succ_ptr[v] : g.succ_ptr[v + 1]]:
+            waiting[u] -= 1
+            if waiting[u] == 0:
+                heapq.heappush(heap, (int(priority[u]), int(u)))
+    return order
 
 
 def list_order(g: GraphArrays) -> np.ndarray:

@@ -75,14 +75,14 @@ def _groups(g: GraphArrays) -> tuple[np.ndarray, bool]:
     loose = g.free & (makes == 0) & (g.transient == 0)
     succs = np.diff(g.succ_ptr)
     leader = np.arange(g.n)
-    for v in np.flatnonzero(loose):  # ascending: its predecessors' groups are known
+    for v in np.flatnonzero(loose).tolist():  # ascending: its predecessors' groups are known
         groups = {int(leader[u]) for u in g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]]}
         if not groups:
             leader[v] = g.n
         elif len(groups) == 1:
             leader[v] = groups.pop()
         elif succs[v] == 1:
-            user = g.succ_idx[g.succ_ptr[v]]
+            user = int(g.succ_idx[g.succ_ptr[v]])
             if not g.free[user] and _reads(g, v) <= _reads(g, user):
                 leader[v] = user
     # Operators attached to one that has since been attached itself follow it.

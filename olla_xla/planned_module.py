@@ -1,0 +1,92 @@
+"""A module lowered to tensor graphs, with the simulation of its buffer assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hlo.aliasing import Alias, with_aliases
+from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
+from hlo.sharing import sharing
+from hlo.values import analyse
+from olla_xla.assigned import Assignment, AssignmentModel
+from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.lower import LoweredComputation, lower
+
+__all__ = ["PlannedModule"]
+
+
+class PlannedModule:
+    """A module while it is planned.
+
+    Args:
+      data: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
+
+    Attributes:
+      orders: by computation, the order chosen so far (at first XLA's).
+      peaks: by computation, the lifetime peak that its callers are charged, in bytes.
+      bounds: by computation, a lower bound on that peak, in bytes.
+
+    Raises:
+      ModuleFormatError: not a module, or one without a schedule.
+    """
+
+    def __init__(self, data: bytes, target: str) -> None:
+        if target not in ("cpu", "cuda"):
+            raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
+        try:
+            self.module: Module = module_from_bytes(data)
+        except HloError as error:
+            raise ModuleFormatError(str(error)) from error
+        if not self.module.is_scheduled:
+            raise ModuleFormatError(
+                f"HLO module {self.module.name} has no schedule; dump it after scheduling "
+                "(xla_dump_hlo_as_proto, *after_optimizations*)"
+            )
+        self.data = data
+        self.target = target
+        self.dataflow = analyse(self.module, target)
+        self.pairs = sharing(self.dataflow, target)
+        self.model = AssignmentModel(self.dataflow, target, self.pairs)
+        self.computations = {c.name: c for c in self.module.control_computations}
+        self.orders = {c: tuple(c.schedule or ()) for c in self.computations.values()}
+        self.peaks: dict[Computation, int] = {}
+        self.bounds: dict[Computation, int] = {}
+
+    def lowered(self, computation: Computation) -> LoweredComputation:
+        """The graph of one computation; its callees must have been charged in `peaks`."""
+        result = lower(self.dataflow, computation, self.pairs, self.peaks)
+        result.graph.validate()
+        return result
+
+    def bounded(self, computation: Computation) -> LoweredComputation:
+        """The same with callees at their lower bounds, for a bound that holds for all orders."""
+        return lower(self.dataflow, computation, self.pairs, self.bounds)
+
+    def simulate(self) -> Assignment:
+        """XLA's buffer assignment, as predicted for the current orders."""
+        return self.model.simulate(self.orders)
+
+    def rewritten(self, aliases: Mapping[str, Sequence[Alias]]) -> PlannedModule:
+        """The module with bound results (hlo.aliasing), and all that is known of it so far."""
+        other = PlannedModule(with_aliases(self.data, aliases), self.target)
+        for name, computation in self.computations.items():
+            twin = other.computations[name]
+            other.orders[twin] = other.translated(self.orders[computation], twin)
+            for mine, theirs in ((self.peaks, other.peaks), (self.bounds, other.bounds)):
+                if computation in mine:
+                    theirs[twin] = mine[computation]
+        return other
+
+    @staticmethod
+    def translated(
+        order: Sequence[Instruction], computation: Computation
+    ) -> tuple[Instruction, ...]:
+        """An order of the module before it was rewritten: what was added runs before its user."""
+        names = {i.name for i in order}
+        own = {i.name: i for i in computation.instructions}
+        result: list[Instruction] = []
+        for old in order:
+            new = own[old.name]
+            result += [o for o in dict.fromkeys(new.operands) if o.name not in names]
+            result.append(new)
+        return tuple(result)

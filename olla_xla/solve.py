@@ -1,0 +1,209 @@
+"""Plans one computation: least lifetime peak first, then in-place chains, then the total.
+
+Candidates from every method compete on the predicted assigned total of the whole module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hlo.aliasing import Alias
+from hlo.module import Computation, Instruction
+from olla_xla import chains, schedule
+from olla_xla.bounds import forced_live_bound
+from olla_xla.lifetimes import GraphArrays, peak_bytes
+from olla_xla.lower import LoweredComputation
+from olla_xla.mincut import least_live
+from olla_xla.options import PlanOptions
+from olla_xla.planned_module import PlannedModule
+from olla_xla.problem import TensorGraph
+
+__all__ = ["Solved", "solve"]
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """The order chosen for one computation; see `Plan` for the fields not named here.
+
+    Attributes:
+      module: the module with the order, its peak and its bound in it; rewritten if there are
+        aliases. graph: of the computation in that module. order: of the graph's operators.
+      aliases: fusion name -> results bound to operands.
+    """
+
+    module: PlannedModule
+    graph: TensorGraph
+    order: np.ndarray
+    aliases: Mapping[str, tuple[Alias, ...]]
+    source: str
+    peak: int
+    least: int
+    bound: int
+    candidates: Mapping[str, tuple[int, int]]
+    steps: int
+    stopped_by: str
+
+
+def solve(
+    planned: PlannedModule,
+    computation: Computation,
+    options: PlanOptions,
+    seconds: float,
+    progress: Progress | None,
+) -> Solved:
+    """Finds an order for one computation, given those of its callees.
+
+    Args:
+      planned: the module; callees' peaks and bounds are in it.
+      computation: which one.
+      options: limits and seed. seconds: how long it may take.
+      progress: called with one line at each improvement.
+
+    Returns:
+      A solution whose predicted total is never above that of XLA's order.
+    """
+    deadline = time.monotonic() + seconds
+    work = _Work(planned, planned.lowered(computation))
+    work.add({"xla": np.arange(len(work.graph.operators)), "program": _program(work.lowered)})
+    work.add(schedule.candidates(work.graph))
+    least = schedule.search(
+        work.graph,
+        work.starts,
+        time_limit=max(deadline - time.monotonic(), 0.01) / 2,
+        step_limit=options.step_limit,
+        seed=options.seed,
+        bound_bytes=forced_live_bound(work.graph)[0],
+        tolerance=options.tolerance,
+        progress=progress,
+    )
+    work.add({"lifetimes": least.lifetime_order})
+    bound = _bound(work.graph, planned.bounded(computation).graph, least)
+    ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
+    steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
+    found = schedule.search(
+        ours.graph,
+        ours.starts,
+        objective=ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders),
+        time_limit=max(deadline - time.monotonic(), 0.01),
+        step_limit=steps,
+        seed=options.seed,
+        bound_bytes=bound,
+        tolerance=options.tolerance,
+        progress=progress,
+    )
+    ours.add({"search": found.order})
+    name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
+    stopped_by = found.stopped_by
+    if ours.scores[name][0] >= work.scores["xla"][0]:
+        ours, name, aliases = work, "xla", {}
+        stopped_by = stopped_by if found.steps else "no_gain"
+    return ours.solved(
+        name,
+        aliases,
+        least=min(least.least_peak_bytes, found.least_peak_bytes),
+        bound=bound,
+        steps=least.steps + found.steps,
+        stopped_by=stopped_by,
+        candidates={**ours.scores, **work.scores}
+        if ours is work
+        else {**work.scores, **ours.scores},
+    )
+
+
+class _Work:
+    """One computation of one module: its graph, and the orders met so far with their scores."""
+
+    def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:
+        self.planned = planned
+        self.lowered = lowered
+        self.graph = lowered.graph
+        self.starts: dict[str, np.ndarray] = {}
+        self.scores: dict[str, tuple[int, int]] = {}
+        """By name: (predicted total of the module, lifetime peak)."""
+
+    def add(self, orders: Mapping[str, np.ndarray]) -> None:
+        """Scores orders of the graph."""
+        for name, order in orders.items():
+            total = self.planned.model.simulate(self.whole(order)).total_bytes
+            self.starts[name] = order
+            self.scores[name] = (total, peak_bytes(self.graph, order))
+
+    def whole(
+        self, order: Sequence[int] | np.ndarray
+    ) -> dict[Computation, tuple[Instruction, ...]]:
+        """The orders of all computations, with this one's as given."""
+        chosen = tuple(self.lowered.instructions[k] for k in order)
+        return {**self.planned.orders, self.lowered.computation: chosen}
+
+    def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
+        """The same with results bound to operands where that lowers the total; else itself."""
+        model = self.planned.model
+        best = min(self.scores, key=lambda name: self.scores[name])
+        limit = self.scores[best][0] * (1 - tolerance)
+        chosen: tuple[str, list[chains.Binding]] | None = None
+        for name in dict.fromkeys((best, "lifetimes")):
+            orders = self.whole(self.starts[name])
+            found = chains.bindings(self.planned.dataflow, self.lowered, self.starts[name])
+            kept, total = chains.choose(
+                found, lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes
+            )
+            if kept and total < limit:
+                limit, chosen = total, (name, kept)
+        if chosen is None:
+            return self, {}
+        name, kept = chosen
+        aliases = chains.aliases(kept)
+        planned = self.planned.rewritten(aliases)
+        computation = planned.computations[self.lowered.computation.name]
+        other = _Work(planned, planned.lowered(computation))
+        step = {i: k for k, i in enumerate(other.lowered.instructions)}
+        order = planned.translated(
+            self.whole(self.starts[name])[self.lowered.computation], computation
+        )
+        other.add({name: np.array([step[i] for i in order])})
+        other.add({f"{n}+": o for n, o in schedule.candidates(other.graph).items()})
+        return other, aliases
+
+    def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
+        """The solution with the order of that name."""
+        order, peak = self.starts[name], self.scores[name][1]
+        computation = self.lowered.computation
+        bound = min(facts.pop("bound"), peak)
+        self.planned.orders[computation] = self.whole(order)[computation]
+        self.planned.peaks[computation] = peak
+        self.planned.bounds[computation] = bound
+        least = min(facts.pop("least"), peak)
+        return Solved(
+            module=self.planned,
+            graph=self.graph,
+            order=order,
+            aliases=aliases,
+            source=name,
+            peak=peak,
+            least=least,
+            bound=bound,
+            **facts,
+        )
+
+
+def _program(lowered: LoweredComputation) -> np.ndarray:
+    """The order in which the module lists its instructions, as far as it is legal."""
+    position = {i: k for k, i in enumerate(lowered.computation.instructions)}
+    priority = [position[i] for i in lowered.instructions]
+    return schedule.by_priority(GraphArrays.of(lowered.graph), np.array(priority, np.int64))
+
+
+def _bound(graph: TensorGraph, bounded: TensorGraph, found: schedule.SearchResult) -> int:
+    """The certified bound, with callees at their own bounds where the search had their peaks."""
+    if bounded == graph:
+        return found.bound_bytes
+    bound = forced_live_bound(bounded)[0]
+    if found.bound_at >= 0:
+        bound = max(bound, least_live(GraphArrays.of(bounded), found.bound_at).bytes)
+    return min(bound, found.least_peak_bytes)
