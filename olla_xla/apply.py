@@ -13,9 +13,9 @@ left alone.
 
 Both compiles and the choice between them use public API only. `Lowered.compile()` keeps one
 executable, the one that a call of the jitted function then runs; `compile(compiler_options={})`
-does not. Compiles of one `Lowered` are memoized under JAX's trace context, so each phase runs under
-its own harmless context (`_next_scope`), and `compile()` under the winner's costs nothing. Were the
-memo gone, it would compile once more, through the same hook.
+does not. Compiles of one `Lowered` are memoized under the module's text and JAX's trace context,
+so each phase has its own token and a harmless context of its own (`_next_scope`), and `compile()`
+under the winner's costs nothing. Were the memo gone, it would compile once more.
 """
 
 from __future__ import annotations
@@ -254,6 +254,7 @@ def _xla_plan(plan: Plan, captured: _Captured) -> Plan:
     return dataclasses.replace(
         plan,
         order=planner.module_order(captured.module),
+        aliases={},
         offsets={},
         predicted_bytes=plan.xla_predicted_bytes,
         peak_bytes=peak,
@@ -371,14 +372,17 @@ class _Compiles:
         self._lowered = lowered
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._xla_scope = _next_scope()
+        self._captured_token = b""
 
     def capture(self) -> _Captured:
         """Compiles with XLA's own schedule and copies it out."""
         found: list[tuple[str, bytes]] = []
         token = f"olla_xla-capture-{uuid.uuid4().hex}"
         request = _Request(token.encode(), lambda platform, m: found.append((platform, m)))
-        with self._marked(request), self._xla_scope(), no_cache_writes():
-            compiled = self._unkept()
+        with self._marked(request.token), self._xla_scope(), no_cache_writes():
+            with _hook.listening(request):
+                compiled = self._unkept()
+        self._captured_token = request.token
         if not found:
             raise OllaError(
                 "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
@@ -399,7 +403,7 @@ class _Compiles:
 
         token = f"olla_xla-plan-{cache.plan_digest(plan)}"
         request = _Request(token.encode(), lambda _, module: planner.apply_plan(module, plan))
-        with self._marked(request), _next_scope()():
+        with self._marked(request.token), _next_scope()(), _hook.listening(request):
             compiled = self._unkept()
             reason = _rejection(compiled, plan)
             if not reason:
@@ -408,7 +412,11 @@ class _Compiles:
 
     def unplanned(self) -> jax.stages.Compiled:
         """XLA's own executable: the captured one, or compiled now."""
-        with self._xla_scope():
+        with contextlib.ExitStack() as stack:
+            if self._captured_token:
+                stack.enter_context(self._marked(self._captured_token))
+                stack.enter_context(no_cache_writes())
+            stack.enter_context(self._xla_scope())
             return self._lowered.compile(**self._kwargs)
 
     def _unkept(self) -> jax.stages.Compiled:
@@ -417,8 +425,8 @@ class _Compiles:
         return self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
     @contextlib.contextmanager
-    def _marked(self, request: _Request) -> Iterator[None]:
-        """The module carries the request's token inside, and the hook listens."""
+    def _marked(self, token: bytes) -> Iterator[None]:
+        """The module carries the token inside."""
         from jax.extend.mlir import ir
 
         module = self._lowered.compiler_ir("stablehlo")
@@ -427,11 +435,10 @@ class _Compiles:
         attributes = module.operation.attributes
         before = attributes[_ATTRIBUTES] if _ATTRIBUTES in attributes else None
         entries = {} if before is None else {a.name: a.attr for a in ir.DictAttr(before)}
-        token = ir.StringAttr.get(request.token.decode(), context=module.context)
-        attributes[_ATTRIBUTES] = ir.DictAttr.get({**entries, _KEY: token}, context=module.context)
+        value = ir.StringAttr.get(token.decode(), context=module.context)
+        attributes[_ATTRIBUTES] = ir.DictAttr.get({**entries, _KEY: value}, context=module.context)
         try:
-            with _hook.listening(request):
-                yield
+            yield
         finally:
             if before is None:
                 del attributes[_ATTRIBUTES]

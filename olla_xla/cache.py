@@ -2,31 +2,38 @@
 
 A function lowered again to the same StableHLO, with the same options and devices, gets the plan it
 had: without a capture compile and a search, and with the same digest in its module, so JAX's
-persistent compilation cache, where it is on, serves the planned executable.
+persistent compilation cache, where it is on, serves the planned executable. Plans are then kept on
+disk too, in a folder of that cache.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import hashlib
 import json
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
 __all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every key; raised when plans of an older olla_xla must not be reused."""
+
+_FOLDER = "olla_xla"
+"""Where plans lie in the directory of JAX's persistent compilation cache."""
 
 _logger = logging.getLogger("olla_xla")
 
@@ -45,7 +52,7 @@ def plan_key(
     parts = (
         _FORMAT,
         jax.__version__,
-        jax.lib.__version__,
+        jaxlib.__version__,
         os.environ.get("XLA_FLAGS", ""),
         device_key,
         sorted((compiler_options or {}).items()),
@@ -57,9 +64,8 @@ def plan_key(
 
 
 def plan_digest(plan: Plan) -> str:
-    """Digest of the module a plan is for and of its order: 32 hex digits."""
-    order = {name: list(names) for name, names in plan.order.items()}
-    text = json.dumps([plan.fingerprint, order], sort_keys=True)
+    """Digest of a plan's module and of all that is written into it: 32 hex digits."""
+    text = json.dumps([plan.fingerprint, dict(plan.order), dict(plan.aliases)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -106,12 +112,49 @@ class PlanStore:
                 self._plans.popitem(last=False)
 
     def _read(self, key: str) -> Plan | None:
-        return None
+        if self._directory is None:
+            return None
+        path = self._directory / f"{key}.json"
+        try:
+            fields = _with_tuples(json.loads(path.read_text()))
+            return Plan(**fields)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            _logger.warning("cannot reuse %s, planning again: %s", path, error)
+            return None
 
     def _write(self, key: str, plan: Plan) -> None:
-        pass
+        """Writes the file in one step: other processes never read half of it."""
+        if self._directory is None:
+            return
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._directory)
+            with os.fdopen(handle, "w") as file:
+                json.dump(dataclasses.asdict(plan), file)
+            os.replace(name, self._directory / f"{key}.json")
+        except OSError as error:
+            _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that a plan has."""
+    if isinstance(value, dict):
+        return {k: _with_tuples(v) for k, v in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def process_store() -> PlanStore:
+    """This process's store; it keeps files where JAX's persistent compilation cache is on."""
+    config: Any = jax.config
+    directory = config.jax_compilation_cache_dir
+    # JAX takes remote directories too, which only its own file layer can write to.
+    if not directory or not config.jax_enable_compilation_cache or "://" in directory:
+        return _store(None)
+    return _store(Path(directory) / _FOLDER)
 
 
 @functools.cache
-def process_store() -> PlanStore:
-    return PlanStore()
+def _store(directory: Path | None) -> PlanStore:
+    return PlanStore(directory)

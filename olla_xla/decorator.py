@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.core
@@ -27,6 +27,9 @@ from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
+
+if TYPE_CHECKING:
+    from olla_xla.check_assignment import AssignmentReport
 
 __all__ = [
     "PlanWarning",
@@ -299,17 +302,17 @@ class PlannedCompiled(_Stage):
         """What became of the donated arguments."""
         return donation(self._stage)
 
-    def check(self) -> None:
-        """Checks XLA's real buffer assignment against the plan, tensor by tensor.
+    def check(self) -> AssignmentReport:
+        """Compares XLA's real buffer assignment with the plan, tensor by tensor.
 
         Raises:
           CheckError: they differ, or there is no plan.
         """
-        from olla_xla import check
+        from olla_xla.check_assignment import check_compiled
 
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
-        check.check_compiled(self._stage, self.plan)
+        return check_compiled(self._stage, self.plan)
 
 
 _STAGES = (_Stage, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)

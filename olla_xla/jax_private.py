@@ -100,7 +100,8 @@ def with_miss_handler(
     try:
         state = jitted.__getstate__()
         jax_miss = state["cache_miss"]
-        copy = type(jitted).__new__(type(jitted))
+        kind: Any = type(jitted)
+        copy = kind.__new__(kind)
 
         def cache_miss(*args: Any, **kwargs: Any) -> Any:
             handler(args, kwargs)

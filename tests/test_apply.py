@@ -70,6 +70,7 @@ def depth_first(module, options, *, target, xla_bytes=None, progress=None):
         xla_predicted_bytes=xla_bytes,
         predicted_bytes=xla_bytes - 1,
         peak_bytes=xla_bytes,
+        least_peak_bytes=xla_bytes,
         lower_bound_bytes=1,
         source="depth_first",
         candidates={"xla": (xla_bytes, 7)},
@@ -223,7 +224,7 @@ def test_two_threads_do_not_mix_up_their_modules(monkeypatch):
     def stranger():
         while not stop.is_set():
             k = len(strangers)
-            strangers.append(float(jax.jit(lambda x: x * k + 1)(2.0)) == 2 * k + 1)
+            strangers.append(float(jax.jit(lambda x, k=k: x * k + 1)(2.0)) == 2 * k + 1)
 
     def plan(index):
         outcomes[index] = compile_planned(lowered[index])
@@ -342,7 +343,8 @@ events, searches = [], []
 search = planner.plan_module
 planner.plan_module = lambda *a, **k: searches.append(1) or search(*a, **k)
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.split("/")[-1]))
-compiled = olla_xla.plan(branches, donate_argnums=0, time_limit=60, step_limit=200).lower(*args).compile()
+planned = olla_xla.plan(branches, donate_argnums=0, time_limit=60, step_limit=200)
+compiled = planned.lower(*args).compile()
 plan = compiled.plan
 result = dict(planned=compiled.planned, reason=compiled.reason, searches=len(searches),
               hits=events.count("cache_hits"), assigned=plan.assigned_bytes, xla=plan.xla_bytes)
