@@ -99,7 +99,7 @@ def is_elementwise_on(i: Instruction, operand: int) -> bool:
     if i.opcode == "bitcast-convert":
         return i.shape.element_bits == i.operands[0].shape.element_bits
     if i.opcode == "fusion":
-        return i.fusion_kind == "kLoop" and _uses_elementwise(i.called[0].parameters[operand])
+        return _uses_elementwise(i.called[0].parameters[operand])
     return i.opcode in _ELEMENTWISE
 
 
