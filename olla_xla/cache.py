@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
@@ -52,7 +52,7 @@ def plan_key(
     parts = (
         _FORMAT,
         jax.__version__,
-        jaxlib.__version__,
+        importlib.metadata.version("jaxlib"),
         os.environ.get("XLA_FLAGS", ""),
         device_key,
         sorted((compiler_options or {}).items()),
