@@ -7,6 +7,7 @@ __all__ = [
     "LimitError",
     "ModuleFormatError",
     "OllaError",
+    "PlanFileError",
     "PlanMismatchError",
     "SolverError",
     "VersionError",
@@ -27,6 +28,10 @@ class LimitError(InputError):
 
 class ModuleFormatError(InputError):
     """A file or byte string is not an HLO module that can be read."""
+
+
+class PlanFileError(InputError):
+    """A plan file cannot be written or read, or is of another version."""
 
 
 class VersionError(OllaError, RuntimeError):

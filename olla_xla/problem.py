@@ -2,12 +2,14 @@
 
 Sizes are bytes. Steps count operators of one computation: operator `order[t]` runs at step `t`.
 Intervals are half-open: a tensor live over `[start, stop)` occupies memory at steps
-`start, ..., stop - 1`. This module imports nothing else of olla_xla but its errors.
+`start, ..., stop - 1`. This module imports nothing else of olla_xla but its errors, and plan files
+when one is saved or loaded.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 
 from olla_xla.errors import GraphError
@@ -232,3 +234,16 @@ class Plan:
         """
         total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
         return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a plan file, versioned JSON. Raises PlanFileError if that fails."""
+        from olla_xla import planfile
+
+        planfile.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Reads a plan file. Raises PlanFileError if it is not one, or of another version."""
+        from olla_xla import planfile
+
+        return planfile.load(path)
