@@ -1,7 +1,7 @@
 """The search: prove the least lifetime peak, then look for the least objective near it.
 
 1. Minimum cuts (`schedule.cuts`) lower the peak of every start, and bound it from below.
-2. If that leaves a gap: local search for the lifetime peak, and cuts again.
+2. Without an objective, if that leaves a gap: local search for the peak, and cuts again.
 3. With an objective: local search for the peak with all argument buffers standing, then local
    search accepted on the objective itself, from the best of all orders so far.
 
@@ -31,9 +31,11 @@ OBJECTIVE_STEPS = 100
 _MIB = 2**20
 _GAIN = 0.02  # the annealing target lies this much below the best peak
 _HISTORY = 1000  # late acceptance: moves looked back upon while annealing
+_CHUNK = 20_000  # moves between looks at the limits
 _PATIENCE = 3  # chunks of annealing without progress before it ends
 _OBJECTIVE_HISTORY = 50
-_OBJECTIVE_PATIENCE = 400  # evaluations without progress before the search ends
+_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before the search ends,
+_PATIENCE_PER_GAP = 40_000  # within these limits this many times the gap to the least peak
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -260,7 +262,7 @@ class _Run:
             groups, peak = improve(self.cuts, starts[name], offer)
             found.append((peak, name, groups))
         assert self.least is not None
-        if not self._near(self.least.peak):
+        if self.objective is None and not self._near(self.least.peak):
             groups = self.anneal(self.problem, self.least.groups, self.seed * 1000)
             improve(self.cuts, groups, offer)
             found.append((self.least.peak, "", self.least.groups))
@@ -275,13 +277,15 @@ class _Run:
             assert self.best is not None
             self.score(self.anneal(problems[1], self.best.groups, self.seed * 1000 + 1))
             self.report("standing arguments")
-        self.polish(problems, _OBJECTIVE_PATIENCE)
+        assert self.best is not None and self.least is not None
+        gap = self.best.objective / max(self.least.peak, 1) - 1
+        self.polish(problems, int(np.clip(_PATIENCE_PER_GAP * gap, *_OBJECTIVE_PATIENCE)))
         self.report("objective")
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
         state = new_state(problem, groups, seed)
-        chunk = int(np.clip(50_000_000 // len(groups), 200, 50_000))
+        chunk = int(np.clip(20_000_000 // len(groups), 200, _CHUNK))
         history = np.empty(_HISTORY)
         met = groups.copy()
         best, peak = groups, int(state.live.max())
