@@ -18,7 +18,9 @@ from olla_xla.errors import (
     LimitError,
     ModuleFormatError,
     OllaError,
+    PlanFileError,
     PlanMismatchError,
+    SolverError,
     VersionError,
 )
 
@@ -36,9 +38,11 @@ __all__ = [
     "ModuleFormatError",
     "OllaError",
     "Plan",
+    "PlanFileError",
     "PlanMismatchError",
     "PlanOptions",
     "PlanWarning",
+    "SolverError",
     "VersionError",
     "check",
     "plan",

@@ -35,6 +35,7 @@ import jax
 
 from hlo.module import module_from_bytes
 from olla_xla import cache
+from olla_xla.check import lifetime_peak
 from olla_xla.errors import OllaError, PlanMismatchError
 from olla_xla.jax_private import no_cache_writes
 from olla_xla.options import PlanOptions
@@ -48,6 +49,7 @@ _ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY = "olla_xla.request"
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 _PLATFORMS = ("cpu", "cuda")
+_NO_GAIN = "no better order was found"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +173,7 @@ def compile_planned(
     lowered: jax.stages.Lowered,
     options: PlanOptions,
     *,
-    device_key: str,
+    environment: str,
     store: cache.PlanStore | None = None,
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
@@ -184,7 +186,8 @@ def compile_planned(
     Args:
       lowered: JAX's lowered stage; nothing else may compile it meanwhile.
       options: limits and seed.
-      device_key: names the devices and their runtime, as part of the key of reusable plans.
+      environment: part of the key of reusable plans: names the devices, their runtime and the
+        compiler options that `lowered` brings along.
       store: where plans are kept for reuse; the process's own by default.
       compiler_options: as for `Lowered.compile`; other arguments of it in `compile_kwargs`.
 
@@ -193,7 +196,7 @@ def compile_planned(
     """
     compiles = _Compiles(lowered, compiler_options, compile_kwargs)
     try:
-        key = cache.plan_key(lowered.as_text(), device_key, compiler_options, options)
+        key = cache.plan_key(lowered.as_text(), environment, compiler_options, options)
         return _plan_and_choose(compiles, options, key, store or cache.process_store())
     except Exception as error:
         logger.debug("planning failed", exc_info=error)
@@ -229,9 +232,11 @@ def _plan_and_choose(
 
 def _choose(compiles: _Compiles, plan: Plan, captured: _Captured | None) -> Outcome:
     """The planned executable if XLA assigns it fewer bytes than its own, else XLA's own."""
-    if plan.source == "xla" or plan.predicted_bytes >= plan.xla_predicted_bytes:
-        kept = dataclasses.replace(plan, assigned_bytes=plan.xla_bytes)
-        return Outcome(compiles.unplanned(), kept, False, "no better order was found")
+    if plan.predicted_bytes >= plan.xla_predicted_bytes:
+        # A stored plan without a gain describes XLA's order already.
+        kept = plan if captured is None else _xla_plan(plan, captured)
+        logger.info("%s: %s", plan.module, _NO_GAIN)
+        return Outcome(compiles.unplanned(), kept, False, _NO_GAIN)
     compiled, reason = compiles.apply(plan)
     if not reason:
         plan = dataclasses.replace(plan, assigned_bytes=assigned_bytes(compiled))
@@ -247,13 +252,17 @@ def _choose(compiles: _Compiles, plan: Plan, captured: _Captured | None) -> Outc
 
 
 def _xla_plan(plan: Plan, captured: _Captured) -> Plan:
-    """A rejected plan rewritten to describe XLA's own order, with what is known of it."""
+    """A plan that is not used, rewritten to describe XLA's own order."""
     from olla_xla import planner
 
-    peak = plan.candidates["xla"][1] if "xla" in plan.candidates else plan.peak_bytes
+    order = planner.module_order(captured.module)
+    if plan.order == order and not plan.aliases:
+        return dataclasses.replace(plan, assigned_bytes=captured.assigned_bytes)
+    entry = planner.graphs(captured.module, captured.platform)[-1]
+    peak = lifetime_peak(entry, range(len(entry.operators)))
     return dataclasses.replace(
         plan,
-        order=planner.module_order(captured.module),
+        order=order,
         aliases={},
         offsets={},
         predicted_bytes=plan.xla_predicted_bytes,

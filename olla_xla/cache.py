@@ -9,14 +9,12 @@ disk too, in a folder of that cache.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 
 import jax
 
+from olla_xla.errors import PlanFileError
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
@@ -35,26 +34,35 @@ _FORMAT = 2
 _FOLDER = "olla_xla"
 """Where plans lie in the directory of JAX's persistent compilation cache."""
 
+_COMPILE_SETTINGS = (
+    "jax_optimization_level",
+    "jax_memory_fitting_level",
+    "jax_compiler_enable_remat_pass",
+)
+"""JAX settings that reach XLA beside the module."""
+
 _logger = logging.getLogger("olla_xla")
 
 
 def plan_key(
     stablehlo: str,
-    device_key: str,
+    environment: str,
     compiler_options: Mapping[str, Any] | None,
     options: PlanOptions,
 ) -> str:
-    """Digest of all that decides a plan: program, compiler, devices, options.
+    """Digest of all that decides a plan: program, compiler and its options, devices, limits.
 
     A key that fails to tell two modules apart costs time only: a plan carries the fingerprint of
     its module and is refused for another.
     """
+    config: Any = jax.config
     parts = (
         _FORMAT,
         jax.__version__,
         importlib.metadata.version("jaxlib"),
         os.environ.get("XLA_FLAGS", ""),
-        device_key,
+        [getattr(config, name, None) for name in _COMPILE_SETTINGS],
+        environment,
         sorted((compiler_options or {}).items()),
         options,
     )
@@ -112,37 +120,27 @@ class PlanStore:
                 self._plans.popitem(last=False)
 
     def _read(self, key: str) -> Plan | None:
-        if self._directory is None:
+        path = self._path(key)
+        if path is None or not path.exists():
             return None
-        path = self._directory / f"{key}.json"
         try:
-            fields = _with_tuples(json.loads(path.read_text()))
-            return Plan(**fields)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            _logger.warning("cannot reuse %s, planning again: %s", path, error)
+            return Plan.load(path)
+        except PlanFileError as error:
+            _logger.warning("%s; this run plans again", error)
             return None
 
     def _write(self, key: str, plan: Plan) -> None:
-        """Writes the file in one step: other processes never read half of it."""
-        if self._directory is None:
+        path = self._path(key)
+        if path is None:
             return
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._directory)
-            with os.fdopen(handle, "w") as file:
-                json.dump(dataclasses.asdict(plan), file)
-            os.replace(name, self._directory / f"{key}.json")
-        except OSError as error:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            plan.save(path)
+        except (OSError, PlanFileError) as error:
             _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
 
-
-def _with_tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that a plan has."""
-    if isinstance(value, dict):
-        return {k: _with_tuples(v) for k, v in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+    def _path(self, key: str) -> Path | None:
+        return None if self._directory is None else self._directory / f"{key}.json"
 
 
 def process_store() -> PlanStore:

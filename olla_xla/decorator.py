@@ -14,7 +14,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -101,6 +101,7 @@ def _check_jax() -> None:
 
 
 def _planned(fn: Any, options: PlanOptions, jit_options: dict[str, Any]) -> PlannedFunction:
+    """The planned form of a jitted or plain function."""
     kind = type(fn).__name__
     if isinstance(fn, PlannedFunction):
         raise InputError(f"{fn.__name__} is planned already")
@@ -125,7 +126,7 @@ def _planned(fn: Any, options: PlanOptions, jit_options: dict[str, Any]) -> Plan
         jitted = jax.jit(functools.partial(function), **jit_options)
     except TypeError as error:
         raise InputError(f"jax.jit refuses the function: {error}") from error
-    return PlannedFunction(function, jitted, options)
+    return PlannedFunction(function, jitted, options, jit_options)
 
 
 class PlannedFunction:
@@ -135,10 +136,15 @@ class PlannedFunction:
       function: the plain function.
       jitted: a jitted form of it that nothing else uses.
       options: limits and seed of every plan.
+      jit_options: the arguments that `jitted` was made with.
     """
 
     def __init__(
-        self, function: Callable[..., Any], jitted: jax.stages.Wrapped, options: PlanOptions
+        self,
+        function: Callable[..., Any],
+        jitted: jax.stages.Wrapped,
+        options: PlanOptions,
+        jit_options: Mapping[str, Any],
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.__wrapped__ = function
@@ -146,6 +152,9 @@ class PlannedFunction:
         self._jitted: Any = jitted
         self._call = with_miss_handler(jitted, self._before_miss)
         self._options = options
+        self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
+        donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
+        self._donates = any(isinstance(d, int) or bool(d) for d in donated)
         self._lock = threading.RLock()
         self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
             weakref.WeakKeyDictionary()
@@ -202,24 +211,25 @@ class PlannedFunction:
         with self._lock:
             outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
             if variant not in outcomes:
-                reason = self._reason_not_to_plan(lowered)
+                reason = self._reason_not_to_plan()
                 if reason:
                     compiled = lowered.compile(**compile_kwargs)
                     outcomes[variant] = Outcome(compiled, None, False, reason)
                 else:
+                    environment = f"{device_key} {self._compiler_options}"
                     outcomes[variant] = compile_planned(
-                        lowered, self._options, device_key=device_key, **compile_kwargs
+                        lowered, self._options, environment=environment, **compile_kwargs
                     )
                 self._report(outcomes[variant])
             return outcomes[variant]
 
-    def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
+    def _reason_not_to_plan(self) -> str:
         config: Any = jax.config
         if jax.process_count() > 1:
             return "multi-process runs are not planned; all processes use XLA's schedule"
         if config.jax_enable_pgle:
             return "jax_enable_pgle compiles anew from profiles, which are not planned"
-        if config.jax_debug_nans and any(x.donated for x in jax.tree.leaves(lowered.args_info)):
+        if config.jax_debug_nans and self._donates:
             self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
         return ""
 

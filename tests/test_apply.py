@@ -18,7 +18,7 @@ from jax.extend import xla
 
 import olla_xla
 from hlo.module import module_from_bytes
-from olla_xla import apply, cache, planner
+from olla_xla import apply, cache, lifetimes, planner
 from olla_xla.errors import OllaError, PlanMismatchError
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
@@ -73,13 +73,12 @@ def depth_first(module, options, *, target, xla_bytes=None, progress=None):
         least_peak_bytes=xla_bytes,
         lower_bound_bytes=1,
         source="depth_first",
-        candidates={"xla": (xla_bytes, 7)},
     )
 
 
 def compile_planned(lowered, **kwargs):
     store = kwargs.pop("store", cache.PlanStore())
-    return apply.compile_planned(lowered, OPTIONS, device_key="test", store=store, **kwargs)
+    return apply.compile_planned(lowered, OPTIONS, environment="test", store=store, **kwargs)
 
 
 @pytest.fixture
@@ -141,7 +140,9 @@ def test_rejected_plan_leaves_xlas_executable(depth_first_planner, compiles, cap
     module = plain.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
     assert outcome.plan.order == planner.module_order(module)
     assert outcome.plan.assigned_bytes == outcome.plan.xla_bytes == apply.assigned_bytes(plain)
-    assert (outcome.plan.source, outcome.plan.peak_bytes) == ("xla", 7)
+    entry = planner.graphs(module, "cpu")[-1]
+    peak = lifetimes.peak_bytes(entry, np.arange(len(entry.operators)))
+    assert (outcome.plan.source, outcome.plan.peak_bytes) == ("xla", peak)
     compiles.clear()
     jitted(*arguments())
     assert not [name for name in compiles if name and "chain" in name]
@@ -265,6 +266,44 @@ def test_plans_are_reused(depth_first_planner, monkeypatch, compiles):
     compiles.clear()
     second = compile_planned(lowered, store=store)
     assert second.planned and second.plan == first.plan and len(compiles) == 1
+
+
+def test_plans_kept_on_disk_outlive_the_store(depth_first_planner, monkeypatch, tmp_path, caplog):
+    folder = tmp_path / "plans"
+
+    def lower():
+        return fresh(branches, donate_argnums=0).lower(*arguments())
+
+    first = compile_planned(lower(), store=cache.PlanStore(folder))
+    (file,) = folder.iterdir()
+    monkeypatch.setattr(planner, "plan_module", None)
+    assert compile_planned(lower(), store=cache.PlanStore(folder)).plan == first.plan
+    # A spoilt file is said to be one and replaced by a new plan.
+    monkeypatch.setattr(planner, "plan_module", depth_first)
+    file.write_text(file.read_text()[:-20])
+    outcome = compile_planned(lower(), store=cache.PlanStore(folder))
+    assert outcome.planned and str(file) in caplog.text
+    assert cache.PlanStore(folder).load(file.stem) == outcome.plan
+
+
+def test_a_folder_that_cannot_be_written_only_costs_reuse(depth_first_planner, tmp_path, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
+    assert compile_planned(lowered, store=cache.PlanStore(blocked / "plans")).planned
+    assert "cannot keep the plan" in caplog.text
+
+
+def test_store_forgets_the_plan_longest_unused(depth_first_planner):
+    plan = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments())).plan
+    store = cache.PlanStore(capacity=2)
+    for key in "ab":
+        store.save(key, plan)
+    assert store.load("a") is plan
+    store.save("c", plan)
+    assert [store.load(key) is None for key in "abc"] == [False, True, False]
+    store.clear()
+    assert store.load("a") is None
 
 
 def test_a_stored_plan_of_another_module_is_replaced(depth_first_planner, monkeypatch):
