@@ -3,9 +3,11 @@
     python -m olla_xla.bench_calls --leaves=500
 
 Prints microseconds per call of both, and their ratio. Both run the same donated step of little
-arithmetic, in turns, so what is compared is the way to the executable; the fastest turn counts.
+arithmetic, so what is compared is the way to the executable. They take turns, and the ratio is the
+median of those of neighbouring turns: what else the machine does falls on both.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import app, flags
 
 import olla_xla
@@ -44,44 +47,61 @@ def step(state: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 def seconds_per_call(
     functions: Sequence[Callable[[Any], Any]], leaves: int, calls: int, turns: int
-) -> list[float]:
-    """The fastest turn's seconds per call of each function, the turns taken alternately."""
+) -> np.ndarray:
+    """Seconds per call of each function in each turn: float64[turns, functions]."""
     states = [make_state(leaves) for _ in functions]
     for k, function in enumerate(functions):  # Twice: outputs may differ from inputs in kind.
         states[k] = jax.block_until_ready(function(function(states[k])))
-    best = [float("inf")] * len(functions)
-    for turn in range(turns * len(functions)):
-        k = turn % len(functions)
-        state = states[k]
-        started = time.perf_counter()
-        for _ in range(calls):
-            state = functions[k](state)
-        jax.block_until_ready(state)
-        best[k] = min(best[k], (time.perf_counter() - started) / calls)
-        states[k] = state
-    return best
+    seconds = np.zeros((turns, len(functions)))
+    for turn in range(turns):
+        for k in np.roll(range(len(functions)), turn):
+            state = states[k]
+            started = time.perf_counter()
+            for _ in range(calls):
+                state = functions[k](state)
+            jax.block_until_ready(state)
+            seconds[turn, k] = (time.perf_counter() - started) / calls
+            states[k] = state
+    return seconds
 
 
-def compare(leaves: int, calls: int, turns: int, time_limit: float) -> tuple[float, float, bool]:
-    """(seconds per call of jax.jit, of the planned function, whether a plan is in use)."""
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What a call costs.
+
+    Attributes:
+      jit_seconds: median seconds per call of `jax.jit`'s function.
+      planned_seconds: the same of the planned function.
+      ratio: median over turns of planned / jit.
+      planned: whether a plan is in use.
+    """
+
+    jit_seconds: float
+    planned_seconds: float
+    ratio: float
+    planned: bool
+
+
+def compare(leaves: int, calls: int, turns: int, time_limit: float) -> Comparison:
+    """Times `step` on a state of `leaves` arrays, planned in `time_limit` seconds, and plain."""
     plain = jax.jit(functools.partial(step), donate_argnums=0)
     planned = olla_xla.plan(step, donate_argnums=0, time_limit=time_limit)
     in_use = planned.lower(make_state(leaves)).compile().planned
-    jit_seconds, planned_seconds = seconds_per_call([plain, planned], leaves, calls, turns)
-    return jit_seconds, planned_seconds, in_use
+    seconds = seconds_per_call([plain, planned], leaves, calls, turns)
+    jit_seconds, planned_seconds = np.median(seconds, axis=0)
+    ratio = np.median(seconds[:, 1] / seconds[:, 0])
+    return Comparison(float(jit_seconds), float(planned_seconds), float(ratio), in_use)
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the comparison and prints it."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    jit_seconds, planned_seconds, in_use = compare(
-        _LEAVES.value, _CALLS.value, _TURNS.value, _TIME_LIMIT.value
-    )
+    result = compare(_LEAVES.value, _CALLS.value, _TURNS.value, _TIME_LIMIT.value)
     print(
-        f"{_LEAVES.value} leaves, donated, {'planned' if in_use else 'XLA'} order: "
-        f"jax.jit {jit_seconds * 1e6:.1f} us, olla_xla.plan {planned_seconds * 1e6:.1f} us a call, "
-        f"ratio {planned_seconds / jit_seconds:.3f}"
+        f"{_LEAVES.value} leaves, donated, {'planned' if result.planned else 'XLA'} order: "
+        f"jax.jit {result.jit_seconds * 1e6:.1f} us, "
+        f"olla_xla.plan {result.planned_seconds * 1e6:.1f} us a call, ratio {result.ratio:.3f}"
     )
 
 

@@ -312,8 +312,12 @@ class PlannedCompiled(_Stage):
         """What became of the donated arguments."""
         return donation(self._stage)
 
-    def check(self) -> AssignmentReport:
+    def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
+
+        Args:
+          dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
+            it back: `.compile(compiler_options=check_assignment.dump_options(dump))`.
 
         Raises:
           CheckError: they differ, or there is no plan.
@@ -322,7 +326,7 @@ class PlannedCompiled(_Stage):
 
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
-        return check_compiled(self._stage, self.plan)
+        return check_compiled(self._stage, self.plan, dump)
 
 
 _STAGES = (_Stage, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)
