@@ -15,9 +15,10 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, timeline
 from olla_xla.mincut import Closure, least_live
 
-__all__ = ["Cuts", "improve"]
+__all__ = ["Cuts", "improve", "prove"]
 
 _MOVES = 64  # most moves from one start
+_PROOF = 4_000_000  # most operators, times the graph's size, at which a bound is sought
 _PATIENCE = 12  # moves without a lower peak before a start is given up
 
 
@@ -79,3 +80,21 @@ def improve(
         order = moved
         offer(order, int(timeline(g, order).max()))
     return best, least
+
+
+def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
+    """Raises the bound as far as cuts can, for an order that cannot be improved any more.
+
+    No cut gives more than what is live at its operator in some order, so only the operators are
+    asked that have more than the bound live in this one, the largest first.
+
+    Args:
+      cuts: of the graph. order: int64 [n], legal. spend: called before every new cut.
+    """
+    live = timeline(cuts.graph, order)
+    steps = np.argsort(-live, kind="stable")[: max(_PROOF // max(len(order), 1), 1)]
+    for step in steps:
+        if live[step] <= cuts.bound:
+            break
+        spend()
+        cuts[int(order[step])]
