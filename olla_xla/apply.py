@@ -41,7 +41,16 @@ from olla_xla.jax_private import no_cache_writes
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
-__all__ = ["Donation", "Outcome", "assigned_bytes", "compile_planned", "donation", "logger"]
+__all__ = [
+    "Captured",
+    "Donation",
+    "Outcome",
+    "assigned_bytes",
+    "capture",
+    "compile_planned",
+    "donation",
+    "logger",
+]
 
 logger = logging.getLogger("olla_xla")
 
@@ -230,7 +239,7 @@ def _plan_and_choose(
     return outcome
 
 
-def _choose(compiles: _Compiles, plan: Plan, captured: _Captured | None) -> Outcome:
+def _choose(compiles: _Compiles, plan: Plan, captured: Captured | None) -> Outcome:
     """The planned executable if XLA assigns it fewer bytes than its own, else XLA's own."""
     if plan.predicted_bytes >= plan.xla_predicted_bytes:
         # A stored plan without a gain describes XLA's order already.
@@ -251,7 +260,7 @@ def _choose(compiles: _Compiles, plan: Plan, captured: _Captured | None) -> Outc
     return Outcome(compiles.unplanned(), _xla_plan(plan, captured), False, reason)
 
 
-def _xla_plan(plan: Plan, captured: _Captured) -> Plan:
+def _xla_plan(plan: Plan, captured: Captured) -> Plan:
     """A plan that is not used, rewritten to describe XLA's own order."""
     from olla_xla import planner
 
@@ -343,12 +352,21 @@ def donation(compiled: jax.stages.Compiled) -> Donation:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Captured:
+class Captured:
     """XLA's scheduled module, the platform it was compiled for, and XLA's total in bytes."""
 
     platform: str
     module: bytes
     assigned_bytes: int
+
+
+def capture(lowered: jax.stages.Lowered) -> Captured:
+    """Compiles a lowered function with XLA's own schedule and copies the module out.
+
+    Raises:
+      OllaError: the backend has no hook. Whatever else XLA raises.
+    """
+    return _Compiles(lowered, None, {}).capture()
 
 
 _SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standard", "strict")))
@@ -383,7 +401,7 @@ class _Compiles:
         self._xla_scope = _next_scope()
         self._captured_token = b""
 
-    def capture(self) -> _Captured:
+    def capture(self) -> Captured:
         """Compiles with XLA's own schedule and copies it out."""
         found: list[tuple[str, bytes]] = []
         token = f"olla_xla-capture-{uuid.uuid4().hex}"
@@ -397,7 +415,7 @@ class _Compiles:
                 "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
             )
         platform, module = found[-1]
-        return _Captured(platform, module, assigned_bytes(compiled))
+        return Captured(platform, module, assigned_bytes(compiled))
 
     def apply(self, plan: Plan) -> tuple[jax.stages.Compiled, str]:
         """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.
