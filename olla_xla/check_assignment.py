@@ -11,7 +11,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hlo.assignment import (
     Allocation,
@@ -31,9 +31,6 @@ from olla_xla.check import check_placement, check_schedule
 from olla_xla.errors import CheckError
 from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import Plan, Tensor, TensorGraph
-
-if TYPE_CHECKING:
-    import jax
 
 __all__ = [
     "AssignmentReport",
@@ -90,13 +87,11 @@ def dump_options(directory: Path) -> dict[str, Any]:
     return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
 
 
-def check_compiled(
-    compiled: jax.stages.Compiled, plan: Plan, dump: Path | None = None
-) -> AssignmentReport:
+def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> AssignmentReport:
     """Checks the buffer assignment of an executable against the plan it was compiled with.
 
     Args:
-      compiled: JAX's compiled stage.
+      compiled: a `jax.stages.Compiled`, or what a planned function compiles to.
       plan: the plan it runs.
       dump: directory given to `dump_options` when it was compiled; needed where the backend does
         not give its buffer assignment back (GPU).

@@ -1,0 +1,18 @@
+"""The commands of `olla_xla`, one module each.
+
+A command's module has a docstring, shown as its help, and two functions:
+`define_flags(values)` defines its flags on an `absl.flags.FlagValues` of its own, and
+`run(values) -> int` does the work and returns the exit code. A new command is such a module and
+one line below.
+"""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: dict[str, str] = {
+    "plan": "plan one model, or a dumped HLO module, and say what it saves",
+    "measure": "run a model planned and unplanned; compare outputs, memory and time",
+    "bench schedule": "orders of real train steps: bound, gap, total, seconds",
+}
+"""Command name, its module's name with "_" for " " -> what it does, in one line."""

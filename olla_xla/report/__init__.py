@@ -1,0 +1,1 @@
+"""Formatting of results, for people; nothing here measures or compiles."""

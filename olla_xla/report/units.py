@@ -1,0 +1,23 @@
+"""Numbers as text. A MB is 2**20 bytes."""
+
+from __future__ import annotations
+
+__all__ = ["megabytes", "percent", "seconds"]
+
+
+def megabytes(size: int | float | None, digits: int = 1) -> str:
+    """Bytes in MB, without the unit: 1572864 -> "1.5"; "-" for None."""
+    return "-" if size is None else f"{size / 2**20:,.{digits}f}"
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share of one as a percentage, without the sign: 0.005 -> "0.50"; "-" for None."""
+    if share is None:
+        return "-"
+    text = f"{100 * share:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def seconds(value: float | None) -> str:
+    """Seconds, to a tenth: "12.3"; "-" for None."""
+    return "-" if value is None else f"{value:,.1f}"
