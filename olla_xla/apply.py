@@ -37,7 +37,7 @@ from hlo.module import module_from_bytes
 from olla_xla import cache
 from olla_xla.check import lifetime_peak
 from olla_xla.errors import OllaError, PlanMismatchError
-from olla_xla.jax_private import no_cache_writes
+from olla_xla.jax_private import forget_compiles, no_cache_writes
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
@@ -213,6 +213,8 @@ def compile_planned(
         if not isinstance(error, OllaError):
             reason = f"{type(error).__name__}: {reason}"
         return Outcome(compiles.unplanned(), None, False, reason, error)
+    finally:
+        compiles.forget()
 
 
 def _plan_and_choose(
@@ -400,6 +402,7 @@ class _Compiles:
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._xla_scope = _next_scope()
         self._captured_token = b""
+        self._tokens: set[bytes] = set()
 
     def capture(self) -> Captured:
         """Compiles with XLA's own schedule and copies it out."""
@@ -446,6 +449,12 @@ class _Compiles:
             stack.enter_context(self._xla_scope())
             return self._lowered.compile(**self._kwargs)
 
+    def forget(self) -> None:
+        """Frees the executables that were compiled but are not in use."""
+        for token in list(self._tokens):
+            with self._marked(token):
+                forget_compiles(self._lowered)
+
     def _unkept(self) -> jax.stages.Compiled:
         """Compiles without making the executable the one that calls run."""
         options = self._kwargs["compiler_options"] or {}
@@ -460,6 +469,7 @@ class _Compiles:
         if module is None:
             raise OllaError("the lowered function has no StableHLO module")
         attributes = module.operation.attributes
+        self._tokens.add(token)
         before = attributes[_ATTRIBUTES] if _ATTRIBUTES in attributes else None
         entries = {} if before is None else {a.name: a.attr for a in ir.DictAttr(before)}
         value = ir.StringAttr.get(token.decode(), context=module.context)

@@ -152,6 +152,7 @@ class PlannedFunction:
         self._jitted: Any = jitted
         self._call = with_miss_handler(jitted, self._before_miss)
         self._options = options
+        self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
@@ -176,6 +177,10 @@ class PlannedFunction:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""
         return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles as what was given to `plan`; executables do not travel."""
+        return _planned, (self.__wrapped__, self._options, self._jit_options)
 
     def __repr__(self) -> str:
         return f"<olla_xla.plan of {self.__wrapped__!r}>"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -158,6 +159,18 @@ def test_no_gain_predicted_costs_one_compile(monkeypatch, compiles):
     compiles.clear()
     outcome = compile_planned(lowered)
     assert len(compiles) == 1 and not outcome.planned and outcome.reason
+
+
+def test_only_the_executable_in_use_is_kept():
+    client = jax.devices()[0].client
+    jitted = fresh(branches, donate_argnums=0)
+    lowered, args = jitted.lower(*arguments()), arguments()
+    gc.collect()
+    before = len(client.live_executables())
+    outcome = compile_planned(lowered)
+    jitted(*args)
+    gc.collect()
+    assert outcome.planned and len(client.live_executables()) == before + 1
 
 
 def test_trouble_in_the_planner_is_reported_not_raised(monkeypatch):
