@@ -8,6 +8,7 @@ dying operand's buffer), with the extra rule of the GPU backend for fusions.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from hlo.module import Instruction
 from hlo.shapes import ShapeIndex
@@ -127,15 +128,19 @@ def can_share(
     user: Instruction,
     user_index: ShapeIndex,
     target: str,
+    pairs: Sequence[Pair],
 ) -> bool:
-    """Whether `user`'s result at `user_index` may take the buffer of its dying operand."""
+    """Whether `user`'s result at `user_index` may take the buffer of its dying operand.
+
+    `pairs` are the user's `in_place_pairs`.
+    """
     if user.custom_call_target.startswith("__cublas$lt$matmul") and user_index == (1,):
         return False
     if operand.opcode == "constant":
         return False
     equal = operand.shape.at(operand_index).key == user.shape.at(user_index).key
     if equal:
-        for number, inner, index in in_place_pairs(user, target):
+        for number, inner, index in pairs:
             if index == user_index and inner == operand_index and user.operands[number] is operand:
                 return True
     if user.opcode == "fusion" and target == "cuda":

@@ -86,15 +86,18 @@ class Computation:
     instructions: list[Instruction] = dataclasses.field(default_factory=list)
     root: Instruction | None = None
     schedule: tuple[Instruction, ...] | None = None
+    _parameters: list[Instruction] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Computation({self.name})"
 
     @property
     def parameters(self) -> list[Instruction]:
-        """Parameter instructions by parameter number."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: i.parameter_number)
+        """Parameter instructions by parameter number; ask once the computation is complete."""
+        if not self._parameters:
+            found = [i for i in self.instructions if i.opcode == "parameter"]
+            self._parameters = sorted(found, key=lambda i: i.parameter_number)
+        return self._parameters
 
 
 @dataclasses.dataclass(eq=False)

@@ -68,7 +68,7 @@ class AssignmentModel:
         self._span = {c: k for k, c in enumerate(self.computations)}
         self._nested = len(self.computations) > 1
         self._build_ranges()
-        self._build_buffers(dataflow.buffers)
+        self._build_buffers()
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
 
     # Building.
@@ -119,54 +119,61 @@ class AssignmentModel:
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
         """The model if the alias sets of these values (pairs of value ids) were one each."""
-        sets = {k: list(members) for k, members in enumerate(self.dataflow.buffers)}
-        number = {v.id: k for k, members in sets.items() for v in members}
-        for pair in pairs:
-            keep, gone = sorted(number[v] for v in pair)
-            if keep != gone:
-                number |= {v.id: keep for v in sets[gone]}
-                sets[keep] = sorted(sets[keep] + sets.pop(gone), key=lambda v: v.id)
+        label = np.arange(len(self._buf_size))
+        for a, b in pairs:
+            keep, gone = sorted((label[self._buffer[a]], label[self._buffer[b]]))
+            label[label == gone] = keep
+        number = np.unique(label, return_inverse=True)[1]
         other = copy.copy(self)
-        other._build_buffers(list(sets.values()))
+        other._buffer = number[self._buffer]
+        count = int(number.max(initial=-1)) + 1
+        for name, combine in (("_buf_size", np.maximum), ("_kind", np.maximum)):
+            setattr(other, name, np.zeros(count, np.int64))
+            combine.at(getattr(other, name), number, getattr(self, name))
+        for name in ("_live_out", "_argument_readonly"):
+            setattr(other, name, np.zeros(count, np.bool_))
+            np.logical_or.at(getattr(other, name), number, getattr(self, name))
+        other._color = np.zeros(count, np.int64)
+        other._color[number] = self._color
+        other._position = np.full(count, len(self.instructions))
+        np.minimum.at(other._position, number, self._position)
+        other._arrange_buffers()
         return other
 
-    def _build_buffers(self, buffers: Sequence[Sequence[Value]]) -> None:
-        values, entry = self.dataflow.values, self.dataflow.module.entry
-        self._buf = _csr([[v.id for v in b] for b in buffers])
-        self._buffer = np.empty(len(values), np.int64)
-        for number, members in enumerate(buffers):
-            self._buffer[[v.id for v in members]] = number
-        sizes = [max(v.bytes for v in b) for b in buffers]
-        self._buf_size = np.array(sizes, np.int64)
-        self._size = self._buf_size[self._buffer]
-        counts = np.diff(self._buf[0])
-        self._single = counts[self._buffer] == 1
+    def _build_buffers(self) -> None:
+        values, buffers = self.dataflow.values, self.dataflow.buffers
+        self._buffer = np.array([v.buffer for v in values], np.int64)
+        self._buf_size = np.array([max(v.bytes for v in b) for b in buffers], np.int64)
         self._color = np.array([b[0].color for b in buffers], np.int64)
         self._colors = np.unique(self._color)
         self._live_out = np.array([any(v.live_out for v in b) for b in buffers], np.bool_)
-        kinds = []
-        for members in buffers:
-            kind = _TEMP
-            for v in members:
-                if v.instruction.opcode == "constant":
-                    kind = _CONSTANT
-                    break
-                if v.instruction.opcode == "parameter" and v.instruction.computation is entry:
-                    kind = _ARGUMENT
-                    break
-            if kind == _TEMP and any(v.shape.is_tuple for v in members):
-                kind = _TUPLE
-            kinds.append(kind)
-        self._kind = np.array(kinds, np.int64)
+        self._kind = np.array([self._kind_of(members) for members in buffers], np.int64)
         self._argument_readonly = np.array(
             [any(self._readonly[v.id] for v in b) for b in buffers], np.bool_
         )
+        self._position = np.array(
+            [min(self._number[v.instruction] for v in b) for b in buffers], np.int64
+        )
+        self._arrange_buffers()
 
-        def key(b: int) -> tuple[int, bool, int, int]:
-            position = min(self._number[v.instruction] for v in buffers[b])
-            return (-sizes[b], not self._live_out[b], position, b)
+    def _kind_of(self, members: Sequence[Value]) -> int:
+        for v in members:
+            if v.instruction.opcode == "constant":
+                return _CONSTANT
+            at_entry = v.instruction.computation is self.dataflow.module.entry
+            if v.instruction.opcode == "parameter" and at_entry:
+                return _ARGUMENT
+        return _TUPLE if any(v.shape.is_tuple for v in members) else _TEMP
 
-        self._buf_order = np.array(sorted(range(len(buffers)), key=key), np.int64)
+    def _arrange_buffers(self) -> None:
+        """What follows from the alias sets: their values, sizes by value, the order taken in."""
+        count = len(self._buf_size)
+        pointers = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(self._buffer, minlength=count), out=pointers[1:])
+        self._buf = (pointers, np.argsort(self._buffer, kind="stable"))
+        self._size = self._buf_size[self._buffer]
+        self._single = np.diff(pointers)[self._buffer] == 1
+        self._buf_order = np.lexsort((self._position, ~self._live_out, -self._buf_size))
 
     def _build_sharing(self, pairs: Sharing) -> None:
         values, at = self.dataflow.values, self.dataflow.at

@@ -41,14 +41,18 @@ class Binding:
 
 
 def bindings(
-    dataflow: Dataflow, lowered: LoweredComputation, order: Sequence[int] | np.ndarray
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    arrays: GraphArrays,
+    order: Sequence[int] | np.ndarray,
 ) -> list[Binding]:
     """The bindings that are safe under an order, the largest first.
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
+    `arrays` are those of the computation's graph.
     """
-    g = GraphArrays.of(lowered.graph)
+    g = arrays
     spans = intervals(g, order)
     starts = g.positions(order)[g.source]
     joined = _Buffers(g, spans)

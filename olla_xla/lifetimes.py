@@ -190,7 +190,7 @@ def _shareable(
                 for a in reads[v]:
                     if buffer[a] == buffer[b] and not live_out[a]:
                         pairs[v].append((b, a, True))
-    read_sets = {source[b]: set(reads[source[b]]) for b, _ in inplace}
+    read_sets = {v: set(reads[v]) for v in {source[b] for b, _ in inplace}}
     for b, a in inplace:
         v = source[b]
         usable = a in read_sets[v] and not live_in[b] and not live_out[a]

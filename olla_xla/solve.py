@@ -70,24 +70,24 @@ def solve(
     """
     deadline = time.monotonic() + seconds
     work = _Work(planned, planned.lowered(computation))
-    work.add({"xla": np.arange(len(work.graph.operators)), "program": _program(work.lowered)})
-    work.add(schedule.candidates(work.graph))
+    work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
+    work.add(schedule.candidates(work.arrays))
     least = schedule.search(
-        work.graph,
+        work.arrays,
         work.starts,
         time_limit=max(deadline - time.monotonic(), 0.01) / 2,
         step_limit=options.step_limit,
         seed=options.seed,
-        bound_bytes=forced_live_bound(work.graph)[0],
+        bound_bytes=forced_live_bound(work.arrays)[0],
         tolerance=options.tolerance,
         progress=progress,
     )
     work.add({"lifetimes": least.lifetime_order})
-    bound = _bound(work.graph, planned.bounded(computation).graph, least)
+    bound = _bound(work, least)
     ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     found = schedule.search(
-        ours.graph,
+        ours.arrays,
         ours.starts,
         objective=ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders),
         time_limit=max(deadline - time.monotonic(), 0.01),
@@ -123,6 +123,7 @@ class _Work:
         self.planned = planned
         self.lowered = lowered
         self.graph = lowered.graph
+        self.arrays = GraphArrays.of(lowered.graph)
         self.starts: dict[str, np.ndarray] = {}
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
@@ -132,7 +133,7 @@ class _Work:
         for name, order in orders.items():
             total = self.planned.model.simulate(self.whole(order)).total_bytes
             self.starts[name] = order
-            self.scores[name] = (total, peak_bytes(self.graph, order))
+            self.scores[name] = (total, peak_bytes(self.arrays, order))
 
     def whole(
         self, order: Sequence[int] | np.ndarray
@@ -149,7 +150,9 @@ class _Work:
         chosen: tuple[str, list[chains.Binding]] | None = None
         for name in dict.fromkeys((best, "lifetimes")):
             orders = self.whole(self.starts[name])
-            found = chains.bindings(self.planned.dataflow, self.lowered, self.starts[name])
+            found = chains.bindings(
+                self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
+            )
             kept, total = chains.choose(
                 found, lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes
             )
@@ -167,7 +170,7 @@ class _Work:
             self.whole(self.starts[name])[self.lowered.computation], computation
         )
         other.add({name: np.array([step[i] for i in order])})
-        other.add({f"{n}+": o for n, o in schedule.candidates(other.graph).items()})
+        other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
         return other, aliases
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
@@ -192,18 +195,21 @@ class _Work:
         )
 
 
-def _program(lowered: LoweredComputation) -> np.ndarray:
+def _program(work: _Work) -> np.ndarray:
     """The order in which the module lists its instructions, as far as it is legal."""
-    position = {i: k for k, i in enumerate(lowered.computation.instructions)}
-    priority = [position[i] for i in lowered.instructions]
-    return schedule.by_priority(GraphArrays.of(lowered.graph), np.array(priority, np.int64))
+    position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
+    priority = [position[i] for i in work.lowered.instructions]
+    return schedule.by_priority(work.arrays, np.array(priority, np.int64))
 
 
-def _bound(graph: TensorGraph, bounded: TensorGraph, found: schedule.SearchResult) -> int:
+def _bound(work: _Work, found: schedule.SearchResult) -> int:
     """The certified bound, with callees at their own bounds where the search had their peaks."""
-    if bounded == graph:
+    planned, computation = work.planned, work.lowered.computation
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.bounds[c] == planned.peaks[c] for c in called):
         return found.bound_bytes
+    bounded = GraphArrays.of(planned.bounded(computation).graph)
     bound = forced_live_bound(bounded)[0]
     if found.bound_at >= 0:
-        bound = max(bound, least_live(GraphArrays.of(bounded), found.bound_at).bytes)
+        bound = max(bound, least_live(bounded, found.bound_at).bytes)
     return min(bound, found.least_peak_bytes)

@@ -14,6 +14,7 @@ from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text
 from olla_xla import chains
 from olla_xla.check import check_schedule
+from olla_xla.lifetimes import GraphArrays
 from olla_xla.options import PlanOptions
 from olla_xla.planned_module import PlannedModule
 from olla_xla.planner import apply_plan, plan_module
@@ -147,7 +148,7 @@ def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     planned = PlannedModule(module, "cuda")
     lowered = planned.lowered(planned.module.entry)
     identity = np.arange(len(lowered.instructions))
-    found = chains.bindings(planned.dataflow, lowered, identity)
+    found = chains.bindings(planned.dataflow, lowered, GraphArrays.of(lowered.graph), identity)
     assert found
     rewritten = planned.rewritten(chains.aliases(found))
     graph = rewritten.lowered(rewritten.module.entry).graph

@@ -109,9 +109,11 @@ def test_in_place_operations_take_their_operand_over():
 def test_elementwise_fusions_may_reuse_a_dying_operand(target):
     module = module_from_bytes(from_hlo_text(IN_PLACE))
     d, e, f, a = (instruction(module, n) for n in "defa")
-    assert can_share(d, (), e, (), target)
-    assert can_share(a, (), e, (), target)
-    assert not can_share(e, (), f, (), target)  # reverse reads other elements first
+    assert can_share(d, (), e, (), target, in_place_pairs(e, target))
+    assert can_share(a, (), e, (), target, in_place_pairs(e, target))
+    assert not can_share(
+        e, (), f, (), target, in_place_pairs(f, target)
+    )  # reverse reads other elements first
     flow = analyse(module, target)
     found = {
         (v.name, flow.values[o].name)

@@ -68,7 +68,7 @@ class _Stop(Exception):
 
 
 def search(
-    graph: TensorGraph,
+    graph: TensorGraph | GraphArrays,
     starts: Mapping[str, Sequence[int] | np.ndarray],
     *,
     objective: Callable[[np.ndarray], int] | None = None,
@@ -142,7 +142,7 @@ class _Run:
 
     def __init__(
         self,
-        graph: TensorGraph,
+        graph: TensorGraph | GraphArrays,
         objective: Callable[[np.ndarray], int] | None,
         limits: _Limits,
         seed: int,
