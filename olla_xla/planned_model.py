@@ -49,13 +49,13 @@ class PlannedModel:
 
 
 def plan_model(
-    model: BuiltModel, target: Target, options: PlanOptions, progress: Progress
+    model: BuiltModel, target: Target, options: PlanOptions, *, stage: Progress, progress: Progress
 ) -> PlannedModel:
     """Plans and compiles a model's step.
 
     Args:
       model: the step. target: what to compile it for. options: limits and seed.
-      progress: called with one line at each stage and each improvement.
+      stage: called with one line at each stage. progress: at each improvement.
 
     Raises:
       InputError: the step cannot be traced.
@@ -73,22 +73,22 @@ def plan_model(
     settings = dataclasses.asdict(options)
     with tracing(model.name):
         planned = olla_xla.plan(model.step, **settings, **model.jit_options)
-        progress("tracing")
+        stage("tracing")
         lowered = planned.lower(*arguments)
     with tempfile.TemporaryDirectory() as folder:
         # The CPU backend hands its buffer assignment over with the executable.
         dump = dump_options(Path(folder)) if target.platform == "cuda" else None
-        progress("compiling and planning")
+        stage("compiling and planning")
         with plan_progress(progress), warnings.catch_warnings():
             warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
             compiled = lowered.compile(compiler_options=dump)
         if compiled.plan is None:
             raise OllaError(f"planning failed: {compiled.reason}")
-        progress("checking XLA's buffer assignment")
+        stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
     optimized = None
     if target.platform == "cpu":
-        progress("compiling with XLA's memory-optimized scheduler")
+        stage("compiling with XLA's memory-optimized scheduler")
         plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
         optimized = assigned_bytes(plain.compile(compiler_options=_MEMORY_OPTIMIZED))
     executable = compiled.runtime_executable()

@@ -14,5 +14,6 @@ COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
+    "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, its module's name with "_" for " " -> what it does, in one line."""

@@ -65,7 +65,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
         progress.stage("loading JAX and the model")
         target = targets.target(values.target)
         model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
-        result = plan_model(model, target, options, progress)
+        result = plan_model(model, target, options, stage=progress.stage, progress=progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
     console = shared.console()
     table = plan_table(

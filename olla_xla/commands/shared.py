@@ -5,9 +5,10 @@ from __future__ import annotations
 from absl import flags
 from rich.console import Console
 
+from olla_xla.errors import InputError
 from olla_xla.options import PlanOptions
 
-__all__ = ["console", "define_limits", "define_model", "options"]
+__all__ = ["console", "define_limits", "define_model", "options", "write_text"]
 
 
 def define_model(values: flags.FlagValues) -> None:
@@ -41,6 +42,15 @@ def options(values: flags.FlagValues) -> PlanOptions:
         step_limit=values.step_limit,
         seed=values.seed,
     )
+
+
+def write_text(path: str, text: str, *, append: bool = False) -> None:
+    """Writes or extends a file. Raises InputError if that fails."""
+    try:
+        with open(path, "a" if append else "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def console() -> Console:
