@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from ortools.graph.python import max_flow
 
@@ -28,7 +30,9 @@ def min_cut(
     if not len(tails):
         return 0, np.array([source], np.int64)
     flow = max_flow.SimpleMaxFlow()
-    flow.add_arcs_with_capacity(tails, heads, capacities)
+    # The stub names a scalar type where an array's is meant.
+    arcs: tuple[Any, ...] = (tails, heads, capacities)
+    flow.add_arcs_with_capacity(*arcs)
     status = flow.solve(source, sink)
     if status != flow.OPTIMAL:
         raise SolverError(f"maximum flow ended with status {status}")
