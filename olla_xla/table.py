@@ -108,14 +108,14 @@ def cells(
 def rows(
     table: Sequence[Cell], options: PlanOptions, stage: Progress, progress: Progress
 ) -> Iterator[Row]:
-    """Plans cell by cell; a cell that fails gives a row that says so, misuse excepted.
+    """Plans cell by cell; a cell that fails gives a row that says so.
 
     Args:
       table: what to plan. options: limits and seed.
       stage: called with one line at each stage. progress: at each improvement.
 
     Raises:
-      InputError: a model or target is unknown or cannot be used.
+      InputError: a model or target is unknown or cannot be built.
     """
     import jax
 
@@ -134,8 +134,6 @@ def rows(
                 stage=lambda line, label=label: stage(label + line),
                 progress=lambda line, label=label: progress(label + line),
             )
-        except InputError:
-            raise
         except OllaError as error:
             yield Row(cell, error=str(error))
         else:
