@@ -99,10 +99,17 @@ class TensorGraph:
         """Raises GraphError, naming operators, on negative sizes, unknown ids or a cycle."""
         n, m = len(self.operators), len(self.tensors)
         for tensor in self.tensors:
-            if tensor.bytes < 0:
-                raise GraphError(f"tensor {tensor.name} has negative size {tensor.bytes}")
             if not 0 <= tensor.source < n:
-                raise GraphError(f"tensor {tensor.name} has no source operator in {self.name}")
+                readers = [self.operators[s].name for s in tensor.sinks if 0 <= s < n][:5]
+                raise GraphError(
+                    f"tensor {tensor.name}, read by {', '.join(readers) or 'no operator'}, has no "
+                    f"source operator in {self.name}"
+                )
+            if tensor.bytes < 0:
+                maker = self.operators[tensor.source].name
+                raise GraphError(
+                    f"tensor {tensor.name}, made by {maker}, has negative size {tensor.bytes}"
+                )
             for sink in tensor.sinks:
                 if not 0 <= sink < n:
                     raise GraphError(f"tensor {tensor.name} is read by unknown operator {sink}")

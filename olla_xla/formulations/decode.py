@@ -1,0 +1,32 @@
+"""From the variables of an ILP to an order (function 1 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from olla_xla.errors import SolverError
+
+__all__ = ["sequence"]
+
+
+def sequence(running: Sequence[Iterable[int]], n: int) -> np.ndarray:
+    """The execution sequence: the operators that run at each step, step by step.
+
+    Args:
+      running: by step, the operators that create a tensor there. Those of one step do not depend
+        on each other, by (4); they are taken by number.
+      n: how many operators there are.
+
+    Returns:
+      int64 [n], operators in the order they run.
+
+    Raises:
+      SolverError: an operator runs twice or not at all.
+    """
+    order = [v for step in running for v in sorted(step)]
+    if sorted(order) != list(range(n)):
+        missing = sorted(set(range(n)) - set(order))
+        raise SolverError(f"the solution runs {len(order)} of {n} operators, and not {missing[:5]}")
+    return np.array(order, np.int64)
