@@ -32,6 +32,8 @@ class Instruction:
         (output index, operand number, operand index).
       side_effect: a custom call that must not be dropped or reordered.
       backend_config: raw bytes.
+      contracting: of a dot, the dimensions of its left operand that are summed over.
+      output_features: of a convolution, the kernel's dimension that counts output features.
       op_name, location: JAX's op name and "file:line" of the user's source, or "".
     """
 
@@ -53,6 +55,8 @@ class Instruction:
     aliasing: tuple[tuple[ShapeIndex, int, ShapeIndex], ...] = ()
     side_effect: bool = False
     backend_config: bytes = b""
+    contracting: tuple[int, ...] = ()
+    output_features: int = 0
     op_name: str = ""
     location: str = ""
 
@@ -251,6 +255,8 @@ def _read_computation(
             ),
             side_effect=p.custom_call_has_side_effect,
             backend_config=p.backend_config,
+            contracting=tuple(p.dot_dimension_numbers.lhs_contracting_dimensions),
+            output_features=p.convolution_dimension_numbers.kernel_output_feature_dimension,
             op_name=p.metadata.op_name,
             location=locations.of(p.metadata),
         )
