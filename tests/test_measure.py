@@ -5,18 +5,10 @@ import dataclasses
 import pytest
 
 from olla_xla.errors import InputError, OllaError
-from olla_xla.measure import Measured, Request, compare, measure
+from olla_xla.measure import Request, compare, measure
+from tests.measurements import measured
 
 REQUEST = Request("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
-
-
-def measured(**changes):
-    fields = dict(
-        planned=True, reason="", leaves=("['w']", "loss"), digests=(("a", "b"), ("c", "d")),
-        step_seconds=(1.0,), assigned_bytes=1, xla_bytes=2, process_peak_bytes=3,
-        steps_peak_bytes=None, device_peak_bytes=None, cached=True, device="cpu",
-    )  # fmt: skip
-    return Measured(**{**fields, **changes})
 
 
 def test_the_first_difference_is_named():
