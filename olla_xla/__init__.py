@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from olla_xla.decorator import PlanWarning, plan
     from olla_xla.options import PlanOptions
     from olla_xla.problem import Plan
+    from olla_xla.segments.transform import sublinear
 
 __all__ = [
     "CheckError",
@@ -46,6 +47,7 @@ __all__ = [
     "VersionError",
     "check",
     "plan",
+    "sublinear",
 ]
 
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
     "PlanOptions": "options",
     "PlanWarning": "decorator",
     "plan": "decorator",
+    "sublinear": "segments.transform",
 }
 
 

@@ -1,0 +1,101 @@
+"""A program as a walk: steps in topological order, and the values that cross from one to another.
+
+A cut at step `i` lies between steps `i` and `i + 1`. Sizes are bytes; ranges of steps half-open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["Walk"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """Steps and values. Arguments are no values: they are in memory whatever is recomputed.
+
+    Attributes:
+      sizes: int64[n], bytes that each step makes and a backward pass may need.
+      value_bytes: int64[m], bytes of each value.
+      source: int64[m], step that makes it.
+      use_value, use_step: int64[u], every read of a value, in any order.
+      fixed: bool[n], steps that can be in no segment (side effects).
+    """
+
+    sizes: np.ndarray
+    value_bytes: np.ndarray
+    source: np.ndarray
+    use_value: np.ndarray
+    use_step: np.ndarray
+    fixed: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        sizes: Sequence[int],
+        values: Sequence[tuple[int, int, Sequence[int]]],
+        fixed: Sequence[int] = (),
+    ) -> Walk:
+        """A walk from bytes of steps, (bytes, source, reading steps) of values, fixed steps."""
+        flags = np.zeros(len(sizes), np.bool_)
+        flags[list(fixed)] = True
+        return cls(
+            sizes=np.array(sizes, np.int64),
+            value_bytes=np.array([b for b, _, _ in values], np.int64),
+            source=np.array([s for _, s, _ in values], np.int64),
+            use_value=np.array([k for k, v in enumerate(values) for _ in v[2]], np.int64),
+            use_step=np.array([u for v in values for u in v[2]], np.int64),
+            fixed=flags,
+        )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def part(self, start: int, stop: int) -> Walk:
+        """Steps [start, stop) as a walk of their own; what comes in from before is an argument."""
+        inside = (self.source >= start) & (self.source < stop)
+        number = np.cumsum(inside) - 1
+        uses = inside[self.use_value] & (self.use_step >= start) & (self.use_step < stop)
+        return Walk(
+            sizes=self.sizes[start:stop],
+            value_bytes=self.value_bytes[inside],
+            source=self.source[inside] - start,
+            use_value=number[self.use_value[uses]],
+            use_step=self.use_step[uses] - start,
+            fixed=self.fixed[start:stop],
+        )
+
+    @property
+    def last_use(self) -> np.ndarray:
+        """int64[m]: the last step that reads each value, or its source if none does."""
+        last = self.source.copy()
+        np.maximum.at(last, self.use_value, self.use_step)
+        return last
+
+    def crossing(self, longest: int | None = None) -> np.ndarray:
+        """int64[n]: bytes of the values that cross the cut at each step; the last has none.
+
+        Args:
+          longest: leave out values that live on over more than this many bytes of steps: they
+            cross some cut wherever it is, so they say nothing about where.
+        """
+        last = self.last_use
+        sizes = self.value_bytes
+        if longest is not None:
+            done = np.cumsum(self.sizes)
+            sizes = np.where(done[last] - done[self.source] <= longest, sizes, 0)
+        change = np.zeros(len(self) + 1, np.int64)
+        np.add.at(change, self.source, sizes)
+        np.subtract.at(change, last, sizes)
+        return np.cumsum(change)[: len(self)]
+
+    def stored(self, cuts: Sequence[int]) -> np.ndarray:
+        """bool[m]: the values that cross one of the cuts (ascending), so must be kept."""
+        if not len(cuts):
+            return np.zeros(len(self.source), np.bool_)
+        ascending = np.append(np.asarray(cuts, np.int64), np.iinfo(np.int64).max)
+        first = ascending[np.searchsorted(ascending[:-1], self.source)]
+        return first < self.last_use
