@@ -18,6 +18,7 @@ from numba import njit
 from hlo.module import Computation, Instruction
 from hlo.sharing import Sharing, sharing
 from hlo.values import Dataflow, Value
+from olla_xla.gaps import new_gaps, previous, put
 from olla_xla.heap import pack, share_in_place
 from olla_xla.liverange import live_ranges
 
@@ -390,6 +391,8 @@ def _assign(
     tail = np.full(m, -1, np.int64)
     following = np.full(n, -1, np.int64)
     registered = np.empty(m, np.int64)
+    gaps = new_gaps(m)
+    clock = end.max() if n else 0
     count = 0
     made = 0
     for b in order:
@@ -412,19 +415,11 @@ def _assign(
                     break
             if home < 0:
                 first = buf_val[lo]
-                for k in range(made - 1, -1, -1):
+                k = previous(gaps, made, start[first], end[first])
+                while k >= 0:
                     candidate = registered[k]
                     if live_out[b] and sizes[candidate] != buf_size[b]:
                         break  # allocations only grow from here
-                    a = head[
-                        candidate
-                    ]  # a cheap test settles most: strictly overlapping live ranges
-                    if (
-                        max(start[a], start[first]) < min(end[a], end[first])
-                        and end[a] != start[first]
-                        and end[first] != start[a]
-                    ):
-                        continue
                     if _fits(
                         candidate, b, lo, hi, buf_val, buf_size, live_out, color, sizes, colors,
                         usable, head, following, start, end, last, share_ptr, share_val,
@@ -432,6 +427,7 @@ def _assign(
                     ):  # fmt: skip
                         home = candidate
                         break
+                    k = previous(gaps, k, start[first], end[first])
             if home < 0 and not live_out[b]:
                 continue
         if home < 0:
@@ -444,6 +440,7 @@ def _assign(
             usable[home] = kind[b] == 0 or (kind[b] == 2 and not readonly[b])
             if usable[home]:
                 registered[made] = home
+                put(gaps, made, buf_val[lo:hi], start, end, clock)
                 made += 1
         for e in range(lo, hi):
             v = buf_val[e]

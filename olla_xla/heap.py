@@ -12,6 +12,7 @@ from numba import njit
 __all__ = ["pack", "share_in_place"]
 
 _INFINITY = np.int64(2**62)
+_BLOCK_BITS = 12
 
 
 @njit(cache=True)
@@ -90,44 +91,88 @@ def share_in_place(ids, start, end, size, buffer, single, share_ptr, share_val):
 
 
 @njit(cache=True)
-def _place(order, group_ptr, group, tick_start, tick_end, size, alignment, offset):
-    """Best fit in the given order of group roots; fills `offset`, returns the heap size."""
-    total = len(group)
-    p_start = np.empty(total, np.int64)
-    p_end = np.empty(total, np.int64)
-    p_offset = np.empty(total, np.int64)
-    p_stop = np.empty(total, np.int64)
-    count = 0
+def _blocks(group, tick_start, tick_end):
+    """Blocks of ticks, in levels of 2**12, 2**14, ... ticks, the last one holding all.
+
+    Returns:
+      (first block of each level, and the number of all; by block, where the list of the values
+      that live at some of its ticks begins, and the end of the last).
+    """
+    ticks = np.int64(1)
+    for m in group:
+        ticks = max(ticks, tick_end[m] + 1)
+    base = np.zeros(32, np.int64)
+    levels = 0
+    while True:
+        shift = _BLOCK_BITS + 2 * levels
+        base[levels + 1] = base[levels] + ((ticks - 1) >> shift) + 1
+        levels += 1
+        if ticks <= (np.int64(1) << shift):
+            break
+    ptr = np.zeros(base[levels] + 1, np.int64)
+    for level in range(levels):
+        shift = _BLOCK_BITS + 2 * level
+        for m in group:
+            for k in range(tick_start[m] >> shift, (tick_end[m] >> shift) + 1):
+                ptr[base[level] + k + 1] += 1
+    for k in range(base[levels]):
+        ptr[k + 1] += ptr[k]
+    return base[: levels + 1], ptr
+
+
+@njit(cache=True)
+def _place(order, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, offset):
+    """Best fit in the given order of group roots; fills `offset`, returns the heap size.
+
+    Values placed are kept by offset, in a list for each block; a group is held against the list of
+    the smallest block that it fits into.
+    """
+    stop = np.zeros(len(offset), np.int64)
+    placed = np.empty(ptr[-1], np.int64)
+    count = np.zeros(len(ptr), np.int64)
+    levels = len(base) - 1
     heap = np.int64(0)
     for r in order:
         lo, hi = group_ptr[r], group_ptr[r + 1]
         need = np.int64(0)
+        first, last = _INFINITY, np.int64(0)
         for e in range(lo, hi):
-            need = max(need, size[group[e]])
+            m = group[e]
+            need = max(need, size[m])
+            first, last = min(first, tick_start[m]), max(last, tick_end[m])
+        level = 0
+        while (first ^ last) >> (_BLOCK_BITS + 2 * level):
+            level += 1
+        block = base[level] + (first >> (_BLOCK_BITS + 2 * level))
         free = np.int64(0)
         best = np.int64(-1)
         best_size = _INFINITY
         current = np.int64(-1)
         current_end = np.int64(0)
-        for j in range(count):
-            hit = False
+        for j in range(ptr[block], ptr[block] + count[block]):
+            p = placed[j]
+            if tick_start[p] > last or tick_end[p] < first:
+                continue
+            hit = hi == lo + 1
             for e in range(lo, hi):
-                m = group[e]
-                if p_start[j] <= tick_end[m] and p_end[j] >= tick_start[m]:
-                    hit = True
+                if hit:
                     break
+                m = group[e]
+                hit = tick_start[p] <= tick_end[m] and tick_end[p] >= tick_start[m]
             if not hit:
                 continue
             if current < 0:
-                current, current_end = p_offset[j], p_stop[j]
-            elif p_offset[j] < current_end:
-                current_end = max(current_end, p_stop[j])
+                current, current_end = offset[p], stop[p]
+            elif offset[p] < current_end:
+                current_end = max(current_end, stop[p])
             else:
                 if current - free >= need and current - free < best_size:
                     best, best_size = free, current - free
+                    if best_size == need:  # the first gap of that size wins
+                        break
                 free = max(free, (current_end + alignment - 1) // alignment * alignment)
-                current, current_end = p_offset[j], p_stop[j]
-        if current >= 0:
+                current, current_end = offset[p], stop[p]
+        if current >= 0 and best_size != need:
             if current - free >= need and current - free < best_size:
                 best, best_size = free, current - free
             free = max(free, (current_end + alignment - 1) // alignment * alignment)
@@ -137,21 +182,30 @@ def _place(order, group_ptr, group, tick_start, tick_end, size, alignment, offse
         for e in range(lo, hi):
             m = group[e]
             offset[m] = best
-        at = np.searchsorted(p_offset[:count], best, side="right")
-        members = hi - lo
-        for j in range(count - 1, at - 1, -1):
-            p_start[j + members] = p_start[j]
-            p_end[j + members] = p_end[j]
-            p_offset[j + members] = p_offset[j]
-            p_stop[j + members] = p_stop[j]
-        for e in range(lo, hi):
-            j = at + e - lo
-            p_start[j] = tick_start[group[e]]
-            p_end[j] = tick_end[group[e]]
-            p_offset[j] = best
-            p_stop[j] = best + need
-        count += members
+            stop[m] = best + need
+            for level in range(levels):
+                shift = _BLOCK_BITS + 2 * level
+                for k in range(tick_start[m] >> shift, (tick_end[m] >> shift) + 1):
+                    _insert(m, base[level] + k, ptr, placed, count, offset)
     return heap
+
+
+@njit(cache=True)
+def _insert(m, block, ptr, placed, count, offset):
+    """Puts a value into the list of a block, behind those of no larger offset."""
+    begin = ptr[block]
+    end = begin + count[block]
+    below, above = begin, end
+    while below < above:
+        middle = (below + above) // 2
+        if offset[placed[middle]] <= offset[m]:
+            below = middle + 1
+        else:
+            above = middle
+    for j in range(end, below, -1):
+        placed[j] = placed[j - 1]
+    placed[below] = m
+    count[block] += 1
 
 
 @njit(cache=True)
@@ -208,8 +262,13 @@ def pack(ids, tick_start, tick_end, root, size, alignment):  # pragma: no cover
     temporal = roots[by_size[np.argsort(spans[by_size], kind="mergesort")]]
     offset = np.zeros(n, np.int64)
     other = np.zeros(n, np.int64)
-    heap = _place(spatial, group_ptr, group, tick_start, tick_end, size, alignment, offset)
-    rival = _place(temporal, group_ptr, group, tick_start, tick_end, size, alignment, other)
+    base, ptr = _blocks(group, tick_start, tick_end)
+    heap = _place(
+        spatial, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, offset
+    )
+    rival = _place(
+        temporal, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, other
+    )
     if rival < heap:
         return rival, other
     return heap, offset

@@ -1,0 +1,82 @@
+"""Which allocations may have room for a live range: an index over the gaps that each leaves.
+
+The values of an allocation's own alias set leave gaps, in which any value must lie that lives for
+more than an instant and shares the allocation. Kept of each are the earliest time at which a gap
+begins and the latest at which one ends, and the extremes of these over aligned runs of allocations,
+so that whole runs are passed over.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["new_gaps", "previous", "put"]
+
+_NEVER = np.int64(2**62)
+_BEGIN, _END = 0, 1
+
+
+@njit(cache=True)
+def new_gaps(count):  # pragma: no cover
+    """An index of `count` places, none of them taken: int64 [2 * capacity, 2].
+
+    Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
+    """
+    capacity = 1
+    while capacity < count:
+        capacity *= 2
+    gaps = np.empty((2 * capacity, 2), np.int64)
+    gaps[:, _BEGIN] = _NEVER
+    gaps[:, _END] = -1
+    return gaps
+
+
+@njit(cache=True)
+def put(gaps, k, members, start, end, clock):  # pragma: no cover
+    """Enters an allocation at place k.
+
+    Args:
+      gaps: the index. k: the place.
+      members: its values. start, end: inclusive live ranges by value id, within [0, clock].
+    """
+    begin, until = _NEVER, np.int64(-1)
+    past = np.int64(0)
+    for v in members[np.argsort(start[members])]:
+        if start[v] > past:
+            begin, until = min(begin, past), max(until, start[v])
+        past = max(past, end[v])
+    if past < clock:
+        begin, until = min(begin, past), _NEVER
+    node = len(gaps) // 2 + k
+    gaps[node, _BEGIN], gaps[node, _END] = begin, until
+    while node > 1:
+        node //= 2
+        gaps[node, _BEGIN] = min(gaps[2 * node, _BEGIN], gaps[2 * node + 1, _BEGIN])
+        gaps[node, _END] = max(gaps[2 * node, _END], gaps[2 * node + 1, _END])
+
+
+@njit(cache=True)
+def previous(gaps, k, start, end):  # pragma: no cover
+    """The last place before k that may have room for the live range [start, end]; -1 if none.
+
+    A live range of one instant may find room anywhere.
+    """
+    if start >= end:
+        return k - 1
+    capacity = len(gaps) // 2
+    k -= 1
+    while k >= 0:
+        node = capacity + k
+        if gaps[node, _BEGIN] <= start and gaps[node, _END] >= end:
+            return k
+        # The largest run that ends here and has no room is passed over.
+        while node > 1 and node % 2:
+            above = node // 2
+            if gaps[above, _BEGIN] <= start and gaps[above, _END] >= end:
+                break
+            node = above
+        while node < capacity:
+            node *= 2
+        k = node - capacity - 1
+    return -1
