@@ -1,0 +1,229 @@
+"""Places blocks: heuristics first, then the exact search where they leave a gap to the bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from olla_xla.errors import InputError, LimitError
+from olla_xla.place.best_fit import best_fit
+from olla_xla.place.exact import Budget, Search, searchable
+from olla_xla.place.greedy import first_fit, greedy_orders
+from olla_xla.place.problem import Packing, PlacementProblem
+from olla_xla.place.search import EXHAUSTED, FOUND
+from olla_xla.place.sections import Items, independent, items_of, load_bound
+
+__all__ = ["METHODS", "place"]
+
+METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area")
+"""What may place: all that helps, the exact search alone, or one heuristic alone."""
+
+_FIRST_SHARE, _STEP_SHARE = 0.5, 0.25
+"""Shares of the budget: for a packing at the bound, and for each capacity tried above it."""
+
+
+def place(
+    problem: PlacementProblem,
+    *,
+    method: str = "auto",
+    time_limit: float = 10.0,
+    node_limit: int | None = None,
+) -> Packing:
+    """Finds offsets at the least height it can, or within the problem's capacities.
+
+    Where a memory space has a capacity, any packing within it will do; where it has none, the
+    height is minimised until it meets the bound or a limit is reached.
+
+    Args:
+      problem: the blocks.
+      method: one of METHODS.
+      time_limit: seconds of search, at most. The heuristics' time comes on top.
+      node_limit: placements that the search may try, or None. Where it is reached before the time
+        limit, equal problems get equal packings.
+
+    Raises:
+      InputError: no such method; best fit with pinned blocks.
+      LimitError: a limit is not positive.
+      CheckError: the referee rejected the packing (a bug).
+    """
+    if method not in METHODS:
+        raise InputError(f"method={method!r} is not known; use one of {', '.join(METHODS)}")
+    if not time_limit > 0:
+        raise LimitError(f"time_limit={time_limit} must be positive")
+    if node_limit is not None and node_limit < 1:
+        raise LimitError(f"node_limit={node_limit} must be positive")
+    started = time.monotonic()
+    budget = Budget(time_limit, node_limit)
+    offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
+    bounds: dict[int, int] = {}
+    worst = _SpaceResult(0, "optimal", "proof", "", None)
+    for space in np.unique(problem.space).tolist():
+        items, item = items_of(problem, space)
+        result = _place_space(items, problem.capacity.get(space), method, budget)
+        bounds[space] = result.bound
+        if _SEVERITY.index(result.status) > _SEVERITY.index(worst.status) or not worst.source:
+            worst = result
+        if result.offsets is not None:
+            offsets[item >= 0] = result.offsets[item[item >= 0]]
+    heights: dict[int, int] = {}
+    if worst.status not in ("infeasible", "unknown"):
+        heights = problem.check(offsets)
+    return Packing(
+        offsets=offsets if worst.status not in ("infeasible", "unknown") else None,
+        heights={space: heights.get(space, 0) for space in bounds} if heights else {},
+        bounds=bounds,
+        status=worst.status,
+        stopped_by=worst.stopped_by,
+        source=worst.source,
+        nodes=budget.spent,
+        seconds=time.monotonic() - started,
+    )
+
+
+_SEVERITY = ("optimal", "feasible", "unknown", "infeasible")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _SpaceResult:
+    """One memory space: its bound in bytes, and as in Packing; offsets by item."""
+
+    bound: int
+    status: str
+    stopped_by: str
+    source: str
+    offsets: np.ndarray | None
+
+
+def _place_space(items: Items, capacity: int | None, method: str, budget: Budget) -> _SpaceResult:
+    """Places the items of one memory space."""
+    parts = sorted(independent(items), key=load_bound, reverse=True)
+    bound = max(map(load_bound, parts), default=0)
+    if _pins_clash(items) or (capacity is not None and bound > capacity):
+        return _SpaceResult(bound, "infeasible", "proof", "bound", None)
+    offsets = np.zeros(len(items), np.int64)
+    sources: list[str] = []
+    status = stopped_by = ""
+    height = 0
+    for part in parts:
+        # A part need not be lower than the highest one before it.
+        goal = max(bound, height) if capacity is None else capacity
+        found = _place_part(part, goal, capacity, method, budget)
+        bound = max(bound, found.bound)
+        if found.offsets is None:
+            return dataclasses.replace(found, bound=bound)
+        offsets[part.ids] = found.offsets
+        height = max(height, _height(part, found.offsets))
+        sources.append(found.source)
+        stopped_by = stopped_by or found.stopped_by
+    source = max(sources, key=lambda s: (s == "search", s), default="bound")
+    if height <= bound:
+        return _SpaceResult(bound, "optimal", "proof", source, offsets)
+    status = "feasible"
+    return _SpaceResult(bound, status, stopped_by or "capacity", source, offsets)
+
+
+def _pins_clash(items: Items) -> bool:
+    """Whether two pinned items overlap, so that there is no packing at all."""
+    owner = items.owner()
+    parts = np.flatnonzero(items.fixed[owner] >= 0)
+    first, last = items.part_first[parts], items.part_last[parts]
+    low = items.fixed[owner[parts]]
+    high = low + items.part_height[parts]
+    for k in range(len(parts)):
+        met = (first <= last[k]) & (first[k] <= last) & (low < high[k]) & (low[k] < high)
+        if met.sum() > 1:
+            return True
+    return False
+
+
+def _height(items: Items, offsets: np.ndarray) -> int:
+    return int(np.max(offsets + items.need, initial=0))
+
+
+def _place_part(
+    part: Items, goal: int, capacity: int | None, method: str, budget: Budget
+) -> _SpaceResult:
+    """Places one independent part at most `goal` bytes high if it can.
+
+    Returns:
+      A result whose bound holds for the part; `stopped_by` is "" where the goal was met.
+    """
+    bound = load_bound(part)
+    best: np.ndarray | None = None
+    source = ""
+    for name, heuristic in _heuristics(part, method):
+        offsets = heuristic()
+        if best is None or _height(part, offsets) < _height(part, best):
+            best, source = offsets, name
+        if _height(part, best) <= goal:
+            return _SpaceResult(bound, "feasible", "", source, best)
+    if method not in ("auto", "search"):
+        over = best is None or (capacity is not None and _height(part, best) > capacity)
+        status = "unknown" if over else "feasible"
+        return _SpaceResult(bound, status, "heuristic", source, None if over else best)
+    if not searchable(part):
+        over = best is None or capacity is not None
+        return _SpaceResult(
+            bound, "unknown" if over else "feasible", "size_limit", source, None if over else best
+        )
+    return _searched(Search(part), bound, goal, capacity, best, source, budget)
+
+
+def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np.ndarray]]]:
+    """The heuristics of a method by name."""
+    orders = greedy_orders(part)
+    found: list[tuple[str, Callable[[], np.ndarray]]] = [
+        (name, lambda order=order: first_fit(part, order)) for name, order in orders.items()
+    ]
+    if not (part.fixed >= 0).any() or method == "best_fit":
+        found.append(("best_fit", lambda: best_fit(part)))
+    return [(name, call) for name, call in found if method in ("auto", name)]
+
+
+def _searched(
+    search: Search,
+    bound: int,
+    goal: int,
+    capacity: int | None,
+    best: np.ndarray | None,
+    source: str,
+    budget: Budget,
+) -> _SpaceResult:
+    """Searches at the goal first, then for anything below the best packing known.
+
+    Above the goal, capacities are halved between what was tried in vain and the best packing; what
+    is left of the budget then goes to the goal again. A capacity that is refuted raises the bound.
+    """
+    part = search.items
+    if capacity is not None:
+        outcome, offsets = search.within(capacity, budget)
+        if outcome == FOUND:
+            return _SpaceResult(bound, "feasible", "", "search", offsets)
+        if outcome == EXHAUSTED:
+            return _SpaceResult(capacity + 1, "infeasible", "proof", "search", None)
+        return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
+    ceiling = _height(part, first_fit(part, greedy_orders(part)["greedy_size"]))
+    share, tried = _FIRST_SHARE, goal - 1
+    aim = goal
+    while best is None or _height(part, best) > goal:
+        outcome, offsets = search.within(aim, budget, share)
+        if outcome == FOUND:
+            best, source = offsets, "search"
+        elif outcome == EXHAUSTED:
+            bound = max(bound, aim + 1)
+            goal = max(goal, bound)
+        tried = max(tried, aim) if outcome != FOUND else tried
+        if budget.left() <= 0:
+            break
+        top = _height(part, best) if best is not None else ceiling + part.grain
+        if top - tried <= part.grain:
+            aim, share = goal, 1.0
+        else:
+            aim, share = (tried + top) // 2, _STEP_SHARE
+    if best is None:
+        return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
+    met = _height(part, best) <= goal
+    return _SpaceResult(bound, "feasible", "" if met else budget.stopped_by, source, best)

@@ -1,0 +1,202 @@
+"""Sections: the maximal sets of blocks that are live together, found by a sweep over time.
+
+Two blocks overlap in time exactly if they share a section, and a packing fits a capacity exactly if
+it does so in every section; so the placers never look at time itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from olla_xla.place.problem import PlacementProblem
+
+__all__ = ["Items", "independent", "items_of", "load_bound", "subset"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Items:
+    """The blocks of one memory space, those of one group joined to one item.
+
+    Item i covers sections part_first[p], ..., part_last[p] with part_height[p] bytes for each of
+    its parts p in range(part_ptr[i], part_ptr[i + 1]); its parts share no section.
+
+    Attributes:
+      count: number of sections.
+      part_ptr, part_first, part_last, part_height: see above; heights are rounded up to `grain`.
+      size: [items] the largest height of the item's parts (bytes).
+      need: [items] the same, not rounded (bytes).
+      align: [items] bytes. fixed: [items] pinned offset or -1 (bytes).
+      span: [items] time it is live.
+      grain: bytes of which all offsets are multiples.
+      ids: [items] the item's number in the Items that this is a part of.
+    """
+
+    count: int
+    part_ptr: np.ndarray
+    part_first: np.ndarray
+    part_last: np.ndarray
+    part_height: np.ndarray
+    size: np.ndarray
+    need: np.ndarray
+    align: np.ndarray
+    fixed: np.ndarray
+    span: np.ndarray
+    grain: int
+    ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def owner(self) -> np.ndarray:
+        """The item of each part."""
+        return np.repeat(np.arange(len(self)), np.diff(self.part_ptr))
+
+    def loads(self) -> np.ndarray:
+        """[count] bytes live in each section, heights rounded up."""
+        change = np.zeros(self.count + 1, np.int64)
+        np.add.at(change, self.part_first, self.part_height)
+        np.subtract.at(change, self.part_last + 1, self.part_height)
+        return np.cumsum(change)[:-1]
+
+
+def items_of(problem: PlacementProblem, space: int) -> tuple[Items, np.ndarray]:
+    """Joins groups to items and sweeps over time.
+
+    Returns:
+      (items, the item of each block of the problem, -1 for blocks of other spaces and for those
+      whose group has no bytes).
+    """
+    mine = np.flatnonzero((problem.space == space) & (problem.size > 0))
+    groups = np.unique(problem.group[mine])
+    n = len(groups)
+    item = np.full(len(problem), -1, np.int64)
+    near = np.minimum(np.searchsorted(groups, problem.group), max(n - 1, 0))
+    known = np.flatnonzero((problem.space == space) & np.isin(problem.group, groups))
+    item[known] = near[known]
+    align = np.ones(n, np.int64)
+    np.lcm.at(align, item[known], problem.alignment[known])
+    grain = int(np.gcd.reduce(align)) if n else 1
+    owner, lower, upper, raw = _parts(problem, mine, item)
+    height = -(-raw // grain) * grain
+    first, last, count = _sweep(lower, upper)
+    order = np.lexsort((first, owner))
+    owner, first, last, height = owner[order], first[order], last[order], height[order]
+    ptr = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(owner, minlength=n), out=ptr[1:])
+    size, need, span = (np.zeros(n, np.int64) for _ in range(3))
+    fixed = np.full(n, -1, np.int64)
+    np.maximum.at(size, owner, height)
+    np.maximum.at(need, item[mine], problem.size[mine])
+    np.add.at(span, owner, (upper - lower)[order])
+    fixed[item[mine]] = problem.fixed[mine]
+    ids = np.arange(n)
+    return Items(count, ptr, first, last, height, size, need, align, fixed, span, grain, ids), item
+
+
+def _parts(
+    problem: PlacementProblem, blocks: np.ndarray, item: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(item, lower, upper, bytes) of all parts; those of one item do not overlap."""
+    members = np.bincount(item[blocks])
+    single = blocks[members[item[blocks]] == 1]
+    rows = [
+        np.stack([item[single], problem.lower[single], problem.upper[single], problem.size[single]])
+    ]
+    shared = blocks[members[item[blocks]] > 1]
+    shared = shared[np.argsort(item[shared], kind="stable")]
+    for group in np.split(shared, np.flatnonzero(np.diff(item[shared])) + 1):
+        if len(group):
+            rows.append(_profile(int(item[group[0]]), problem, group))
+    owner, lower, upper, size = np.concatenate(rows, axis=1)
+    return owner, lower, upper, size
+
+
+def _profile(item: int, problem: PlacementProblem, group: np.ndarray) -> np.ndarray:
+    """The largest size of a group's live members over time, as [4, parts]: item, lower, ..."""
+    points = np.unique(np.concatenate([problem.lower[group], problem.upper[group]]))
+    height = np.zeros(len(points), np.int64)
+    for block in group:
+        at = slice(*np.searchsorted(points, [problem.lower[block], problem.upper[block]]))
+        height[at] = np.maximum(height[at], problem.size[block])
+    starts = np.flatnonzero(np.diff(height, prepend=0))
+    keep = height[starts] > 0
+    stops = np.append(starts[1:], len(points) - 1)[keep]
+    starts = starts[keep]
+    return np.stack([np.full(len(starts), item), points[starts], points[stops], height[starts]])
+
+
+def _sweep(lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """First and last section of each interval, and the number of sections.
+
+    The live set is maximal where an end follows a start; ends come before starts at equal times.
+    """
+    n = len(lower)
+    times = np.concatenate([upper, lower])
+    starts = np.repeat([False, True], n)
+    order = np.lexsort((starts, times))
+    place = np.empty(2 * n, np.int64)
+    place[order] = np.arange(2 * n)
+    kind = starts[order]
+    sections = np.flatnonzero(~kind[1:] & kind[:-1]) + 1
+    first = np.searchsorted(sections, place[n:], side="left")
+    last = np.searchsorted(sections, place[:n], side="right") - 1
+    return first, last, len(sections)
+
+
+def load_bound(items: Items) -> int:
+    """The largest load of any section, in bytes: no packing is lower.
+
+    The topmost block of a section needs no padding, so the largest padding there is left out.
+    """
+    bound = int(np.max(items.fixed + items.need, where=items.fixed >= 0, initial=0))
+    loads = items.loads()
+    owner = items.owner()
+    for section in np.argsort(-loads, kind="stable"):
+        if loads[section] - (items.grain - 1) <= bound:
+            break
+        live = (items.part_first <= section) & (section <= items.part_last)
+        # An item's padding is known where its largest part is live, and at least 0 elsewhere; the
+        # bound must not be too high, so the largest that is possible is taken.
+        whole = items.part_height[live] == items.size[owner[live]]
+        padding = np.where(whole, (items.size - items.need)[owner[live]], items.grain - 1)
+        bound = max(bound, int(loads[section] - padding.max()))
+    return bound
+
+
+def subset(items: Items, chosen: np.ndarray) -> Items:
+    """Some of the items, with sections that are maximal among them."""
+    chosen = np.asarray(chosen, np.int64)
+    counts = np.diff(items.part_ptr)[chosen]
+    ptr = np.zeros(len(chosen) + 1, np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    parts = np.arange(ptr[-1]) + np.repeat(items.part_ptr[chosen] - ptr[:-1], counts)
+    first, last, count = _sweep(items.part_first[parts], items.part_last[parts] + 1)
+    fields = ("size", "need", "align", "fixed", "span", "ids")
+    return dataclasses.replace(
+        items,
+        count=count,
+        part_ptr=ptr,
+        part_first=first,
+        part_last=last,
+        part_height=items.part_height[parts],
+        **{name: getattr(items, name)[chosen] for name in fields},
+    )
+
+
+def independent(items: Items) -> Sequence[Items]:
+    """The parts into which the items fall at section borders that none of them crosses."""
+    if not len(items):
+        return []
+    first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
+    last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
+    crossing = np.zeros(items.count + 1, np.int64)
+    np.add.at(crossing, first, 1)
+    np.subtract.at(crossing, last, 1)
+    borders = np.flatnonzero(np.cumsum(crossing)[: items.count - 1] == 0)
+    if not len(borders):
+        return [items]
+    place = np.searchsorted(borders, first, side="left")
+    return [subset(items, np.flatnonzero(place == k)) for k in range(len(borders) + 1)]
