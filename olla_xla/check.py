@@ -5,8 +5,9 @@ It shares no code with the evaluator, the search or the simulation; it imports t
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from olla_xla.errors import CheckError
 from olla_xla.problem import TensorGraph
@@ -186,23 +187,44 @@ def check_placement(
         start = 0 if tensor.live_in else steps[tensor.source]
         places.append((start, _last(graph, t, steps), offset, offset + size, t))
     places.sort()
-    live: list[tuple[int, int, int, int]] = []  # (last step, offset, end, tensor)
+    met = _Occupied()
     for start, last, offset, end, t in places:
-        while live and live[0][0] < start:
-            heapq.heappop(live)
-        for other_last, other_offset, other_end, o in live:
-            if offset >= other_end or other_offset >= end:
-                continue
+        for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
             if a.buffer == b.buffer or handed.get(o) == t:
                 continue
-            if other_last == start and frozenset((t, o)) in pairs:
+            if _last(graph, o, steps) == start and frozenset((t, o)) in pairs:
                 continue
+            other_offset, size = offsets[a.name]
             raise CheckError(
-                f"{a.name} at [{other_offset}, {other_end}) and {b.name} at [{offset}, {end}) "
-                f"overlap while both live at step {start}"
+                f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at "
+                f"[{offset}, {end}) overlap while both live at step {start}"
             )
-        heapq.heappush(live, (last, offset, end, t))
+        met.add(last, offset, end, t)
+
+
+class _Occupied:
+    """Tensors met so far, by increasing first step, with the bytes that each occupies."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((4, 64), np.int64)  # last step, offset, end, tensor
+        self._count = 0
+
+    def add(self, last: int, offset: int, end: int, tensor: int) -> None:
+        """Enters a tensor that lives until `last` in bytes [offset, end)."""
+        if self._count == self._rows.shape[1]:
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)], axis=1)
+        self._rows[:, self._count] = last, offset, end, tensor
+        self._count += 1
+
+    def overlapping(self, step: int, offset: int, end: int) -> list[int]:
+        """The tensors that live at `step` or later and share a byte with [offset, end)."""
+        if self._count == self._rows.shape[1]:  # forget the dead before growing
+            kept = self._rows[:, self._rows[0] >= step]
+            self._count = kept.shape[1]
+            self._rows[:, : self._count] = kept
+        last, first, stop, tensor = self._rows[:, : self._count]
+        return tensor[(last >= step) & (first < end) & (stop > offset)].tolist()
 
 
 def _place_of(
