@@ -34,8 +34,12 @@ _HISTORY = 1000  # late acceptance: moves looked back upon while annealing
 _CHUNK = 20_000  # moves between looks at the limits
 _PATIENCE = 3  # chunks of annealing without progress before it ends
 _OBJECTIVE_HISTORY = 50
-_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before the search ends,
+_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends,
 _PATIENCE_PER_GAP = 40_000  # within these limits this many times the gap to the least peak
+_ROUNDS = 6  # of local search for the objective, at most; it ends sooner
+_ROUNDS_GAP = 0.01  # if the objective is this near to the least peak,
+_ROUNDS_WORK = 200_000_000  # or after this many steps times operators,
+_FRUIT = 2e-4  # or after three rounds that gain less than this
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,6 +139,10 @@ class _Scored:
     groups: np.ndarray
     objective: int
     peak: int
+
+
+def _rank(scored: _Scored) -> tuple[int, int]:
+    return scored.objective, scored.peak
 
 
 class _Run:
@@ -279,17 +287,26 @@ class _Run:
             prove(self.cuts, self.least.groups, lambda: self.limits.spend(CUT_STEPS))
 
     def towards_objective(self) -> None:
-        """Local search for the objective."""
+        """Local search for the objective, several times over while the graph is small."""
         problems = [self.problem]
         if self.reduced.arrays.live_in.any():
             problems.append(standing(self.reduced.arrays))
-            assert self.best is not None
-            self.score(self.anneal(problems[1], self.best.groups, self.seed * 1000 + 1))
-            self.report("standing arguments")
         assert self.best is not None and self.least is not None
-        gap = self.best.objective / max(self.least.peak, 1) - 1
-        self.polish(problems, int(np.clip(_PATIENCE_PER_GAP * gap, *_OBJECTIVE_PATIENCE)))
-        self.report("objective")
+        start, fruitless, first = self.best, 0, self.limits.steps
+        for k in range(_ROUNDS):
+            before = self.best.objective
+            seed = self.seed * 1000 + 1 + 10 * k
+            now = start
+            if len(problems) > 1:
+                now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
+            gap = self.best.objective / max(self.least.peak, 1) - 1
+            patience = int(np.clip(_PATIENCE_PER_GAP * gap, *_OBJECTIVE_PATIENCE))
+            self.polish(problems, now, patience, seed)
+            self.report(f"objective, round {k + 1}")
+            fruitless = 0 if self.best.objective < before * (1 - _FRUIT) else fruitless + 1
+            spent = (self.limits.steps - first) * len(start.groups)
+            if self._settled() or gap < _ROUNDS_GAP or fruitless > 2 or spent > _ROUNDS_WORK:
+                break
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
@@ -312,13 +329,10 @@ class _Run:
             self.limits.spend(done)
         return best
 
-    def polish(self, problems: Sequence[Problem], patience: int) -> None:
+    def polish(self, problems: Sequence[Problem], now: _Scored, patience: int, seed: int) -> None:
         """Local search accepted on the objective, until `patience` evaluations bring nothing."""
-        now = self.best
-        assert now is not None
         states = [
-            new_state(problem, now.groups, self.seed * 1000 + 100 + k)
-            for k, problem in enumerate(problems)
+            new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)
         ]
         least = now.objective
         history = [now.objective] * _OBJECTIVE_HISTORY
