@@ -13,6 +13,7 @@ __all__ = ["COMMANDS"]
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
+    "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }

@@ -127,9 +127,11 @@ def descend(
         if nodes > node_limit or room < 64 * n or state.count[_DEPTH] == len(state.stack):
             return LIMIT, nodes, state.offset
         good, apart = _place(model, state, rank, chosen)
-        if _done(state):
-            if not _next(state):
+        frame = state.frames[state.count[_ACTIVE]]
+        if frame[_LO] == frame[_HI]:
+            if frame[_NEXT] < 0:
                 return FOUND, nodes, state.offset
+            _activate(state, frame[_NEXT])
             continue
         good = good and _lift_passed(model, state, rank) and _infer(model, state, capacity)
         if good and apart:
@@ -304,24 +306,8 @@ def _swap(state: _State, a: int, b: int) -> None:  # pragma: no cover
 
 
 @jit
-def _done(state: _State) -> bool:  # pragma: no cover
-    """Whether all items of the active frame are placed."""
-    frame = state.frames[state.count[_ACTIVE]]
-    return frame[_LO] == frame[_HI]
-
-
-@jit
-def _next(state: _State) -> bool:  # pragma: no cover
-    """Activates the frame that comes after the active one; False if there is none."""
-    following = state.frames[state.count[_ACTIVE], _NEXT]
-    if following < 0:
-        return False
-    _activate(state, following)
-    return True
-
-
-@jit
 def _activate(state: _State, frame: int) -> None:  # pragma: no cover
+    """Turns to a frame whose items are still unplaced."""
     state.count[_ACTIVE] = frame
     state.frames[frame, _START] = state.count[_DEPTH]
     state.count[_LEVEL] = state.frames[frame, _LOWEST]

@@ -1,0 +1,67 @@
+"""Places the blocks of a recorded trace: offsets that waste as little as can be.
+
+The trace is a CSV file, one block a row: id,lower,upper,size and, if wanted, alignment and offset
+(which pins the block). A block lives over [lower, upper). With --capacity any packing within it
+will do; without, the least is looked for. Exit code 1 if there is no packing, or none was found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from olla_xla.errors import InputError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    from olla_xla.place import METHODS
+
+    flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
+    flags.DEFINE_string("out", None, "CSV file to write, with offsets.", flag_values=values)
+    flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
+    flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
+    flags.DEFINE_integer(
+        "node_limit",
+        None,
+        "Placements tried, at most; with it, equal traces give equal offsets.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum("method", "auto", METHODS, "What places the blocks.", flag_values=values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Places, prints what came of it, and writes the offsets."""
+    from olla_xla.place import place
+    from olla_xla.place.trace import read_trace, write_trace
+
+    if values.trace is None:
+        raise InputError("give --trace=FILE.csv; see olla_xla place --help")
+    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
+        raise InputError(f"cannot write {values.out}: there is no such folder")
+    problem = read_trace(values.trace, capacity=values.capacity)
+    packing = place(
+        problem,
+        method=values.method,
+        time_limit=values.time_limit,
+        node_limit=values.node_limit,
+    )
+    if packing.offsets is None:
+        what = "no packing exists" if packing.status == "infeasible" else "no packing was found"
+        within = "" if values.capacity is None else f" within {values.capacity} bytes"
+        print(
+            f"{len(problem)} blocks: {what}{within} ({packing.stopped_by}); "
+            f"lower bound {packing.bound} bytes, {packing.seconds:.2f} s"
+        )
+        return 1
+    print(
+        f"{len(problem)} blocks in {packing.height} bytes, lower bound {packing.bound} "
+        f"(gap {100 * packing.gap:.2f} %): {packing.status} by {packing.source}, "
+        f"stopped by {packing.stopped_by}, {packing.nodes} nodes, {packing.seconds:.2f} s"
+    )
+    if values.out is not None:
+        write_trace(values.out, problem, packing.offsets)
+    return 0

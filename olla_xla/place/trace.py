@@ -1,0 +1,144 @@
+"""Traces of allocations as CSV: one block a row, `id,lower,upper,size[,alignment][,offset]`.
+
+Columns are found by their names, in any order; MiniMalloc's older names are read as well
+(`buffer_id,start,end,size`, where `end` is the last time of life, not the first after it).
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+
+import numpy as np
+
+from olla_xla.errors import InputError
+from olla_xla.place.problem import PlacementProblem
+
+__all__ = ["read_trace", "write_trace"]
+
+_COLUMNS = {
+    "id": "id", "buffer": "id", "buffer_id": "id",
+    "lower": "lower", "start": "lower", "begin": "lower",
+    "upper": "upper", "end": "upper",
+    "size": "size", "alignment": "alignment", "offset": "offset",
+}  # fmt: skip
+_NEEDED = ("id", "lower", "upper", "size")
+_LIMIT = 2**62
+
+
+def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> PlacementProblem:
+    """Reads a trace; a block with an offset is pinned to it.
+
+    Args:
+      path: CSV file with a header. capacity: bytes, or None to look for the least.
+
+    Raises:
+      InputError: the file cannot be read; a column is missing, unknown or named twice; a value is
+        not a whole number, lower >= upper, a negative size, an id that stands twice. The message
+        has the row (the header is row 1) and the column.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        detail = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot read {path}: {detail}") from error
+    if not rows:
+        raise InputError(f"{path} is empty; its first row must name the columns")
+    place = _header(path, rows[0])
+    names: dict[str, int] = {}
+    values: dict[str, list[int]] = {k: [] for k in ("lower", "upper", "size", "alignment", "fixed")}
+    for number, row in enumerate(rows[1:], 2):
+        if not row:
+            continue
+        if len(row) != len(rows[0]):
+            raise InputError(f"{path}, row {number}: {len(row)} values for {len(rows[0])} columns")
+        cells = {kind: (column, row[k].strip()) for kind, (k, column) in place.items()}
+        column, name = cells["id"]
+        if name in names:
+            raise InputError(
+                f"{path}, row {number}, column {column}: id {name!r} stands in row {names[name]}"
+            )
+        names[name] = number
+        for kind, value in _numbers(f"{path}, row {number}", cells).items():
+            values[kind].append(value)
+    return PlacementProblem.of(
+        values["lower"],
+        values["upper"],
+        values["size"],
+        names=list(names),
+        alignment=values["alignment"],
+        fixed=values["fixed"],
+        capacity=capacity,
+    )
+
+
+def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[int, str]]:
+    """Kind of column -> (its place, its name in the file)."""
+    place: dict[str, tuple[int, str]] = {}
+    for k, column in enumerate(header):
+        column = column.strip()
+        kind = _COLUMNS.get(column.lower())
+        if kind is None:
+            raise InputError(
+                f"{path}, row 1, column {k + 1}: {column!r} is not known; the columns are "
+                "id,lower,upper,size and, if wanted, alignment and offset"
+            )
+        if kind in place:
+            raise InputError(f"{path}, row 1, column {column}: {place[kind][1]} is the same column")
+        place[kind] = (k, column)
+    missing = [kind for kind in _NEEDED if kind not in place]
+    if missing:
+        raise InputError(f"{path}, row 1: column {missing[0]} is missing")
+    return place
+
+
+def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
+    """The numbers of one row, checked."""
+    found = {"alignment": 1, "fixed": -1}
+    for kind, (column, text) in cells.items():
+        if kind == "id" or (kind == "offset" and not text):
+            continue
+        try:
+            value = int(text)
+        except ValueError as error:
+            raise InputError(f"{where}, column {column}: {text!r} is no whole number") from error
+        if abs(value) > _LIMIT:
+            raise InputError(f"{where}, column {column}: {text} is beyond 2**62")
+        if value < (1 if kind == "alignment" else 0) and kind not in ("lower", "upper"):
+            raise InputError(f"{where}, column {column}: {kind} {value} must not be so small")
+        if kind == "upper" and column.lower() == "end":
+            value += 1
+        found["fixed" if kind == "offset" else kind] = value
+    if found["lower"] >= found["upper"]:
+        raise InputError(
+            f"{where}, column {cells['upper'][0]}: the block must end after its start at "
+            f"{found['lower']}, lower >= upper"
+        )
+    return found
+
+
+def write_trace(
+    path: str | os.PathLike[str], problem: PlacementProblem, offsets: np.ndarray | None = None
+) -> None:
+    """Writes a trace with its offsets; alignments only where one is not 1.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    aligned = bool((problem.alignment != 1).any())
+    columns = ["id", "lower", "upper", "size", *(["alignment"] if aligned else [])]
+    arrays = [problem.lower, problem.upper, problem.size]
+    arrays += [problem.alignment] if aligned else []
+    if offsets is not None:
+        columns.append("offset")
+        arrays.append(offsets)
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(
+                zip(problem.names, *(a.tolist() for a in arrays), strict=True),
+            )
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
