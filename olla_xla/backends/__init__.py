@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from olla_xla.errors import InputError, SolverError
+from olla_xla.interval_model import IntervalModel
 from olla_xla.linear import Limits, Model, Result, Status, round_point, violation
 
-__all__ = ["BACKENDS", "solve"]
+__all__ = ["BACKENDS", "solve", "solve_intervals"]
 
 _REGISTRY = {
     "highs": "olla_xla.backends.highs",
     "cpsat": "olla_xla.backends.cpsat",
     "gurobi": "olla_xla.backends.gurobi",
 }
+
+_INTERVALS = {"cpsat": "olla_xla.backends.cpsat_intervals"}
 
 BACKENDS = tuple(_REGISTRY)
 """Names of all backends, in the order in which they are tried by default."""
@@ -81,6 +84,33 @@ def solve_with(
             failures=tuple(failures),
         )
     return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
+
+
+def solve_intervals(
+    model: IntervalModel, limits: Limits | None = None, backend: str = "cpsat"
+) -> Result:
+    """Minimises the peak of an interval model; the caller checks the order.
+
+    Args:
+      model: what to order. limits: of the solver. backend: only CP-SAT knows intervals.
+
+    Returns:
+      A result whose point is the step of each job; ERROR, with the reason in `failures`, if the
+      solver is missing or fails.
+
+    Raises:
+      InputError: another backend.
+    """
+    if backend not in _INTERVALS:
+        raise InputError(f"backend={backend!r}: choose one of {', '.join(_INTERVALS)}")
+    started = time.monotonic()
+    try:
+        solver = importlib.import_module(_INTERVALS[backend])
+        result = solver.solve(model, limits or Limits())
+    except Exception as error:  # as in solve_with
+        reason = f"{backend}: {type(error).__name__}: {error}"
+        return Result(Status.ERROR, message="the backend failed", failures=(reason,))
+    return dataclasses.replace(result, backend=backend, seconds=time.monotonic() - started)
 
 
 def _loader(module: str) -> Callable[[], Solver]:

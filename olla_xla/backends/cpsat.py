@@ -21,13 +21,7 @@ def solve(model: Model, limits: Limits) -> Result:
         CP-SAT finds invalid.
     """
     program, columns = _program(model)
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.max_time_in_seconds = limits.time_limit
-    parameters.num_workers = limits.threads
-    parameters.random_seed = limits.seed
-    if limits.work_limit is not None:
-        parameters.max_deterministic_time = limits.work_limit
+    solver = configured(limits)
     status = solver.solve(program)
     message = f"CP-SAT: {solver.status_name(status)}"
     if status == cp_model.MODEL_INVALID:
@@ -46,6 +40,18 @@ def solve(model: Model, limits: Limits) -> Result:
         x=x,
         message=message,
     )
+
+
+def configured(limits: Limits) -> cp_model.CpSolver:
+    """A solver with these limits."""
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.max_time_in_seconds = limits.time_limit
+    parameters.num_workers = limits.threads
+    parameters.random_seed = limits.seed
+    if limits.work_limit is not None:
+        parameters.max_deterministic_time = limits.work_limit
+    return solver
 
 
 def _program(model: Model) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -11,24 +12,25 @@ from typing import Protocol
 
 import numpy as np
 
-from olla_xla.backends import solve
-from olla_xla.bounds import topological_order
+from olla_xla.backends import BACKENDS, solve, solve_intervals
 from olla_xla.check import check_schedule
-from olla_xla.errors import InputError, SolverError
+from olla_xla.errors import CheckError, InputError, SolverError
+from olla_xla.formulations.interval_form import interval_model, order_of_steps
 from olla_xla.formulations.lifetimes_ilp import LifetimeIlp
-from olla_xla.formulations.plain import plain_graph, renumbered
+from olla_xla.formulations.prepared import Prepared, prepare
 from olla_xla.formulations.running_ilp import RunningIlp
 from olla_xla.formulations.scale import Scale
-from olla_xla.lifetimes import GraphArrays
+from olla_xla.lifetimes import peak_bytes
 from olla_xla.linear import Limits, Model, Result, Status
 from olla_xla.problem import TensorGraph
-from olla_xla.schedule.reduce import reduce_graph
 
-__all__ = ["FORMS", "ExactOrder", "least_peak"]
+__all__ = ["FORMS", "ExactOrder", "Formulation", "least_peak", "linear_model"]
+
+_logger = logging.getLogger("olla_xla")
 
 
 class Formulation(Protocol):
-    """A model of all orders of a graph, and the way from one to the other and back."""
+    """A linear model of all orders of a graph, and the way from one to the other and back."""
 
     model: Model
     scale: Scale
@@ -42,13 +44,16 @@ class Formulation(Protocol):
         ...
 
 
-FORMS: dict[str, Callable[..., Formulation]] = {
+_LINEAR: dict[str, Callable[..., Formulation]] = {
     "running": RunningIlp,
     "lifetimes": LifetimeIlp,
     "plain": functools.partial(LifetimeIlp, plain=True),
 }
-"""By name: `running` and `lifetimes` are serial and count all that the evaluator counts; `plain` is
-the paper's ILP to the letter, of `plain_graph(graph)`."""
+
+FORMS = {**{name: BACKENDS for name in _LINEAR}, "intervals": ("cpsat",)}
+"""Name of a form -> the backends that take it. `running`, `lifetimes` (integer linear models) and
+`intervals` (CP-SAT's own terms) are serial and count all that the evaluator counts; `plain` is the
+paper's ILP to the letter, of `plain_graph(graph)`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,7 @@ class ExactOrder:
         backend failed, and the order is the start.
       seconds: building, solving and checking.
       backend: which solver. message: what it said. failures: of the backends tried before.
-      variables, rows, nonzeros: size of the model.
+      variables, rows, nonzeros: size of the linear model; 0 for `intervals`.
     """
 
     order: np.ndarray
@@ -85,75 +90,165 @@ def least_peak(
     form: str = "running",
     equations: Collection[str] | None = None,
     limits: Limits | None = None,
-    backends: Sequence[str] = ("highs", "cpsat"),
+    backends: Sequence[str] | None = None,
     start: Sequence[int] | np.ndarray | None = None,
     bound_bytes: int = 0,
     reduce: bool = True,
+    early_updates: bool = False,
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
 
+    A backend that fails, is not licensed or returns a point that is no order of the peak it claims
+    is logged and reported in `failures`, and the next one is used.
+
     Args:
       graph: the graph. form: from `FORMS`.
-      equations: of the form, those to use; all by default.
-      limits: of each solver. backends: names from `olla_xla.backends`, in the order to try them.
+      equations: of a linear form, those to use; all by default.
+      limits: of each solver.
+      backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
       reduce: condense the graph first; the optimum stays the same.
+      early_updates: add the control edges of section 4.3. They take orders away, so that only
+        `bound_bytes` then bounds the peak.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
-      InputError: no such form, equation or backend.
+      InputError: no such form, equation or backend, or a backend that cannot take the form.
       CheckError: the start is not a legal order.
-      SolverError: a solver's proof contradicts the referee.
     """
-    if form not in FORMS:
-        raise InputError(f"form={form!r}: choose one of {', '.join(FORMS)}")
+    names = _backends(form, equations, backends)
     started = time.monotonic()
-    graph.validate()
-    if form == "plain":
-        graph = plain_graph(graph)
-    # The reduction wants ids in a topological order.
-    ids = topological_order(graph)
-    named = renumbered(graph, ids.tolist())
-    arrays = GraphArrays.of(named)
-    first = np.arange(arrays.n)
-    if start is not None:
-        check_schedule(graph, list(start))
-        first = np.argsort(ids)[np.asarray(start, np.int64)]
-    if reduce and form != "plain" and _reducible(arrays):
-        reduced = reduce_graph(arrays)
-        arrays, first, expand = reduced.arrays, reduced.contract(first), reduced.expand
-    else:
-        expand = np.asarray
-    chosen = {} if equations is None else {"equations": equations}
-    built = FORMS[form](arrays, bound_bytes=bound_bytes, **chosen)
-    built.model.start = built.start(first)
-    result = solve(built.model, limits, backends)
-    order = ids[expand(first if result.x is None else built.decode(result.x))]
-    bound = max(bound_bytes, built.scale.to_bytes(max(result.bound, 0)))
+    prepared = prepare(
+        graph, plain=form == "plain", early_updates=early_updates, reduce=reduce, start=start
+    )
+    task = (
+        _Intervals(prepared, bound_bytes)
+        if form == "intervals"
+        else _Linear(prepared, form, equations, bound_bytes)
+    )
+    result, order, peak = _first_sound(task, prepared, limits or Limits(), names)
+    bound, status = bound_bytes, result.status
+    if not early_updates:
+        bound = max(bound, task.scale.to_bytes(max(result.bound, 0)))
+    elif status is Status.OPTIMAL and peak > bound:
+        status = Status.FEASIBLE
     return ExactOrder(
         order=order,
-        peak_bytes=_refereed(graph, order, result, built.scale),
+        peak_bytes=peak,
         bound_bytes=bound,
-        status=result.status,
+        status=status,
         seconds=time.monotonic() - started,
         backend=result.backend,
         message=result.message,
         failures=result.failures,
-        variables=built.model.variables,
-        rows=built.model.rows,
-        nonzeros=built.model.nonzeros,
+        **task.size,
     )
 
 
-def _reducible(g: GraphArrays) -> bool:
-    """Whether condensing keeps the optimum.
+def linear_model(
+    prepared: Prepared,
+    form: str,
+    *,
+    equations: Collection[str] | None = None,
+    bound_bytes: int = 0,
+) -> Formulation:
+    """The linear form of that name, of a prepared graph."""
+    chosen = {} if equations is None else {"equations": equations}
+    return _LINEAR[form](prepared.arrays, bound_bytes=bound_bytes, **chosen)
 
-    It drops empty tensors, also one that passes an empty buffer on to a tensor with bytes, which
-    then takes over no other input.
-    """
-    empty = g.pair_must & (g.bytes[g.pair_a] == 0) & (g.bytes[g.pair_b] > 0)
-    return not empty.any()
+
+def _backends(
+    form: str, equations: Collection[str] | None, backends: Sequence[str] | None
+) -> Sequence[str]:
+    if form not in FORMS:
+        raise InputError(f"form={form!r}: choose one of {', '.join(FORMS)}")
+    if form == "intervals" and equations is not None:
+        raise InputError("form='intervals' has no equations to choose from")
+    if backends is None:
+        return [name for name in ("highs", "cpsat") if name in FORMS[form]]
+    unknown = [name for name in backends if name not in FORMS[form]]
+    if unknown or not backends:
+        raise InputError(f"backends={list(backends)}: choose some of {', '.join(FORMS[form])}")
+    return backends
+
+
+class _Linear:
+    """A linear form of a graph, for backends of the linear model."""
+
+    def __init__(
+        self, prepared: Prepared, form: str, equations: Collection[str] | None, bound: int
+    ) -> None:
+        self._built = linear_model(prepared, form, equations=equations, bound_bytes=bound)
+        model = self._built.model
+        model.start = self._built.start(prepared.start)
+        self.scale = self._built.scale
+        self.size = {
+            "variables": model.variables,
+            "rows": model.rows,
+            "nonzeros": model.nonzeros,
+        }
+
+    def solve(self, limits: Limits, backend: str) -> Result:
+        return solve(self._built.model, limits, [backend])
+
+    def order(self, x: np.ndarray) -> np.ndarray:
+        return self._built.decode(x)
+
+
+class _Intervals:
+    """The intervals of a graph, for CP-SAT."""
+
+    def __init__(self, prepared: Prepared, bound: int) -> None:
+        g = prepared.arrays
+        self._model = interval_model(g, bound_bytes=bound, start=prepared.start)
+        self.scale = Scale.of(g)
+        self.size = {"variables": 0, "rows": 0, "nonzeros": 0}
+        self._start = g.positions(prepared.start).astype(np.float64)
+        self._start_value = self.scale.to_units(peak_bytes(g, prepared.start))
+
+    def solve(self, limits: Limits, backend: str) -> Result:
+        result = solve_intervals(self._model, limits, backend)
+        if result.status is Status.ERROR:
+            return result
+        if result.value is not None and result.value <= self._start_value:
+            return result
+        if result.status is Status.OPTIMAL:
+            raise SolverError(f"says {result.value} is optimal, the start has {self._start_value}")
+        return dataclasses.replace(
+            result,
+            status=Status.OPTIMAL if self._start_value <= result.bound else Status.FEASIBLE,
+            value=self._start_value,
+            x=self._start,
+            message=f"{result.message}; nothing better than the start",
+        )
+
+    def order(self, x: np.ndarray) -> np.ndarray:
+        return order_of_steps(x)
+
+
+def _first_sound(
+    task: _Linear | _Intervals, prepared: Prepared, limits: Limits, backends: Sequence[str]
+) -> tuple[Result, np.ndarray, int]:
+    """The result of the first backend that the referee agrees with, its order and its peak."""
+    failures: list[str] = []
+    for name in backends:
+        try:
+            result = task.solve(limits, name)
+            reasons = result.failures
+            if result.status is not Status.ERROR:
+                order = prepared.back(task.order(result.point()))
+                peak = _refereed(prepared.graph, order, result, task.scale)
+                return dataclasses.replace(result, failures=tuple(failures)), order, peak
+        except (CheckError, SolverError) as error:
+            reasons = (f"{name}: {type(error).__name__}: {error}",)
+        for reason in reasons:
+            _logger.warning("solver failed, the next one is used: %s", reason)
+        failures += reasons
+    order = prepared.back(prepared.start)
+    peak = check_schedule(prepared.graph, order.tolist())
+    failed = Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
+    return failed, order, peak
 
 
 def _refereed(graph: TensorGraph, order: np.ndarray, result: Result, scale: Scale) -> int:
@@ -163,7 +258,7 @@ def _refereed(graph: TensorGraph, order: np.ndarray, result: Result, scale: Scal
     proven = result.status is Status.OPTIMAL and peak != value
     if peak > value or proven or peak < scale.to_bytes(max(result.bound, 0)):
         raise SolverError(
-            f"{result.backend} claims a peak of {result.value} ({result.status.value}) and a bound "
-            f"of {result.bound} units of {scale.unit} bytes, but the order has {peak} bytes"
+            f"claims a peak of {result.value} ({result.status.value}) and a bound of "
+            f"{result.bound} units of {scale.unit} bytes, but the order has {peak} bytes"
         )
     return peak
