@@ -281,6 +281,11 @@ class Model:
         self._cost[column] = cost
         self._arrays = None
 
+    def relax(self) -> None:
+        """Lets all variables take fractional values; the optimum becomes a lower bound."""
+        self._integer = [False] * self.variables
+        self._arrays = None
+
     def variable_name(self, column: int) -> str:
         """The name of a variable."""
         k = max(i for i, (first, _) in enumerate(self._blocks) if first <= column)

@@ -42,6 +42,10 @@ class Scale:
         """The peak in bytes; never below 0, as in `lifetimes.peak_bytes`."""
         return max(self.base + self.unit * round(units), 0)
 
+    def to_bytes_up(self, units: float) -> int:
+        """The bytes of the least whole number of units that is no less; 0 for -inf."""
+        return self.to_bytes(max(math.ceil(units), 0)) if math.isfinite(units) else 0
+
     def to_units(self, peak_bytes: int) -> int:
         """The least number of units that is no less than a peak in bytes, and not below 0."""
         return max(-((self.base - peak_bytes) // self.unit), 0)
