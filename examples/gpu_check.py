@@ -16,20 +16,26 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 from rich.console import Console
 
-from olla_xla.errors import OllaError
+from olla_xla.errors import InputError, OllaError
 from olla_xla.measure import Comparison, Request, measure
 from olla_xla.report.measured import measured_verdict
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent
 
-_CASES = flags.DEFINE_list(
-    "cases", "mlp/256/adam,resnet50/32/momentum,gpt/4/adam", "model/batch_size/optimizer, several."
+FLAGS = flags.FlagValues()
+flags.DEFINE_list(
+    "cases",
+    "mlp/256/adam,resnet50/32/momentum,gpt/4/adam",
+    "model/batch_size/optimizer, several.",
+    flag_values=FLAGS,
 )
-_STEPS = flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2)
-_TIME_LIMIT = flags.DEFINE_float("time_limit", 60.0, "Seconds of search, at most.", lower_bound=0.1)
+flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=FLAGS)
+flags.DEFINE_float(
+    "time_limit", 60.0, "Seconds of search, at most.", lower_bound=0.1, flag_values=FLAGS
+)
 
 _PROBE = (
     "import jax; print(next((d.device_kind for d in jax.devices() if d.platform == 'gpu'), ''))"
@@ -47,19 +53,19 @@ def gpu() -> str:
 
 
 def request(case: str) -> Request:
-    """What to run for one of `--cases`. Raises app.UsageError if it is none."""
+    """What to run for one of `--cases`. Raises InputError if it is none."""
     model, _, rest = case.partition("/")
     size, _, optimizer = rest.partition("/")
     if not (model and optimizer and size.isdecimal() and int(size)):
-        raise app.UsageError(f"--cases: {case!r} is not model/batch_size/optimizer")
+        raise InputError(f"--cases: {case!r} is not model/batch_size/optimizer")
     return Request(
         model=model,
         batch_size=int(size),
         optimizer=optimizer,
-        steps=_STEPS.value,
+        steps=FLAGS.steps,
         planned=True,
         platform="gpu",
-        time_limit=_TIME_LIMIT.value,
+        time_limit=FLAGS.time_limit,
     )
 
 
@@ -101,9 +107,13 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def main(argv: Sequence[str]) -> int:
     """Runs every case; returns the exit code."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    requests = {case: request(case) for case in _CASES.value}
+    try:
+        if len(left := FLAGS(list(argv))) > 1:
+            raise InputError(f"unexpected argument {left[1]!r}; flags are --name=value")
+        requests = {case: request(case) for case in FLAGS.cases}
+    except (flags.Error, InputError) as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 2
     device = gpu()
     if not device:
         print("no GPU")
@@ -120,9 +130,9 @@ def main(argv: Sequence[str]) -> int:
         failed += bool(comparison.difference)
         rows.append(row(case, comparison))
     table(rows).print(Console(highlight=False, width=160))
-    print(json.dumps({"device": device, "steps": _STEPS.value, "rows": rows}))
+    print(json.dumps({"device": device, "steps": FLAGS.steps, "rows": rows}))
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    sys.exit(main(sys.argv))
