@@ -8,7 +8,6 @@ from examples import gpu_check
 from olla_xla.errors import OllaError
 from tests.measurements import measured
 
-
 ARGUMENTS = ["gpu_check", "--cases=mlp/8/adam,gpt/1/adam", "--steps=3"]
 
 
