@@ -17,7 +17,7 @@ from typing import Any
 
 from olla_xla.errors import InputError, OllaError
 
-__all__ = ["BuiltModel", "build", "known_models", "tracing"]
+__all__ = ["BuiltModel", "build", "known_models", "load", "tracing"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
     Raises:
       InputError: there is no such model, it cannot be imported, or it returns something else.
     """
-    make = _load(name)
+    make = load(name)
     with _failures(f"model {name} with batch_size={batch_size}, optimizer={optimizer}"):
         built = make(batch_size=batch_size, optimizer=optimizer)
     try:
@@ -116,7 +116,8 @@ def _failures(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {type(error).__name__}: {reason}".rstrip(": ")) from error
 
 
-def _load(name: str) -> Callable[..., Any]:
+def load(name: str) -> Callable[..., Any]:
+    """The function of a registry name or of "package.module:function". Raises InputError."""
     path = name
     if ":" not in name:
         from examples.models import MODELS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from olla_xla.baselines.graph import Program
 from olla_xla.errors import InputError
@@ -25,7 +25,7 @@ PARALLEL = ("colour", "ancestors")
 MATCH_RANGE = 16
 """A free storage serves a request if their sizes differ by at most this factor (NNVM's default)."""
 MAX_COLOURS = 64
-MAX_ANCESTORS = 50_000
+MAX_ANCESTORS = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,40 +91,67 @@ def assign(
 
     Raises InputError if the program is too large for "ancestors".
     """
-    safe = _after_rule(program.graph, parallel)
-    planner = _Planner(program, sharing, safe)
+    planner = _Planner(program, sharing, _rule(program.graph, parallel))
     return planner.run(in_place)
 
 
-Rule = Callable[[Sequence[int], int], bool]
+class _AnyOrder:
+    """No rule: program order keeps readers and writers apart."""
+
+    def group(self, v: int) -> int | None:
+        """Operators of different groups, or of none, never hand a storage to each other."""
+        return 0
+
+    def after(self, before: Sequence[int], v: int) -> bool:
+        """Whether `v`, of the same group, certainly runs after all the others."""
+        return True
 
 
-def _after_rule(graph: TensorGraph, parallel: str | None) -> Rule | None:
-    """(operators, v) -> whether v certainly runs after them all."""
+class _SameColour(_AnyOrder):
+    """Operators of one colour lie on a path."""
+
+    def __init__(self, graph: TensorGraph) -> None:
+        self._colour = colours(graph)
+
+    def group(self, v: int) -> int | None:
+        return self._colour[v] if self._colour[v] >= 0 else None
+
+
+class _Ancestors(_AnyOrder):
+    """All that the data flow puts first."""
+
+    def __init__(self, graph: TensorGraph) -> None:
+        size = len(graph.operators) // 8 + 1
+        self._above = [bits.to_bytes(size, "little") for bits in ancestors(graph)]
+
+    def after(self, before: Sequence[int], v: int) -> bool:
+        above = self._above[v]
+        return all(u == v or above[u >> 3] >> (u & 7) & 1 for u in reversed(before))
+
+
+def _rule(graph: TensorGraph, parallel: str | None) -> _AnyOrder:
     if parallel is None:
-        return None
+        return _AnyOrder()
     if parallel == "colour":
-        colour = colours(graph)
-        return lambda before, v: all(u == v or 0 <= colour[u] == colour[v] for u in before)
+        return _SameColour(graph)
     if parallel == "ancestors":
-        above = ancestors(graph)
-        return lambda before, v: all(u == v or above[v] >> u & 1 for u in before)
+        return _Ancestors(graph)
     raise InputError(f"parallel={parallel!r} is not one of {', '.join(PARALLEL)}")
 
 
 class _Planner:
     """NNVM's one pass: `left` counts the reads still to come of each storage's content."""
 
-    def __init__(self, program: Program, sharing: bool, safe: Rule | None) -> None:
+    def __init__(self, program: Program, sharing: bool, rule: _AnyOrder) -> None:
         self.graph = program.graph
         self.fixed = external(program)
         self.sharing = sharing
-        self.safe = safe
+        self.rule = rule
         self.storage = [EXTERNAL] * len(self.graph.tensors)
         self.sizes: list[int] = []
         self.left: list[int] = []
         self.touched: list[list[int]] = []
-        self.free: list[tuple[int, int]] = []  # (bytes, storage), ascending
+        self.free: dict[int, list[tuple[int, int]]] = {}  # by group: (bytes, storage), ascending
 
     def run(self, in_place: bool) -> Assignment:
         tensors = self.graph.tensors
@@ -157,7 +184,7 @@ class _Planner:
         for a in operands:
             s = self.storage[a]
             alone = s != EXTERNAL and self.left[s] == 1
-            if alone and (self.safe is None or self.safe(self.touched[s], v)):
+            if alone and self._may_take(s, v):
                 self.storage[b] = s
                 # The read by v is taken off again in `_done`; later reads are those of b.
                 self.left[s] += len(self.graph.tensors[b].sinks)
@@ -179,15 +206,21 @@ class _Planner:
 
     def _recycled(self, size: int, v: int) -> int | None:
         """The least free storage that is large enough, else the largest that can grow."""
-        middle = bisect.bisect_left(self.free, (size, -1))
-        stop = bisect.bisect_right(self.free, (size * MATCH_RANGE, len(self.sizes)))
-        start = bisect.bisect_left(self.free, (-(-size // MATCH_RANGE), -1))
+        group = self.rule.group(v)
+        free = [] if group is None else self.free.get(group, [])
+        middle = bisect.bisect_left(free, (size, -1))
+        stop = bisect.bisect_right(free, (size * MATCH_RANGE, len(self.sizes)))
+        start = bisect.bisect_left(free, (-(-size // MATCH_RANGE), -1))
         for at in (*range(middle, stop), *range(middle - 1, start - 1, -1)):
-            s = self.free[at][1]
-            if self.safe is None or self.safe(self.touched[s], v):
-                del self.free[at]
+            s = free[at][1]
+            if self.rule.after(self.touched[s], v):
+                del free[at]
                 return s
         return None
+
+    def _may_take(self, s: int, v: int) -> bool:
+        groups = {self.rule.group(u) for u in (*self.touched[s], v)}
+        return len(groups) == 1 and None not in groups and self.rule.after(self.touched[s], v)
 
     def _done(self, a: int, v: int) -> None:
         s = self.storage[a]
@@ -198,8 +231,10 @@ class _Planner:
             self._release(s)
 
     def _release(self, s: int) -> None:
-        if self.sharing:
-            bisect.insort(self.free, (self.sizes[s], s))
+        groups = {self.rule.group(u) for u in self.touched[s]}
+        group = groups.pop()
+        if self.sharing and not groups and group is not None:
+            bisect.insort(self.free.setdefault(group, []), (self.sizes[s], s))
 
 
 def colours(graph: TensorGraph, limit: int = MAX_COLOURS) -> list[int]:
@@ -230,7 +265,7 @@ def colours(graph: TensorGraph, limit: int = MAX_COLOURS) -> list[int]:
 
 
 def ancestors(graph: TensorGraph) -> list[int]:
-    """For every operator a bit set of its ancestors. Raises InputError above 50,000 operators."""
+    """For every operator a bit set of its ancestors. Raises InputError above 20,000 operators."""
     before = graph.predecessors()
     if len(before) > MAX_ANCESTORS:
         raise InputError(

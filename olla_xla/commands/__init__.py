@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
+    "bench sublinear": "feature-map memory and step time of recomputation in segments",
+    "estimate": "memory of a step or function under frameworks' allocators and planners",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, its module's name with "_" for " " -> what it does, in one line."""

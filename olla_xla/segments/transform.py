@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -191,16 +192,22 @@ def _block(
     if not segments:
         inputs = _free(equations, outputs)
         return _Block(inputs, function_of(equations, inputs, outputs))
+    inputs = _free(equations, outputs)
     needed = _needed(equations, segments, outputs)
+    # What several segments read of the block's inputs goes from one to the next, as a result: so
+    # its gradient is summed up segment by segment rather than from all parts at the end.
+    readers = [_free(equations[s.start : s.stop], ()) for s in segments]
+    times = collections.Counter(v for variables in readers for v in variables)
+    threaded = {v for v in inputs if times[v] > 1 and _is_differentiable(v)}
     parts = []
-    for s, results in zip(segments, needed, strict=True):
+    for s, results, variables in zip(segments, needed, readers, strict=True):
+        if s.recomputed:
+            results = (*results, *(v for v in variables if v in threaded))
         part = _block(equations[s.start : s.stop], s.inner, results, policy)
         function = part.function
         if s.recomputed:
             function = jax.checkpoint(function, policy=policy)
         parts.append((part.inputs, function, results))
-
-    inputs = _free(equations, outputs)
 
     def run(*values: Any) -> list[Any]:
         names = dict(zip(inputs, values, strict=True))
@@ -210,6 +217,11 @@ def _block(
         return [names[v] for v in outputs]
 
     return _Block(inputs, run)
+
+
+def _is_differentiable(v: Any) -> bool:
+    dtype: Any = getattr(v.aval, "dtype", None)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 
 
 def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
