@@ -33,7 +33,7 @@ class Instruction:
       side_effect: a custom call that must not be dropped or reordered.
       backend_config: raw bytes.
       contracting: of a dot, the dimensions of its left operand that are summed over.
-      output_features: of a convolution, the kernel's dimension that counts output features.
+      kernel_features: of a convolution, the kernel's dimensions of input and output features.
       op_name, location: JAX's op name and "file:line" of the user's source, or "".
     """
 
@@ -56,7 +56,7 @@ class Instruction:
     side_effect: bool = False
     backend_config: bytes = b""
     contracting: tuple[int, ...] = ()
-    output_features: int = 0
+    kernel_features: tuple[int, int] = (0, 0)
     op_name: str = ""
     location: str = ""
 
@@ -235,6 +235,7 @@ def _read_computation(
     computation = computations[proto.id]
     by_id: dict[int, Instruction] = {}
     for p in proto.instructions:
+        convolution = p.convolution_dimension_numbers
         instruction = Instruction(
             id=p.id,
             name=p.name,
@@ -256,7 +257,10 @@ def _read_computation(
             side_effect=p.custom_call_has_side_effect,
             backend_config=p.backend_config,
             contracting=tuple(p.dot_dimension_numbers.lhs_contracting_dimensions),
-            output_features=p.convolution_dimension_numbers.kernel_output_feature_dimension,
+            kernel_features=(
+                convolution.kernel_input_feature_dimension,
+                convolution.kernel_output_feature_dimension,
+            ),
             op_name=p.metadata.op_name,
             location=locations.of(p.metadata),
         )

@@ -71,10 +71,12 @@ class DotDimensionNumbers(_message.Message):
     def __init__(self, lhs_contracting_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConvolutionDimensionNumbers(_message.Message):
-    __slots__ = ("kernel_output_feature_dimension",)
+    __slots__ = ("kernel_input_feature_dimension", "kernel_output_feature_dimension")
+    KERNEL_INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     KERNEL_OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    kernel_input_feature_dimension: int
     kernel_output_feature_dimension: int
-    def __init__(self, kernel_output_feature_dimension: _Optional[int] = ...) -> None: ...
+    def __init__(self, kernel_input_feature_dimension: _Optional[int] = ..., kernel_output_feature_dimension: _Optional[int] = ...) -> None: ...
 
 class HloInstructionProto(_message.Message):
     __slots__ = ("name", "opcode", "shape", "metadata", "parameter_number", "fusion_kind", "tuple_index", "dimensions", "convolution_dimension_numbers", "channel_id", "custom_call_target", "dot_dimension_numbers", "id", "operand_ids", "control_predecessor_ids", "called_computation_ids", "backend_config", "is_host_transfer", "custom_call_has_side_effect", "frontend_attributes", "output_operand_aliasing", "async_execution_thread")

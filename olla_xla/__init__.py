@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from olla_xla.errors import (
+    BudgetError,
     CheckError,
     GraphError,
     InputError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from olla_xla.segments.transform import sublinear
 
 __all__ = [
+    "BudgetError",
     "CheckError",
     "GraphError",
     "InputError",

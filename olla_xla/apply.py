@@ -33,10 +33,10 @@ from typing import Any
 
 import jax
 
-from hlo.module import module_from_bytes
 from olla_xla import cache
+from olla_xla.accounting import Donation, assigned_bytes, donation, final_module
 from olla_xla.check import lifetime_peak
-from olla_xla.errors import OllaError, PlanMismatchError
+from olla_xla.errors import BudgetError, OllaError, PlanMismatchError
 from olla_xla.jax_private import forget_compiles, no_cache_writes
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
@@ -50,6 +50,7 @@ __all__ = [
     "compile_planned",
     "donation",
     "logger",
+    "require_budget",
 ]
 
 logger = logging.getLogger("olla_xla")
@@ -59,25 +60,7 @@ _KEY = "olla_xla.request"
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 _PLATFORMS = ("cpu", "cuda")
 _NO_GAIN = "no better order was found"
-
-
-@dataclasses.dataclass(frozen=True)
-class Donation:
-    """What became of the donated arguments.
-
-    Attributes:
-      requested: array leaves donated by the caller.
-      aliased: those whose memory an output takes over.
-      unaliased: those no output could take over; XLA may only reuse them for temporaries.
-      dropped: those XLA ignored, unused arguments among them: their memory is not reused.
-      aliased_bytes: bytes of outputs that cost nothing.
-    """
-
-    requested: int
-    aliased: int
-    unaliased: int
-    dropped: int
-    aliased_bytes: int
+_BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,12 +184,34 @@ def compile_planned(
       compiler_options: as for `Lowered.compile`; other arguments of it in `compile_kwargs`.
 
     Raises:
+      BudgetError: XLA assigns more than the options' memory budget to the best plan.
       Whatever XLA raises compiling its own schedule. Trouble with the plan is in the outcome.
     """
     compiles = _Compiles(lowered, compiler_options, compile_kwargs)
+    outcome = _compile(compiles, options, environment, store, compiler_options)
+    require_budget(outcome.compiled, options, outcome.reason)
+    return outcome
+
+
+def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
+    """Raises BudgetError, with `reason`, if an executable takes more than the options allow."""
+    if options.budget_bytes is not None and assigned_bytes(compiled) > options.budget_bytes:
+        raise BudgetError(options.budget_bytes, assigned_bytes(compiled), reason)
+
+
+def _compile(
+    compiles: _Compiles,
+    options: PlanOptions,
+    environment: str,
+    store: cache.PlanStore | None,
+    compiler_options: dict[str, Any] | None,
+) -> Outcome:
+    """The best executable, planned or XLA's own; trouble with the plan is in the outcome."""
     try:
-        key = cache.plan_key(lowered.as_text(), environment, compiler_options, options)
+        key = cache.plan_key(compiles.text, environment, compiler_options, options)
         return _plan_and_choose(compiles, options, key, store or cache.process_store())
+    except BudgetError:
+        raise
     except Exception as error:
         logger.debug("planning failed", exc_info=error)
         reason = str(error) or type(error).__name__
@@ -226,18 +231,41 @@ def _plan_and_choose(
             return _choose(compiles, plan, None)
         logger.info("%s: the stored plan no longer fits; planning again", plan.module)
     captured = compiles.capture()
-    from olla_xla import planner  # Loads numba and the solvers; not needed until here.
-
-    plan = planner.plan_module(
-        captured.module,
-        options,
-        target=captured.platform,
-        xla_bytes=captured.assigned_bytes,
-        progress=functools.partial(logger.debug, "%s"),
-    )
-    outcome = _choose(compiles, plan, captured)
+    outcome = _fitted(compiles, options, captured)
     if outcome.plan is not None:
         store.save(key, outcome.plan)
+    return outcome
+
+
+def _fitted(compiles: _Compiles, options: PlanOptions, captured: Captured) -> Outcome:
+    """Plans and compiles; again, for less, where XLA assigns more than the budget after all."""
+    from olla_xla import planner  # Loads numba and the solvers; not needed until here.
+
+    budget = options.budget_bytes
+    attempt = options
+    outcome: Outcome | None = None
+    for _ in range(_BUDGET_TRIES):
+        try:
+            plan = planner.plan_module(
+                captured.module,
+                attempt,
+                target=captured.platform,
+                xla_bytes=captured.assigned_bytes,
+                progress=functools.partial(logger.debug, "%s"),
+            )
+        except BudgetError as error:
+            if budget is None or attempt is options:
+                raise
+            raise BudgetError(budget, error.least_bytes, error.reason) from error
+        outcome = _choose(compiles, plan, captured)
+        if budget is None:
+            break
+        excess = assigned_bytes(outcome.compiled) - budget
+        if excess <= 0 or not outcome.planned or not options.recomputes:
+            break
+        less = min(plan.predicted_bytes - 1, budget) - excess
+        attempt = dataclasses.replace(options, memory_budget=max(less, 1))
+    assert outcome is not None
     return outcome
 
 
@@ -267,7 +295,7 @@ def _xla_plan(plan: Plan, captured: Captured) -> Plan:
     from olla_xla import planner
 
     order = planner.module_order(captured.module)
-    if plan.order == order and not plan.aliases:
+    if plan.order == order and not plan.aliases and not plan.clones:
         return dataclasses.replace(plan, assigned_bytes=captured.assigned_bytes)
     entry = planner.graphs(captured.module, captured.platform)[-1]
     peak = lifetime_peak(entry, range(len(entry.operators)))
@@ -275,6 +303,9 @@ def _xla_plan(plan: Plan, captured: Captured) -> Plan:
         plan,
         order=order,
         aliases={},
+        clones=(),
+        added_seconds=0.0,
+        added_moved_bytes=0,
         offsets={},
         predicted_bytes=plan.xla_predicted_bytes,
         peak_bytes=peak,
@@ -301,10 +332,13 @@ def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
     """
     from olla_xla import planner
 
-    actual = planner.module_order(_final_module(compiled))
+    actual = planner.module_order(final_module(compiled))
     common = plan.order.keys() & actual.keys()
     if not common:
         return "the executable has none of the plan's computations"
+    names = {name for order in actual.values() for name in order}
+    if lost := [clone for clone, *_ in plan.clones if clone not in names]:
+        return f"{len(lost)} of {len(plan.clones)} clones are not in the executable ({lost[0]})"
     for name in sorted(common):
         planned_names, actual_names = set(plan.order[name]), set(actual[name])
         ours = [i for i in plan.order[name] if i in actual_names]
@@ -315,42 +349,6 @@ def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
         if 2 * len(ours) < len(planned_names):
             return f"most instructions of the plan of {name} are not in the executable"
     return ""
-
-
-def _final_module(compiled: jax.stages.Compiled) -> bytes:
-    executable = compiled.runtime_executable()
-    if executable is None:
-        raise OllaError("the backend does not give its executable back")
-    return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-
-
-def assigned_bytes(compiled: jax.stages.Compiled) -> int:
-    """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
-    stats = compiled.memory_analysis()
-    if stats is None:
-        raise OllaError("the backend has no memory analysis; its totals cannot be compared")
-    return (
-        stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        - stats.alias_size_in_bytes
-        + stats.temp_size_in_bytes
-    )
-
-
-def donation(compiled: jax.stages.Compiled) -> Donation:
-    """Counts donated leaves and what the executable does with them."""
-    module = module_from_bytes(_final_module(compiled))
-    donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
-    aliased = len(module.donated)
-    unaliased = len(module.donors - module.donated)
-    stats = compiled.memory_analysis()
-    return Donation(
-        requested=len(donated),
-        aliased=aliased,
-        unaliased=unaliased,
-        dropped=max(len(donated) - aliased - unaliased, 0),
-        aliased_bytes=0 if stats is None else stats.alias_size_in_bytes,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -403,6 +401,11 @@ class _Compiles:
         self._xla_scope = _next_scope()
         self._captured_token = b""
         self._tokens: set[bytes] = set()
+
+    @property
+    def text(self) -> str:
+        """The module as StableHLO."""
+        return self._lowered.as_text()
 
     def capture(self) -> Captured:
         """Compiles with XLA's own schedule and copies it out."""

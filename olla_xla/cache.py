@@ -28,7 +28,7 @@ from olla_xla.problem import Plan
 
 __all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
 
-_FORMAT = 2
+_FORMAT = 3
 """Part of every key; raised when plans of an older olla_xla must not be reused."""
 
 _FOLDER = "olla_xla"
@@ -73,7 +73,8 @@ def plan_key(
 
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all that is written into it: 32 hex digits."""
-    text = json.dumps([plan.fingerprint, dict(plan.order), dict(plan.aliases)], sort_keys=True)
+    written = [plan.fingerprint, dict(plan.order), dict(plan.aliases), plan.clones]
+    text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

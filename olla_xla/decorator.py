@@ -22,7 +22,14 @@ import jax
 import jax.core
 import jax.extend.core
 
-from olla_xla.apply import Donation, Outcome, compile_planned, donation, logger
+from olla_xla.apply import (
+    Donation,
+    Outcome,
+    compile_planned,
+    donation,
+    logger,
+    require_budget,
+)
 from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.options import PlanOptions
@@ -61,8 +68,10 @@ def plan(fn: Any = None, /, **options: Any) -> Any:
     Args:
       fn: a function made by `jax.jit`, whose donated and static arguments then hold, or a plain
         one. Without it, returns a decorator.
-      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`); for a plain function
-        also `jax.jit`'s own arguments.
+      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `memory_budget`,
+        `max_overhead`); for a plain function also `jax.jit`'s own arguments. By default nothing is
+        computed twice; with `memory_budget="10GiB"` as much as that budget takes, and with
+        `max_overhead=0.05` as much as lowers memory most within 5% more predicted time.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
@@ -71,6 +80,8 @@ def plan(fn: Any = None, /, **options: Any) -> Any:
     Raises:
       InputError: `fn` cannot be jitted, or an option is unknown or of the wrong type.
       LimitError: a limit is not positive.
+      BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
+        least that was reached.
       VersionError: JAX is too old.
 
     Examples:
@@ -78,6 +89,7 @@ def plan(fn: Any = None, /, **options: Any) -> Any:
       ... def step(state, batch): ...
       >>> state, loss = step(state, batch)
       >>> step.lower(state, batch).compile().plan.assigned_bytes
+      >>> smaller = olla_xla.plan(train_step, memory_budget="10GiB", donate_argnums=0)
     """
     _check_jax()
     if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
@@ -219,6 +231,7 @@ class PlannedFunction:
                 reason = self._reason_not_to_plan()
                 if reason:
                     compiled = lowered.compile(**compile_kwargs)
+                    require_budget(compiled, self._options, reason)
                     outcomes[variant] = Outcome(compiled, None, False, reason)
                 else:
                     environment = f"{device_key} {self._compiler_options}"

@@ -1,6 +1,7 @@
 """The exception tree: every error olla_xla raises on purpose derives from `OllaError`."""
 
 __all__ = [
+    "BudgetError",
     "CheckError",
     "GraphError",
     "InputError",
@@ -24,6 +25,28 @@ class InputError(OllaError, ValueError):
 
 class LimitError(InputError):
     """A time, step or memory limit is not positive or cannot be met."""
+
+
+class BudgetError(LimitError):
+    """No plan that was found fits the memory budget.
+
+    Attributes:
+      budget_bytes: what was asked for. least_bytes: the least total that a plan was found for.
+    """
+
+    def __init__(self, budget_bytes: int, least_bytes: int, reason: str = "") -> None:
+        detail = f" ({reason})" if reason else ""
+        mib = -(-least_bytes // 2**20)
+        super().__init__(
+            f"memory_budget={budget_bytes:,} bytes cannot be met{detail}; the least that was "
+            f"reached is {least_bytes:,} bytes, so ask for memory_budget='{mib}MiB' or more"
+        )
+        self.budget_bytes = budget_bytes
+        self.least_bytes = least_bytes
+        self.reason = reason
+
+    def __reduce__(self) -> tuple:
+        return BudgetError, (self.budget_bytes, self.least_bytes, self.reason)
 
 
 class ModuleFormatError(InputError):

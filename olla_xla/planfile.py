@@ -1,6 +1,6 @@
 """Plan files: a `Plan` as versioned JSON, written and read back without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 1, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 2, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds.
 """
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from olla_xla.errors import PlanFileError
-from olla_xla.problem import Plan
+from olla_xla.problem import CloneRecord, Plan
 
 __all__ = ["VERSION", "dumps", "load", "loads", "save"]
 
-VERSION = 1
+VERSION = 2
 """Of the format; raised whenever a field is added, removed or changes its meaning."""
 
 _FORMAT = "olla_xla.plan"
@@ -156,6 +156,14 @@ def _aliases(value: Any) -> tuple[tuple[tuple[int, ...], int], ...]:
     return tuple((tuple(_integer(k) for k in _list(i)), _integer(o)) for i, o in pairs)
 
 
+def _clones(value: Any) -> tuple[CloneRecord, ...]:
+    records = []
+    for name, original, operands, readers in map(_list, _list(value)):
+        read = tuple((_text(r), _integer(k)) for r, k in map(_list, _list(readers)))
+        records.append((_text(name), _text(original), _names(operands), read))
+    return tuple(records)
+
+
 def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {k: read(v) for k, v in value.items()}
 
@@ -170,15 +178,20 @@ _READERS: dict[str, Callable[[Any], Any]] = {
             "peak_bytes",
             "least_peak_bytes",
             "lower_bound_bytes",
+            "moved_bytes",
+            "added_moved_bytes",
             "steps",
             "seed",
         ),
         _integer,
     ),
-    **dict.fromkeys(("seconds", "time_limit", "tolerance"), _number),
+    **dict.fromkeys(
+        ("seconds", "time_limit", "tolerance", "step_seconds", "added_seconds"), _number
+    ),
     **dict.fromkeys(("assigned_bytes", "step_limit"), _optional),
     "order": _mapping(_names),
     "offsets": _mapping(_pair),
     "candidates": _mapping(_pair),
     "aliases": _mapping(_aliases),
+    "clones": _clones,
 }

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from hlo.aliasing import Alias, with_aliases
 from hlo.assignment import value_name
+from hlo.clones import Clone, with_clones
 from hlo.module import HloError, module_from_bytes
 from hlo.rewrite import with_schedule
 from olla_xla.assigned import Assignment
 from olla_xla.check import check_placement, check_schedule
-from olla_xla.errors import PlanMismatchError
+from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.lifetimes import peak_bytes
 from olla_xla.options import PlanOptions
 from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import Plan, TensorGraph
+from olla_xla.remat.cost import CostModel, module_work
+from olla_xla.remat.devices import device
+from olla_xla.remat.fit import fit
 from olla_xla.solve import Solved, solve
 
 __all__ = ["PlannedModule", "apply_plan", "graphs", "module_order", "plan_module"]
@@ -26,6 +32,9 @@ Progress = Callable[[str], None]
 
 _NESTED_SHARE = 0.2
 """Part of the time limit that bodies of loops and branches may use together."""
+
+_ORDER_SHARE = 0.2
+"""Part of the time limit for an order without recomputation, where that is allowed too."""
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
@@ -59,6 +68,9 @@ def plan_module(
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
 
+    Where the options have a memory budget that no order meets, or allow an overhead, instructions
+    of the entry computation are also chosen to be computed again (olla_xla.remat).
+
     Args:
       module: serialized HloModuleProto as XLA scheduled it.
       options: limits and seed.
@@ -70,9 +82,77 @@ def plan_module(
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
 
     Raises:
+      BudgetError: no plan that was found meets the memory budget.
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the referee rejected the result (a bug).
     """
+    started = time.monotonic()
+    # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
+    first = _limited(options, options.time_limit * _ORDER_SHARE) if options.recomputes else options
+    plan = _order(module, first, target, xla_bytes, progress)
+    budget = options.budget_bytes
+    least = plan.predicted_bytes if xla_bytes is None else min(plan.predicted_bytes, xla_bytes)
+    if budget is not None and least > budget and not options.recomputes:
+        raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
+    if options.recomputes and (budget is None or least > budget):
+        plan = _recompute(module, plan, options, started, progress)
+    return plan
+
+
+def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
+    """The options with another time limit, for part of the work."""
+    return dataclasses.replace(options, time_limit=max(seconds, 0.01))
+
+
+def _recompute(
+    module: bytes, base: Plan, options: PlanOptions, started: float, progress: Progress | None
+) -> Plan:
+    """The plan with recomputation that the options ask for; `base` where that is no better."""
+    cost = CostModel(device(base.target), base.target)
+    view = module_from_bytes(module)
+    step_seconds = cost.step_seconds(view)
+    allowed = options.max_overhead
+    found = fit(
+        module,
+        base,
+        cost,
+        budget=options.budget_bytes,
+        allowance=None if allowed is None else allowed * step_seconds,
+        seconds=max(options.time_limit - (time.monotonic() - started), 0.1),
+        plan=lambda data, seconds: _order(
+            data, _limited(options, seconds), base.target, None, progress
+        ),
+    )
+    step: dict[str, Any] = {
+        "step_seconds": step_seconds,
+        "moved_bytes": module_work(view, base.target).bytes,
+        "seconds": time.monotonic() - started,
+        "time_limit": options.time_limit,
+    }
+    if found is None:
+        return dataclasses.replace(base, **step)
+    return dataclasses.replace(
+        found.plan,
+        fingerprint=base.fingerprint,
+        xla_bytes=base.xla_bytes,
+        xla_predicted_bytes=base.xla_predicted_bytes,
+        clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
+        added_seconds=found.seconds,
+        added_moved_bytes=found.moved,
+        source=f"remat+{found.plan.source}",
+        status="feasible" if found.plan.status == "xla" else found.plan.status,
+        **step,
+    )
+
+
+def _order(
+    module: bytes,
+    options: PlanOptions,
+    target: str,
+    xla_bytes: int | None,
+    progress: Progress | None,
+) -> Plan:
+    """The plan of a module as it is."""
     started = time.monotonic()
     planned = PlannedModule(module, target)
     name, fingerprint = planned.module.name, planned.module.fingerprint
@@ -165,6 +245,7 @@ def apply_plan(module: bytes, plan: Plan) -> bytes:
         for step, name in enumerate(order)
     }
     try:
-        return with_schedule(with_aliases(module, plan.aliases), plan.order, attributes)
+        cloned = with_clones(module, [Clone(*record) for record in plan.clones])
+        return with_schedule(with_aliases(cloned, plan.aliases), plan.order, attributes)
     except HloError as error:
         raise PlanMismatchError(str(error)) from error

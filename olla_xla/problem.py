@@ -19,6 +19,9 @@ __all__ = ["Operator", "Placement", "Plan", "Schedule", "Tensor", "TensorGraph"]
 Schedule = Sequence[int]
 """A permutation of the operator ids of one TensorGraph, in execution order."""
 
+CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
+"""One instruction computed again; see `Plan.clones`."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operator:
@@ -181,6 +184,13 @@ class Plan:
       order: computation name -> instruction names in execution order.
       aliases: fusion name -> results that are bound to write over a dying operand, as (index of the
         result, operand number).
+      clones: what is computed again, in execution order, as (name of the clone, name of its
+        original, names of its operands, (reader, operand number) of those of the module's own
+        instructions that read it instead). `order` and all figures but XLA's are of the module
+        with the clones in it; the fingerprint is of the module without.
+      step_seconds: predicted time of one run without clones; 0 where it was not asked for.
+      added_seconds: predicted time that the clones add.
+      moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
       xla_bytes: total of XLA's own order: assigned when known, else predicted.
       xla_predicted_bytes: predicted total of XLA's own order.
@@ -221,6 +231,11 @@ class Plan:
     aliases: Mapping[str, tuple[tuple[tuple[int, ...], int], ...]] = dataclasses.field(
         default_factory=dict
     )
+    clones: tuple[CloneRecord, ...] = ()
+    step_seconds: float = 0.0
+    added_seconds: float = 0.0
+    moved_bytes: int = 0
+    added_moved_bytes: int = 0
     seconds: float = 0.0
     steps: int = 0
     seed: int = 0
@@ -241,6 +256,11 @@ class Plan:
         """
         total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
         return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
+
+    @property
+    def overhead(self) -> float:
+        """Predicted time that the clones add, as a part of the step's."""
+        return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a plan file, versioned JSON. Raises PlanFileError if that fails."""

@@ -96,8 +96,11 @@ def damaged(**fields):
         (planfile.dumps(PLAN)[:-40], "is not JSON"),
         ("[]", "is not a plan file"),
         ('{"format": "other", "version": 1}', "is not a plan file"),
-        (planfile.dumps(PLAN).replace('"version":1', '"version":99'), "version 99"),
-        ('{"format": "olla_xla.plan", "version": 1}', "no plan in it"),
+        (
+            planfile.dumps(PLAN).replace(f'"version":{planfile.VERSION}', '"version":99'),
+            "version 99",
+        ),
+        ('{"format": "olla_xla.plan", "version": 2}', "no plan in it"),
         (damaged(bogus=1), "unknown field bogus"),
         (damaged(xla_bytes=1.5), "malformed field xla_bytes"),
         (damaged(xla_bytes=True), "malformed field xla_bytes"),

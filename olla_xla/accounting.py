@@ -1,0 +1,68 @@
+"""What XLA says of an executable: its total on the device, its final module, its donations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla.errors import OllaError
+
+__all__ = ["Donation", "assigned_bytes", "donation", "final_module"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """What became of the donated arguments.
+
+    Attributes:
+      requested: array leaves donated by the caller.
+      aliased: those whose memory an output takes over.
+      unaliased: those no output could take over; XLA may only reuse them for temporaries.
+      dropped: those XLA ignored, unused arguments among them: their memory is not reused.
+      aliased_bytes: bytes of outputs that cost nothing.
+    """
+
+    requested: int
+    aliased: int
+    unaliased: int
+    dropped: int
+    aliased_bytes: int
+
+
+def final_module(compiled: jax.stages.Compiled) -> bytes:
+    """The serialized HloModuleProto that an executable runs. Raises OllaError without one."""
+    executable = compiled.runtime_executable()
+    if executable is None:
+        raise OllaError("the backend does not give its executable back")
+    return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+
+
+def assigned_bytes(compiled: jax.stages.Compiled) -> int:
+    """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
+    stats = compiled.memory_analysis()
+    if stats is None:
+        raise OllaError("the backend has no memory analysis; its totals cannot be compared")
+    return (
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.temp_size_in_bytes
+    )
+
+
+def donation(compiled: jax.stages.Compiled) -> Donation:
+    """Counts donated leaves and what the executable does with them."""
+    module = module_from_bytes(final_module(compiled))
+    donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
+    aliased = len(module.donated)
+    unaliased = len(module.donors - module.donated)
+    stats = compiled.memory_analysis()
+    return Donation(
+        requested=len(donated),
+        aliased=aliased,
+        unaliased=unaliased,
+        dropped=max(len(donated) - aliased - unaliased, 0),
+        aliased_bytes=0 if stats is None else stats.alias_size_in_bytes,
+    )

@@ -1,0 +1,1 @@
+"""Recomputation on the compiled graph: what to compute again, when, and at what price."""

@@ -1,0 +1,97 @@
+"""From evictions to clones: which instruction is computed again, from what, and who reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hlo.clones import Clone
+from hlo.module import Instruction
+from hlo.values import Dataflow
+from olla_xla.remat.expand import Expansion
+from olla_xla.remat.graph import RematGraph
+from olla_xla.remat.purity import FORWARDING
+
+__all__ = ["clones"]
+
+
+def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
+    """The clones that an expansion calls for, in execution order, for `hlo.clones.with_clones`.
+
+    What nothing reads (a moment of a key without effect) is left out.
+    """
+    return _Builder(dataflow, g, expansion).build()
+
+
+class _Builder:
+    def __init__(self, dataflow: Dataflow, g: RematGraph, e: Expansion) -> None:
+        self._dataflow = dataflow
+        self._g = g
+        self._e = e
+        self._tensor = {value: t for t, value in enumerate(g.values)}
+        self._segments: dict[int, list[tuple[int, int]]] = {}
+        for t, start, end in zip(e.seg_tensor, e.seg_start, e.seg_end, strict=True):
+            self._segments.setdefault(int(t), []).append((int(start), int(end)))
+        self._taken = {i.name for c in dataflow.module.computations for i in c.instructions}
+        self._made: dict[tuple[Instruction, int], str] = {}
+        """By original and the key of its version: the clone's name."""
+        self._operands: dict[str, tuple[Instruction, tuple[str, ...]]] = {}
+        self._readers: dict[str, list[tuple[str, int]]] = {}
+
+    def build(self) -> tuple[Clone, ...]:
+        """Clones in order of their keys, then the readers that stay."""
+        g, e = self._g, self._e
+        for k in np.argsort(e.clone_key, kind="stable"):
+            key, original = int(e.clone_key[k]), g.instructions[e.clone_op[k]]
+            operands = tuple(self._version(o, key) for o in original.operands)
+            self._add(original, key, operands)
+        for v, reader in enumerate(g.instructions):
+            if e.removed[v] or reader.opcode in FORWARDING:
+                continue
+            for number, operand in enumerate(reader.operands):
+                name = self._version(operand, (2 * v + 1) * g.n)
+                if name != operand.name:
+                    self._readers[name].append((reader.name, number))
+        return self._used()
+
+    def _used(self) -> tuple[Clone, ...]:
+        """The clones that are read, by others or by the module's own instructions."""
+        kept: list[Clone] = []
+        wanted: set[str] = set()
+        for name, (original, operands) in reversed(self._operands.items()):
+            readers = tuple(self._readers[name])
+            if readers or name in wanted:
+                wanted.update(operands)
+                kept.append(Clone(name, original.name, operands, readers))
+        return tuple(reversed(kept))
+
+    def _add(self, original: Instruction, key: int, operands: tuple[str, ...]) -> str:
+        name = f"{original.name}.remat"
+        count = 1
+        while name in self._taken:
+            count += 1
+            name = f"{original.name}.remat{count}"
+        self._taken.add(name)
+        self._made[original, key] = name
+        self._operands[name] = (original, operands)
+        self._readers[name] = []
+        return name
+
+    def _version(self, i: Instruction, key: int) -> str:
+        """The name under which the value of an instruction is read at a moment."""
+        value = self._dataflow.at[i, ()]
+        t = self._tensor.get(value.id)
+        if t is None:
+            return i.name
+        own = (2 * int(self._g.source[t]) + 1) * self._g.n
+        starts = [s for s, end in self._segments.get(t, ()) if s < key <= end]
+        if not starts or starts[0] in (own, -1):
+            return i.name
+        return self._forwarded(i, value.instruction, starts[0])
+
+    def _forwarded(self, i: Instruction, source: Instruction, version: int) -> str:
+        """The clone of `i`, which hands on a value that `source` defined, at a version."""
+        if (i, version) not in self._made:
+            assert i is not source, f"no clone of {i.name} was made"
+            before = self._forwarded(i.operands[0], source, version)
+            self._add(i, version, (before,))
+        return self._made[i, version]

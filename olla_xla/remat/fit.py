@@ -1,0 +1,251 @@
+"""Fits a module into a memory budget, or into an allowance of time, by recomputation.
+
+One front of choices is walked, from little recomputation to much: for peaks in fixed steps below
+that of the module's order, the evictions that the greedy search finds for each. Which of them is
+taken is a matter of the budget or allowance alone, so that more budget never costs more time. Each
+that comes into question is written into the module, ordered anew and priced by the predicted total.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hlo.clones import Clone, with_clones
+from hlo.rewrite import with_schedule
+from olla_xla.check_clones import check_clones
+from olla_xla.errors import BudgetError
+from olla_xla.lifetimes import peak_bytes
+from olla_xla.planned_module import PlannedModule
+from olla_xla.problem import Plan
+from olla_xla.remat.clones import clones
+from olla_xla.remat.cost import CostModel
+from olla_xla.remat.expand import expand
+from olla_xla.remat.graph import remat_graph
+from olla_xla.remat.greedy import Point, Selector
+
+__all__ = ["Fit", "Front", "fit"]
+
+_STEP = 0.98  # each target of the front is this part of the one before
+_LAST = 400  # its target is 0.03% of the first
+_PATIENCE = 4  # targets in a row that are all dearer than allowed before the walk ends
+_FRONT_SHARE = 0.5  # part of the time that the front may take
+_GRACE = 3  # times its time that a choice may overrun
+_TRIES = 5  # choices that are ordered anew
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+    """A choice of clones, written and planned.
+
+    Attributes:
+      plan: of the module with the clones. data: that module. clones: in execution order.
+      seconds: predicted time added. moved: bytes moved beyond the module's own.
+    """
+
+    plan: Plan
+    data: bytes
+    clones: tuple[Clone, ...]
+    seconds: float
+    moved: int
+
+
+class Front:
+    """Choices of evictions for one module in one order, by falling peak.
+
+    Args:
+      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+      seconds: how long the walk may take; a choice that is begun is finished, within reason.
+    """
+
+    def __init__(self, module: bytes, target: str, cost: CostModel, seconds: float) -> None:
+        self.data = module
+        self.target = target
+        self.planned = PlannedModule(module, target)
+        for computation in self.planned.module.control_computations:
+            graph = self.planned.lowered(computation).graph
+            self.planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
+        entry = self.planned.lowered(self.planned.module.entry)
+        self.graph = remat_graph(self.planned.dataflow, entry, cost)
+        self._deadline = time.monotonic() + seconds
+        self.selector = Selector(self.graph, self._deadline + _GRACE * seconds)
+        self.start = self.selector.point(np.zeros((0, 2), np.int64))
+        self._points: dict[int, Point] = {}
+
+    def target_bytes(self, k: int) -> int:
+        """The peak that choice number `k` aims at."""
+        return int(self.start.peak * _STEP**k)
+
+    def point(self, k: int) -> Point:
+        """Choice number `k`; its peak may lie above its target where no less was found."""
+        if k not in self._points:
+            self._points[k] = self.selector.reduce(self.start.evictions, self.target_bytes(k))
+        return self._points[k]
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def below(self, peak: int) -> list[Point]:
+        """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
+
+        The walk ends where choices have become dearer than the cheapest for good.
+        """
+        first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
+        found: list[Point] = []
+        dearer = 0
+        for k in range(first, max(first, _LAST)):
+            point = self.point(k)
+            if point.peak > self.target_bytes(k):
+                break  # nothing lower can be reached
+            found.append(point)
+            cheapest = min(p.seconds for p in found)
+            dearer = dearer + 1 if point.seconds > 1.25 * cheapest else 0
+            if dearer >= _PATIENCE or self._late():
+                break
+        return _undominated(found)
+
+    def within(self, seconds: float) -> list[Point]:
+        """Choices that add at most `seconds`, lowest peak first."""
+        found = [self.start]
+        low, high = 0, _LAST
+        while high - low > 1 and not self._late():
+            k = max((low + high) // 2, 1) if low else min(2 * (low + 1) + 6, high - 1)
+            low, high = self._halved(k, seconds, found, low, high)
+        for k in range(high + 1, high + _PATIENCE):  # price and peak do not fall in step
+            if self._late():
+                break
+            self._halved(k, seconds, found, low, high)
+        return sorted(found, key=lambda p: (p.peak, p.seconds))
+
+    def _halved(
+        self, k: int, seconds: float, found: list[Point], low: int, high: int
+    ) -> tuple[int, int]:
+        """The limits of the search after a look at choice number `k`."""
+        point = self.point(k)
+        if point.seconds > seconds:
+            return low, k
+        found.append(point)
+        return (low, k) if point.peak > self.target_bytes(k) else (k, high)
+
+    def least(self) -> Point:
+        """The choice with the least peak, whatever it takes."""
+        return self.point(_LAST)
+
+    def write(self, point: Point) -> tuple[bytes, tuple[Clone, ...]]:
+        """The module with a choice's clones."""
+        expansion = expand(self.graph, point.evictions)
+        made = clones(self.planned.dataflow, self.graph, expansion)
+        return with_clones(self.data, made), made
+
+
+def _undominated(points: Sequence[Point]) -> list[Point]:
+    """By rising time; each with a lower peak than all that are cheaper."""
+    kept: list[Point] = []
+    for p in sorted(points, key=lambda p: (p.seconds, p.peak)):
+        if not kept or p.peak < kept[-1].peak:
+            kept.append(p)
+    return kept
+
+
+def fit(
+    module: bytes,
+    base: Plan,
+    cost: CostModel,
+    *,
+    budget: int | None,
+    allowance: float | None,
+    seconds: float,
+    plan: Callable[[bytes, float], Plan],
+) -> Fit | None:
+    """The cheapest choice that meets a budget, or the least total within an allowance.
+
+    Args:
+      module: serialized, scheduled module. base: its plan without recomputation.
+      cost: prices operators.
+      budget: bytes, or None. allowance: seconds that may be added, or None for any.
+      seconds: how long it may take.
+      plan: finds an order for a module within so many seconds.
+
+    Returns:
+      The fit, or None where none is better than `base` within the allowance.
+
+    Raises:
+      BudgetError: no choice that was found meets the budget.
+      CheckError: the referee rejected the clones (a bug).
+    """
+    started = time.monotonic()
+    known = {
+        i.name
+        for c in PlannedModule(module, base.target).module.computations
+        for i in c.instructions
+    }
+    order = {name: [i for i in names if i in known] for name, names in base.order.items()}
+    front = Front(with_schedule(module, order), base.target, cost, _FRONT_SHARE * seconds)
+    work = _Fitting(front, plan, started + seconds)
+    if budget is None:
+        found = work.least_total(base, 0.0 if allowance is None else allowance)
+    else:
+        found = work.cheapest(base, budget, math.inf if allowance is None else allowance)
+    if found is not None:
+        check_clones(front.data, found.data, found.clones, base.target)
+    return found
+
+
+class _Fitting:
+    """Tries choices of a front."""
+
+    def __init__(self, front: Front, plan: Callable[[bytes, float], Plan], deadline: float) -> None:
+        self.front = front
+        self.plan = plan
+        self.deadline = deadline
+        self.least = 0
+
+    def tried(self, point: Point, tries_left: int) -> Fit:
+        """A choice written and planned."""
+        left = max(self.deadline - time.monotonic(), 0.05) / tries_left
+        data, made = self.front.write(point)
+        plan = self.plan(data, left)
+        self.least = min(self.least or plan.predicted_bytes, plan.predicted_bytes)
+        return Fit(plan, data, made, point.seconds, point.moved)
+
+    def cheapest(self, base: Plan, budget: int, allowance: float) -> Fit:
+        """The cheapest choice whose total fits. Raises BudgetError."""
+        self.least = base.predicted_bytes
+        points = [p for p in self.front.below(budget) if p.seconds <= allowance]
+        limit = budget
+        for k in range(_TRIES):
+            points = [p for p in points if p.peak <= limit]
+            if not points:
+                break
+            fit = self.tried(points[0], max(_TRIES - k - 1, 2))
+            if fit.plan.predicted_bytes <= budget:
+                return fit
+            # What placing costs this choice, it is likely to cost the next one too.
+            over = fit.plan.predicted_bytes - budget
+            limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
+        lowest = self.front.least()
+        if lowest.seconds <= allowance and lowest.peak <= budget:
+            fit = self.tried(lowest, 1)
+            if fit.plan.predicted_bytes <= budget:
+                return fit
+        elif lowest.seconds <= allowance:
+            self.tried(lowest, 1)
+        reason = "" if math.isinf(allowance) else "within max_overhead"
+        raise BudgetError(budget, self.least, reason)
+
+    def least_total(self, base: Plan, allowance: float) -> Fit | None:
+        """The least total within the allowance; None if that is the base's."""
+        best: Fit | None = None
+        total = base.predicted_bytes
+        points = self.front.within(allowance)[:2]
+        for k, point in enumerate(points):
+            if not len(point.evictions):
+                continue
+            fit = self.tried(point, len(points) - k)
+            if fit.plan.predicted_bytes < total:
+                best, total = fit, fit.plan.predicted_bytes
+        return best

@@ -1,0 +1,125 @@
+"""The recomputation problem of one computation: its tensors, who reads them, what a rerun costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from hlo.module import Instruction
+from hlo.values import Dataflow
+from olla_xla.lifetimes import GraphArrays
+from olla_xla.lower import LoweredComputation
+from olla_xla.remat.cost import CostModel
+from olla_xla.remat.purity import FORWARDING, recomputable
+
+__all__ = ["RematGraph", "remat_graph"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RematGraph:
+    """A computation in a fixed order, as arrays; operator k runs at step k.
+
+    Attributes:
+      n, m: number of operators and of tensors.
+      instructions: [n] in execution order. values: [m] value ids of the tensors.
+      bytes, source: [m] of each tensor. live_in, live_out: [m] bool.
+      limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
+      evictable: [m] bool, the tensor may be dropped and computed again.
+      rerun: [n] bool, the operator may be cloned. seconds: [n] what that takes.
+      moved: [n] int64, bytes that moves. transient: [n] bytes.
+      out_ptr, out_idx: operator -> tensors it defines (CSR). in_ptr, in_idx: tensors it reads.
+      pair_ptr, pair_b, pair_a: operator -> (output, input) pairs whose memory may pass on.
+    """
+
+    n: int
+    m: int
+    instructions: tuple[Instruction, ...]
+    values: tuple[int, ...]
+    bytes: np.ndarray
+    source: np.ndarray
+    live_in: np.ndarray
+    live_out: np.ndarray
+    limit: np.ndarray
+    evictable: np.ndarray
+    rerun: np.ndarray
+    seconds: np.ndarray
+    moved: np.ndarray
+    transient: np.ndarray
+    out_ptr: np.ndarray
+    out_idx: np.ndarray
+    in_ptr: np.ndarray
+    in_idx: np.ndarray
+    pair_ptr: np.ndarray
+    pair_b: np.ndarray
+    pair_a: np.ndarray
+
+
+def remat_graph(dataflow: Dataflow, lowered: LoweredComputation, cost: CostModel) -> RematGraph:
+    """The problem of one computation in its module's order."""
+    arrays = GraphArrays.of(lowered.graph)
+    instructions = lowered.instructions
+    awaited = {k for i in instructions for k in i.control_predecessors}
+    rerun = [i not in awaited and recomputable(i, cost.target) for i in instructions]
+    work = [cost.work(i) for i in instructions]
+    in_ptr, in_idx = _reads(arrays)
+    return RematGraph(
+        n=arrays.n,
+        m=arrays.m,
+        instructions=instructions,
+        values=lowered.values,
+        bytes=arrays.bytes,
+        source=arrays.source,
+        live_in=arrays.live_in,
+        live_out=arrays.live_out,
+        limit=_limits(arrays),
+        evictable=_evictable(dataflow, lowered, arrays, np.array(rerun, np.bool_)),
+        rerun=np.array(rerun, np.bool_),
+        seconds=np.array([cost.device.seconds(w) for w in work]),
+        moved=np.array([w.bytes for w in work], np.int64),
+        transient=arrays.transient,
+        out_ptr=arrays.out_ptr,
+        out_idx=arrays.out_idx,
+        in_ptr=in_ptr,
+        in_idx=in_idx,
+        pair_ptr=arrays.pair_ptr,
+        pair_b=arrays.pair_b,
+        pair_a=arrays.pair_a,
+    )
+
+
+def _reads(arrays: GraphArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Operator -> tensors it reads, without operators that only forward."""
+    rows = [arrays.in_idx[a:b].tolist() for a, b in itertools.pairwise(arrays.in_ptr)]
+    rows = [[] if free else row for row, free in zip(rows, arrays.free, strict=True)]
+    pointers = np.zeros(arrays.n + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=pointers[1:])
+    return pointers, np.array([t for row in rows for t in row], np.int64)
+
+
+def _limits(arrays: GraphArrays) -> np.ndarray:
+    """The step of the operator that overwrites each tensor's buffer; n where none does."""
+    limit = np.full(arrays.m, arrays.n, np.int64)
+    members: dict[int, list[int]] = {}
+    for t, buffer in enumerate(arrays.buffer.tolist()):
+        members.setdefault(buffer, []).append(t)
+    for tensors in members.values():
+        tensors.sort(key=lambda t: (not arrays.live_in[t], int(arrays.source[t])))
+        for a, b in zip(tensors, tensors[1:], strict=False):
+            limit[a] = arrays.source[b]
+    return limit
+
+
+def _evictable(
+    dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: np.ndarray
+) -> np.ndarray:
+    """Tensors that can be made again, have their buffer to themselves and only plain readers."""
+    alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
+    result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out
+    for t in np.flatnonzero(result):
+        value = dataflow.values[lowered.values[t]]
+        places = {i for i, _ in value.positions[1:]}
+        inside = all(i.computation is lowered.computation for i in places)
+        result[t] = inside and all(i.opcode in FORWARDING for i in places)
+    return result

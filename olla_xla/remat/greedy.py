@@ -1,0 +1,175 @@
+"""Chooses evictions by greedy search: most bytes over the target removed per added second.
+
+The excess of a state over a target is the sum, over all steps, of the live bytes above it. Each
+round evicts one tensor of those that live across the highest step, together with the operands that
+would otherwise be kept alive over that step to compute it again (whole chains). Gains change little
+between rounds, so only the most promising are evaluated anew (Minoux, "Accelerated greedy", 1978).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from olla_xla.remat.expand import Expansion, expand
+from olla_xla.remat.graph import RematGraph
+
+__all__ = ["Point", "Selector", "envelope"]
+
+_SMALL = 2e-4  # tensors below this part of the peak are left alone
+_CHAIN = 12  # most tensors of a chain
+_LEAST_SECONDS = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """One choice of evictions.
+
+    Attributes:
+      peak: lifetime peak in bytes, in the given order. seconds: predicted time added.
+      moved: bytes moved beyond the module's own. evictions: int64 [k, 2] of (tensor, key).
+    """
+
+    peak: int
+    seconds: float
+    moved: int
+    evictions: np.ndarray
+
+
+class Selector:
+    """Searches evictions for one graph. `deadline`: of `time.monotonic()`, seconds."""
+
+    def __init__(self, graph: RematGraph, deadline: float) -> None:
+        self.graph = graph
+        self.deadline = deadline
+        self._ratios: dict[int, float] = {}
+        self._noise = np.ones(graph.m)
+
+    def point(self, evictions: np.ndarray) -> Point:
+        """Evaluates evictions."""
+        e = expand(self.graph, evictions)
+        return Point(e.peak, e.seconds, e.moved, evictions)
+
+    def reduce(self, start: np.ndarray, target: int) -> Point:
+        """Adds evictions until the peak is at most `target`, or nothing helps any more."""
+        chosen = start
+        now = expand(self.graph, chosen)
+        self._ratios = {}
+        while now.peak > target and time.monotonic() < self.deadline:
+            step = self._best(chosen, now, target)
+            if step is None:
+                break
+            chosen, now = step
+        return self.point(self.thin(chosen, max(target, now.peak)))
+
+    def polish(self, point: Point, target: int, rounds: int, seed: int = 0) -> Point:
+        """Takes back a few evictions at random and chooses anew, keeping what is cheaper.
+
+        Ruin and recreate (Schrimpf et al., J. Comput. Phys. 159, 2000). Ends after `rounds` in a
+        row without progress.
+        """
+        random = np.random.default_rng(seed)
+        idle = 0
+        while idle < rounds and len(point.evictions) and time.monotonic() < self.deadline:
+            count = len(point.evictions)
+            part = int(random.integers(1, max(2, count // 3) + 1))
+            kept = point.evictions[np.sort(random.permutation(count)[part:])]
+            self._noise = np.exp(0.4 * random.standard_normal(self.graph.m))
+            trial = self.reduce(kept, target)
+            idle += 1
+            if trial.peak <= target and trial.seconds < point.seconds * (1 - 1e-6):
+                point, idle = trial, 0
+        self._noise = np.ones(self.graph.m)
+        return point
+
+    def thin(self, evictions: np.ndarray, target: int) -> np.ndarray:
+        """Takes back evictions that the target does not need, the dearest first."""
+        g = self.graph
+        if not len(evictions):
+            return evictions
+        now = expand(g, evictions)
+        price = g.seconds[g.source[evictions[:, 0]]]
+        for k in np.lexsort((evictions[:, 0], -price)):
+            if time.monotonic() >= self.deadline:
+                break
+            trial = evictions.copy()
+            trial[k] = -1
+            kept = trial[trial[:, 0] >= 0]
+            e = expand(g, kept)
+            if e.feasible and e.peak <= target and e.seconds <= now.seconds:
+                evictions, now = trial, e
+        return evictions[evictions[:, 0] >= 0]
+
+    def _best(
+        self, chosen: np.ndarray, now: Expansion, target: int
+    ) -> tuple[np.ndarray, Expansion] | None:
+        """The step with the greatest gain per second at the highest moment, or None."""
+        moment = int(now.keys[now.live.argmax()])
+        excess = _excess(now, target)
+        waiting = sorted(self._across(now, moment), key=lambda t: (-self._ratios.get(t, np.inf), t))
+        best: tuple[float, np.ndarray, Expansion] | None = None
+        for t in waiting:
+            if best is not None and best[0] >= self._ratios.get(t, np.inf):
+                break
+            found = None
+            for evictions, after in self._chains(chosen, now, t, moment):
+                gain = (excess - _excess(after, target)) * self._noise[t]
+                ratio = gain / max(after.seconds - now.seconds, _LEAST_SECONDS)
+                if ratio > 0 and (found is None or ratio > found[0]):
+                    found = (ratio, evictions, after)
+            self._ratios[t] = found[0] if found else 0.0
+            if found and (best is None or found[0] > best[0]):
+                best = found
+        return None if best is None else best[1:]
+
+    def _across(self, now: Expansion, moment: int) -> list[int]:
+        """Tensors that live across a moment and may be evicted there."""
+        g = self.graph
+        over = (now.seg_start < moment) & (moment < now.seg_end)
+        tensors = np.unique(now.seg_tensor[over])
+        large = g.bytes[tensors] >= _SMALL * now.peak
+        return tensors[large & g.evictable[tensors]].tolist()
+
+    def _chains(
+        self, chosen: np.ndarray, now: Expansion, tensor: int, moment: int
+    ) -> Iterator[tuple[np.ndarray, Expansion]]:
+        """One tensor evicted, then also the operands that this would keep alive, and so on."""
+        before = _alive(now, moment)
+        added = [tensor]
+        for _ in range(_CHAIN):
+            evictions = np.concatenate(
+                [chosen, np.array([(t, moment) for t in added], np.int64).reshape(-1, 2)]
+            )
+            after = expand(self.graph, evictions)
+            if after.feasible:
+                yield evictions, after
+            grown = [
+                t
+                for t in sorted(_alive(after, moment) - before)
+                if self.graph.evictable[t] and t not in added
+            ]
+            if not grown or len(added) + len(grown) > _CHAIN:
+                return
+            added += grown
+
+
+def _excess(e: Expansion, target: int) -> float:
+    over = e.live - target
+    return float(over[over > 0].sum())
+
+
+def _alive(e: Expansion, moment: int) -> set[int]:
+    over = (e.seg_start < moment) & (moment < e.seg_end)
+    return set(e.seg_tensor[over].tolist())
+
+
+def envelope(points: list[Point], price: Callable[[Point], float]) -> list[Point]:
+    """The points that no other beats in both peak and price, by decreasing peak."""
+    kept: list[Point] = []
+    for p in sorted(points, key=lambda p: (p.peak, price(p))):
+        if not kept or price(p) < price(kept[-1]):
+            kept.append(p)
+    return kept[::-1]

@@ -1,0 +1,74 @@
+"""Which instructions may be computed once more: the same inputs must give the same bits again."""
+
+from __future__ import annotations
+
+from hlo.inplace import in_place_pairs
+from hlo.module import Computation, Instruction
+
+__all__ = ["FORWARDING", "recomputable"]
+
+FORWARDING = frozenset({"bitcast", "get-tuple-element"})
+"""Opcodes that hand their operand on without touching memory; they are cloned along for nothing."""
+
+_PURE = frozenset(
+    "abs acos acosh add and asin asinh atan2 atanh bitcast bitcast-convert broadcast cbrt ceil "
+    "clamp compare complex concatenate constant convert convolution copy cosh cosine "
+    "count-leading-zeros divide dot dynamic-slice dynamic-update-slice erf exponential "
+    "exponential-minus-one floor gather get-tuple-element imag iota is-finite log log-plus-one "
+    "logistic map maximum minimum multiply negate not or pad parameter popcnt power real reduce "
+    "reduce-precision reduce-window remainder reshape reverse round-nearest-afz round-nearest-even "
+    "rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sinh slice sqrt "
+    "subtract tan tanh transpose tuple xor".split()
+)
+# Left out on purpose: random numbers, collectives, sends, infeed, outfeed, control flow, copies to
+# the host; scatter and select-and-scatter, whose sums a GPU takes in any order; and custom calls.
+
+_PURE_CALLS = frozenset(
+    "__cublas$gemm __cublas$lt$matmul __cudnn$convBiasActivationForward __cudnn$convForward".split()
+)
+"""Library calls that give the same bits every time: cuBLAS products on one stream (cuBLAS guide,
+"Results Reproducibility"), cuDNN's forward convolutions (cuDNN guide, "Reproducibility"; the
+backward ones may sum by atomics)."""
+
+_ALONE = _PURE - frozenset("bitcast constant get-tuple-element parameter tuple".split())
+"""Those worth computing again outside a fusion."""
+
+
+def recomputable(i: Instruction, target: str) -> bool:
+    """Whether a second run of an instruction gives the same bits and does nothing else.
+
+    Refused are random state, side effects, collectives, host transfers, control flow, custom calls
+    that are not known to be pure, what updates an operand in place, and what waits for others by
+    control dependencies. Of those that others wait for the caller must see to it.
+
+    Args:
+      i: of a computation that runs step by step. target: "cpu" or "cuda".
+    """
+    if i.opcode == "fusion":
+        if i.fusion_kind == "" or not all(_pure_body(c) for c in i.called):
+            return False
+    elif i.opcode == "custom-call":
+        if i.custom_call_target not in _PURE_CALLS:
+            return False
+    elif i.opcode not in _ALONE or not all(_pure_body(c) for c in i.called):
+        return False
+    if i.side_effect or i.is_root or i.control_predecessors:
+        return False
+    if any(o.shape.is_tuple for o in i.operands) or _on_host(i):
+        return False
+    return not in_place_pairs(i, target)
+
+
+def _pure_body(computation: Computation) -> bool:
+    return all(
+        k.opcode in _PURE and all(_pure_body(c) for c in k.called)
+        for k in computation.instructions
+        if k.opcode != "fusion"
+    ) and all(
+        _pure_body(c) for k in computation.instructions if k.opcode == "fusion" for c in k.called
+    )
+
+
+def _on_host(i: Instruction) -> bool:
+    shapes = [shape for k in (i, *i.operands) for _, shape in k.shape.indices()]
+    return any(shape.memory_space for shape in shapes)

@@ -1,0 +1,195 @@
+"""What an instruction moves and computes: bytes and operations, counted from its shapes.
+
+Bytes are those of its operands and results in memory; an operand that a fusion only slices counts
+what is read of it, a buffer that is updated in place what is written. Nothing is assumed of caches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+from hlo.inplace import in_place_pairs
+from hlo.module import Computation, Instruction
+
+__all__ = ["Work", "run_work", "work"]
+
+_FREE = frozenset(
+    "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
+    "opt-barrier optimization-barrier add-dependency domain".split()
+)
+
+_TRANSCENDENTAL = frozenset(
+    "acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log "
+    "log-plus-one logistic power sine sinh tan tanh".split()
+)
+
+_NO_ARITHMETIC = _FREE | frozenset(
+    "bitcast-convert broadcast concatenate copy dynamic-slice dynamic-update-slice gather iota pad "
+    "reshape reverse slice transpose".split()
+)
+
+_DEAR = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
+"""Operations that take several times an addition."""
+
+_SLICES = ("slice", "dynamic-slice", "gather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What running something once takes.
+
+    Attributes:
+      bytes: moved to and from memory.
+      operations: elementwise arithmetic. transcendentals: exp, log, tanh and the like.
+      matrix: floating-point operations of dots and convolutions (two for a multiply-add).
+      kernels: operators that run, for the overhead of starting each.
+    """
+
+    bytes: int = 0
+    operations: int = 0
+    transcendentals: int = 0
+    matrix: int = 0
+    kernels: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Work(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+    def __mul__(self, times: int) -> Work:
+        return Work(*(times * a for a in dataclasses.astuple(self)))
+
+
+def work(i: Instruction, target: str) -> Work:
+    """What an instruction takes by itself; of loops, calls and branches, see `run_work`.
+
+    Args:
+      i: of a computation that runs step by step. target: "cpu" or "cuda".
+    """
+    if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
+        return Work()
+    operations, transcendentals, matrix = _arithmetic(i)
+    return Work(_bytes(i, target), operations, transcendentals, matrix, 1)
+
+
+def run_work(
+    computation: Computation, price: Callable[[Instruction], Work]
+) -> dict[Instruction, Work]:
+    """What each instruction takes in one run of a computation, loops with their trips.
+
+    Args:
+      computation: one that runs step by step. price: what an instruction takes by itself.
+    """
+    result = {}
+    for i in computation.instructions:
+        inside = [sum(run_work(c, price).values(), Work()) for c in i.called_control]
+        if i.opcode == "conditional":
+            result[i] = max(inside, key=lambda w: w.bytes)
+        elif inside:
+            result[i] = sum(inside, Work()) * (_trips(i) if i.opcode == "while" else 1)
+        else:
+            result[i] = price(i)
+    return result
+
+
+def _trips(loop: Instruction) -> int:
+    """A loop's known trip count, else one."""
+    try:
+        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
+    except (ValueError, KeyError, TypeError):
+        return 1
+
+
+def _array_bytes(i: Instruction) -> int:
+    return sum(shape.bytes for _, shape in i.shape.indices() if not shape.is_tuple)
+
+
+def _bytes(i: Instruction, target: str) -> int:
+    updated = {operand: index for operand, _, index in in_place_pairs(i, target)}
+    total = _array_bytes(i)
+    for number, operand in enumerate(i.operands):
+        if operand in i.operands[:number]:
+            continue
+        if number in updated:  # only the part that changes is touched, and counted as the update
+            total -= min(operand.shape.bytes, i.shape.at(updated[number]).bytes)
+            continue
+        total += _read(i, number, operand)
+    return total
+
+
+def _read(i: Instruction, number: int, operand: Instruction) -> int:
+    """Bytes that an instruction reads of one operand."""
+    if i.opcode in _SLICES and number == 0:
+        return _array_bytes(i)
+    if i.opcode == "fusion":
+        users = i.called[0].parameters[number].users
+        if users and all(u.opcode in _SLICES for u in users):
+            return min(sum(_array_bytes(u) for u in users), operand.shape.bytes)
+    return _array_bytes(operand)
+
+
+def _arithmetic(i: Instruction) -> tuple[int, int, int]:
+    """(operations, transcendentals, matrix operations) of one instruction and its fused ones."""
+    if i.opcode == "fusion":
+        inside = [_arithmetic(k) for k in i.called[0].instructions]
+        return tuple(map(sum, zip(*inside, strict=True)))  # pyright: ignore[reportReturnType]
+    if i.opcode in ("dot", "convolution", "custom-call"):
+        count = _matrix(i)
+        return (count, 0, 0) if _is_depthwise(i) else (0, 0, count)
+    if i.opcode in _NO_ARITHMETIC:
+        return 0, 0, 0
+    if i.opcode in _TRANSCENDENTAL:
+        return 0, i.shape.num_elements, 0
+    if i.opcode in ("reduce", "reduce-window", "select-and-scatter", "scatter", "sort"):
+        return max((o.shape.num_elements for o in i.operands), default=0), 0, 0
+    return i.shape.num_elements * _DEAR.get(i.opcode, 1), 0, 0
+
+
+def _matrix(i: Instruction) -> int:
+    result = i.shape.elements[0] if i.shape.elements else i.shape
+    if "conv" in i.custom_call_target.lower() or i.opcode == "convolution":
+        return _convolution(i)
+    if i.opcode == "dot":
+        contracting = i.contracting
+    elif "gemm" in i.custom_call_target or "matmul" in i.custom_call_target:
+        contracting = _gemm_contracting(i)
+    else:
+        return 0
+    summed = 1
+    for dimension in contracting:
+        summed *= i.operands[0].shape.dimensions[dimension]
+    return 2 * result.num_elements * summed
+
+
+def _convolution(i: Instruction) -> int:
+    """2 |activations out| |kernel| / output features, by the roles the three arrays play."""
+    result = i.shape.elements[0] if i.shape.elements else i.shape
+    first, second = i.operands[0].shape, i.operands[1].shape
+    if "BackwardFilter" in i.custom_call_target:
+        activations, kernel = second, result
+    elif "BackwardInput" in i.custom_call_target:
+        activations, kernel = first, second
+    else:
+        activations, kernel = result, second
+    features = kernel.dimensions[i.kernel_features[1]]
+    return 2 * activations.num_elements * kernel.num_elements // max(features, 1)
+
+
+def _is_depthwise(i: Instruction) -> bool:
+    """Whether each output feature of a convolution sees one input feature: no matrix product."""
+    if len(i.operands) < 2 or not ("conv" in i.custom_call_target or i.opcode == "convolution"):
+        return False
+    result = i.shape.elements[0] if i.shape.elements else i.shape
+    kernel = result if "BackwardFilter" in i.custom_call_target else i.operands[1].shape
+    return kernel.dimensions[i.kernel_features[0]] == 1
+
+
+def _gemm_contracting(i: Instruction) -> tuple[int, ...]:
+    """Dimensions summed over by a call of a matrix library, from its configuration."""
+    try:
+        config = json.loads(i.backend_config)
+        numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
+        return tuple(int(k) for k in numbers["lhs_contracting_dimensions"])
+    except (ValueError, KeyError, TypeError):
+        return (len(i.operands[0].shape.dimensions) - 1,)
