@@ -16,7 +16,7 @@ from typing import Any
 from olla_xla.errors import InputError, OllaError
 from olla_xla.options import PlanOptions
 
-__all__ = ["CASES", "Case", "Row", "Summary", "measure", "parse_cases", "summarise"]
+__all__ = ["CASES", "Case", "Row", "Summary", "capture_case", "measure", "parse_cases", "summarise"]
 
 _SHORT = 10.0  # seconds after which no plan may be above XLA's order
 _COMPUTE = {"resnet50": "momentum", "vgg11": "sgd"}
@@ -114,7 +114,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
     """
     from olla_xla.planner import plan_module
 
-    module, platform, xla_bytes, compile_seconds = _compile(case)
+    module, platform, xla_bytes, compile_seconds = capture_case(case)
     plan = plan_module(module, options, target=platform, xla_bytes=xla_bytes)
     short = plan
     if plan.seconds > _SHORT:
@@ -138,7 +138,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
     )
 
 
-def _compile(case: Case) -> tuple[bytes, str, int, float]:
+def capture_case(case: Case) -> tuple[bytes, str, int, float]:
     """The module as XLA scheduled it, its platform, XLA's total and the seconds of the compile."""
     import jax
 

@@ -36,8 +36,10 @@ __all__ = [
     "AssignmentReport",
     "check_assignment",
     "check_compiled",
+    "check_overlaps",
     "compare_orders",
     "dump_options",
+    "read_assignment",
 ]
 
 _IDLE = frozenset(
@@ -99,6 +101,18 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
     Raises:
       CheckError: they differ; see `check_assignment`.
     """
+    return check_assignment(*read_assignment(compiled, dump), plan)
+
+
+def read_assignment(compiled: Any, dump: Path | None = None) -> tuple[bytes, BufferAssignment]:
+    """The module of an executable, serialized, and the buffer assignment XLA made of it.
+
+    Args:
+      compiled, dump: see `check_compiled`.
+
+    Raises:
+      CheckError: the backend does not give them back, or XLA's total is not the assignment's.
+    """
     executable = compiled.runtime_executable()
     if executable is None:
         raise CheckError("the backend does not give its executable back; nothing can be checked")
@@ -119,7 +133,7 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
             raise CheckError(
                 f"XLA reports {total} bytes, its buffer assignment holds {assignment.total_bytes}"
             )
-    return check_assignment(module, assignment, plan)
+    return module, assignment
 
 
 def _dumped(module: bytes, dump: Path | None) -> BufferAssignment:
@@ -160,7 +174,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
     added, dropped = compare_orders(plan, planned.module)
     places = {a.name: (home, a) for home in assignment.allocations for a in home.assigned}
     tensors = _compare_tensors(plan, places)
-    peak = _check_overlaps(planned, places, assignment)
+    peak = check_overlaps(planned, assignment)
     if not (added or dropped) and peak != plan.peak_bytes:
         raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, it is {peak} bytes")
     total = assignment.total_bytes
@@ -238,14 +252,20 @@ def _compare_tensors(plan: Plan, places: Places) -> list[str]:
     return found
 
 
-def _check_overlaps(planned: PlannedModule, places: Places, assignment: BufferAssignment) -> int:
-    """Checks that no two live tensors overlap; returns the lifetime peak of the entry."""
-    bases: dict[int, int] = {}
-    end = 0
+def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
+    """Checks that no two live tensors overlap, in any computation.
+
+    Returns:
+      The lifetime peak of the entry in bytes, recomputed by the referee.
+
+    Raises:
+      CheckError: two overlap, or one has no place or another size; the message names them.
+    """
+    offsets: dict[str, tuple[int, int]] = {}
+    base = 0
     for home in assignment.allocations:
-        bases[home.index] = end
-        end += home.size
-    offsets = {n: (bases[home.index] + a.offset, a.size) for n, (home, a) in places.items()}
+        offsets |= {a.name: (base + a.offset, a.size) for a in home.assigned}
+        base += home.size
     inner: dict[str, list[Tensor]] = {}
     peak = 0
     for computation in planned.module.control_computations:

@@ -12,11 +12,14 @@ __all__ = ["COMMANDS"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
+    "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
+    "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
+    "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, its module's name with "_" for " " -> what it does, in one line."""
