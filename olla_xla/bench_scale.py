@@ -1,0 +1,173 @@
+"""Measures planning as the graph grows: operators against seconds, memory, peak and bound.
+
+Synthetic train steps of any depth (`bench_graphs`), and a real one: the unrolled LSTM of the
+examples, as XLA schedules it. Every case runs in a process of its own, so that its resident memory
+is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from olla_xla.errors import InputError, OllaError
+from olla_xla.options import PlanOptions
+
+__all__ = ["CASES", "Row", "as_json", "measure", "measure_here", "within_limits"]
+
+CASES = (
+    "synthetic/5",
+    "synthetic/16",
+    "synthetic/54",
+    "synthetic/161",
+    "synthetic/540",
+    "lstm/320",
+)
+"""What to plan: a synthetic step of so many layers (1k to 100k operators), or the LSTM of so many
+tokens (20,000 operators and more)."""
+
+MOST_SECONDS, MOST_BYTES = 300.0, 8 * 2**30
+
+_LSTM = {"layers": 4, "width": 16, "vocabulary_size": 32}  # small: only the graph matters
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One case as measured.
+
+    Attributes:
+      case: its name. operators: instructions of the entry computation.
+      seconds: of planning, all of it. cpu_seconds: processor time in that.
+      resident_bytes: the most the process held, making the module included.
+      xla_peak_bytes: lifetime peak of the module's own order, which for the LSTM is XLA's.
+      peak_bytes: of ours. least_peak_bytes, bound_bytes: the least found, and the bound on it.
+      xla_bytes, planned_bytes: predicted totals of the two orders.
+      gap: of the lifetime peak, as a share of one. stopped_by: why the search ended.
+    """
+
+    case: str
+    operators: int
+    seconds: float
+    cpu_seconds: float
+    resident_bytes: int
+    xla_peak_bytes: int
+    peak_bytes: int
+    least_peak_bytes: int
+    bound_bytes: int
+    xla_bytes: int
+    planned_bytes: int
+    gap: float
+    stopped_by: str
+
+
+def measure(case: str, options: PlanOptions) -> Row:
+    """Measures one case in a process of its own.
+
+    Raises:
+      InputError: no such case. OllaError: it failed; the message is its last line.
+    """
+    _parse(case)
+    limits = {name: getattr(options, name) for name in ("time_limit", "step_limit", "seed")}
+    command = [sys.executable, "-m", __name__, json.dumps({"case": case, **limits})]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise OllaError(f"{case}: {lines[-1]}")
+    return Row(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def measure_here(case: str, options: PlanOptions) -> Row:
+    """Measures one case in this process."""
+    from olla_xla.planner import plan_module
+
+    kind, size = _parse(case)
+    module = _synthetic(size) if kind == "synthetic" else _lstm(size)
+    wall, processor = time.monotonic(), time.process_time()
+    plan = plan_module(module, options, target="cpu")
+    return Row(
+        case=case,
+        operators=max(len(order) for order in plan.order.values()),
+        seconds=time.monotonic() - wall,
+        cpu_seconds=time.process_time() - processor,
+        resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        xla_peak_bytes=plan.candidates["xla"][1],
+        peak_bytes=plan.peak_bytes,
+        least_peak_bytes=plan.least_peak_bytes,
+        bound_bytes=plan.lower_bound_bytes,
+        xla_bytes=plan.xla_predicted_bytes,
+        planned_bytes=plan.predicted_bytes,
+        gap=plan.gap,
+        stopped_by=plan.stopped_by,
+    )
+
+
+def within_limits(row: Row) -> bool:
+    """Whether a case took at most 5 minutes and 8 GiB, and no more memory than its own order."""
+    quick = row.seconds <= MOST_SECONDS and row.resident_bytes <= MOST_BYTES
+    return quick and row.peak_bytes <= row.xla_peak_bytes and row.planned_bytes <= row.xla_bytes
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows as plain JSON."""
+    return {"rows": [{**dataclasses.asdict(r), "within_limits": within_limits(r)} for r in rows]}
+
+
+def _parse(case: str) -> tuple[str, int]:
+    kind, _, size = case.partition("/")
+    if kind not in ("synthetic", "lstm") or not size.isdigit() or not int(size):
+        raise InputError(f"case {case!r} must read synthetic/LAYERS or lstm/TOKENS")
+    return kind, int(size)
+
+
+def _synthetic(layers: int) -> bytes:
+    from olla_xla.bench_graphs import train_step
+
+    return train_step(layers)
+
+
+def _lstm(tokens: int) -> bytes:
+    """The unrolled LSTM as XLA has scheduled it for the CPU.
+
+    Its compile is ended there: machine code for so many operators takes much longer.
+    """
+    import jax
+    from jax.extend import xla
+
+    from examples.models import common, lstm
+
+    model = common.Model(lambda: lstm.network(sequence_length=tokens, **_LSTM))
+    step, arguments, jit_options = model(batch_size=4, optimizer="adam")
+    lowered = jax.jit(step, **jit_options).lower(*arguments)
+    found: list[bytes] = []
+
+    def take(module: bytes) -> None:
+        found.append(module)
+        raise _Taken
+
+    stage = xla.PipelineStage.POST_SCHEDULER
+    where: dict[str, Any] = {"stage": stage, "platforms": ("cpu",)}
+    xla.register_hlo_module_transformation(take, name="olla_xla_bench_scale", **where)
+    try:
+        lowered.compile()
+    except jax.errors.JaxRuntimeError:
+        if not found:
+            raise
+    finally:
+        xla.clear_hlo_module_transformation("olla_xla_bench_scale", **where)
+    return max(found, key=len)
+
+
+class _Taken(Exception):
+    """Ends a compile whose module has been copied out."""
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    chosen = given.pop("case")
+    print(json.dumps(dataclasses.asdict(measure_here(chosen, PlanOptions(**given)))))
