@@ -8,7 +8,7 @@ conditional is one operator, whose inner temporaries are a tensor that lives onl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from hlo.inplace import is_elementwise_on
 from hlo.module import Computation, Instruction, Module
@@ -155,11 +155,13 @@ class _Flat:
         self.sinks.append([])
         return len(self.names) - 1
 
-    def define_all(self, i: Instruction, source: int) -> ValueMap:
-        """A tensor of its own for every array in the result of `i`."""
+    def define_all(
+        self, i: Instruction, source: int, without: Container[ShapeIndex] = ()
+    ) -> ValueMap:
+        """A tensor of its own for every array in the result of `i`, less those at `without`."""
         values: ValueMap = {}
         for index, shape in i.shape.indices():
-            if not shape.is_tuple:
+            if not shape.is_tuple and index not in without:
                 suffix = f"{{{','.join(map(str, index))}}}" if index else ""
                 name = self.operators[source].name + suffix
                 values[index] = ((self.define(name, shape.bytes, source), True),)
@@ -210,21 +212,20 @@ class _Flat:
 
     def _loop(self, i: Instruction, state: ValueMap, operator: int) -> ValueMap:
         """What the body leaves as it was passes through; the rest is new, in place if it can."""
-        results = self.define_all(i, operator)
         body = i.called[0]
         root, parameter = body.root, body.parameters[0]
         assert root is not None
-        for index in results:
-            leaf = root.operands[index[0]] if root.opcode == "tuple" and index else root
-            if (
-                leaf.opcode == "get-tuple-element"
-                and leaf.operands[0] is parameter
-                and leaf.tuple_index == index[0]
-            ):
-                results[index] = state[index]
-            else:
-                self._pair(results[index], state[index])
-        return results
+        kept = {
+            (k,)
+            for k, leaf in enumerate(root.operands if root.opcode == "tuple" else ())
+            if leaf.opcode == "get-tuple-element"
+            and leaf.operands[0] is parameter
+            and leaf.tuple_index == k
+        }
+        results = self.define_all(i, operator, without=kept)
+        for index, reference in results.items():
+            self._pair(reference, state[index])
+        return {**{index: state[index] for index in kept}, **results}
 
     def _share(self, i: Instruction, values: list[ValueMap], results: ValueMap) -> None:
         """Notes which operands the result may overwrite."""

@@ -175,9 +175,13 @@ class _Planner:
             for a in read[v]:
                 self._done(a, v)
             for b in made[v]:
-                if not tensors[b].sinks and self.left[self.storage[b]] == 0:
-                    self._release(self.storage[b])
+                if not tensors[b].sinks:
+                    self._done(b, v)
         return Assignment(tuple(self.storage), tuple(self.sizes))
+
+    def _reads(self, b: int) -> int:
+        """Reads to come; what nobody reads is taken to be read by its own operator."""
+        return max(len(self.graph.tensors[b].sinks), 1)
 
     def _overwrite(self, b: int, operands: Sequence[int], v: int) -> None:
         """In place, only where `v` is the one reader left: a count of one."""
@@ -187,7 +191,7 @@ class _Planner:
             if alone and self._may_take(s, v):
                 self.storage[b] = s
                 # The read by v is taken off again in `_done`; later reads are those of b.
-                self.left[s] += len(self.graph.tensors[b].sinks)
+                self.left[s] += self._reads(b)
                 self.touched[s] = [v]
                 return
 
@@ -200,7 +204,7 @@ class _Planner:
             self.left.append(0)
             self.touched.append([])
         self.sizes[s] = max(self.sizes[s], tensor.bytes)
-        self.left[s] = len(tensor.sinks)
+        self.left[s] = self._reads(b)
         self.touched[s] = [v]
         self.storage[b] = s
 
