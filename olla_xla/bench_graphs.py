@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
 
 from hlo.read import from_hlo_text, with_program_order
+from olla_xla.check import lifetime_peak
 from olla_xla.errors import InputError
+from olla_xla.problem import Operator, Tensor, TensorGraph
 
-__all__ = ["train_step"]
+__all__ = ["brute_force", "random_graph", "train_step"]
 
 _STATE = 3  # arrays of state for each weight: itself and Adam's two moments
 
@@ -170,3 +175,86 @@ def _adam(step: _Step, w: _Value, m: _Value, v: _Value, g: _Value) -> list[_Valu
     rate = a("divide", new_m, a("sqrt", a("add", new_v, new_v)))
     decayed = a("add", rate, a("multiply", w, rate))
     return [a("subtract", w, a("multiply", decayed, decayed)), new_m, new_v]
+
+
+def random_graph(seed: int, most: int = 8) -> TensorGraph:
+    """A random graph of up to `most` operators: arguments, donation, in-place pairs, control edges.
+
+    Operator ids are a topological order.
+    """
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, most + 1))
+    arguments = int(random.integers(0, min(2, n - 1) + 1))
+    operators, tensors = [], []
+    for v in range(n):
+        free = v < arguments
+        transient = 0 if free else int(random.choice([0, 0, 0, 3]))
+        operators.append(Operator(f"op{v}", "parameter" if free else "fusion", transient, free))
+        for k in range(1 if free else int(random.integers(0, 3))):
+            later = np.arange(v + 1, n)
+            sinks = random.choice(later, min(int(random.integers(0, 4)), len(later)), replace=False)
+            tensors.append(
+                Tensor(
+                    f"op{v}{{{k}}}",
+                    int(random.integers(0, 7)),
+                    v,
+                    tuple(sorted(sinks.tolist())),
+                    len(tensors),
+                    live_in=free,
+                    live_out=bool(random.random() < 0.2),
+                )
+            )
+    alias_edges = _reuse_buffers(tensors, random)
+    inplace = [
+        (b, a)
+        for b, out in enumerate(tensors)
+        for a, dying in enumerate(tensors)
+        if out.source in dying.sinks and out.bytes == dying.bytes and random.random() < 0.5
+    ]
+    upward = [(u, v) for u in range(n) for v in range(u + 1, n) if random.random() < 0.1]
+    graph = TensorGraph(
+        f"random{seed}",
+        tuple(operators),
+        tuple(tensors),
+        tuple(upward),
+        tuple(sorted(alias_edges)),
+        tuple(inplace),
+    )
+    graph.validate()
+    return graph
+
+
+def _reuse_buffers(tensors: list[Tensor], random: np.random.Generator) -> set[tuple[int, int]]:
+    """Gives some tensors the buffer of an earlier one; the precedence that keeps them apart."""
+    edges: set[tuple[int, int]] = set()
+    continued: set[int] = set()
+    for b, late in enumerate(tensors):
+        if late.live_in or random.random() < 0.5:
+            continue
+        for a, early in enumerate(tensors[:b]):
+            readers = {*early.sinks, early.source}
+            fits = max(readers) <= late.source and early.source < late.source
+            if fits and a not in continued and not early.live_out:
+                continued.add(a)
+                edges |= {(u, late.source) for u in readers if u != late.source}
+                tensors[b] = dataclasses.replace(late, buffer=early.buffer)
+                break
+    return edges
+
+
+def brute_force(graph: TensorGraph) -> int:
+    """The least lifetime peak in bytes, by trying every order."""
+    return min(lifetime_peak(graph, order) for order in _orders(graph))
+
+
+def _orders(graph: TensorGraph) -> Iterator[list[int]]:
+    before = [set(b) for b in graph.predecessors()]
+
+    def extend(order: list[int], done: set[int]) -> Iterator[list[int]]:
+        if len(order) == len(before):
+            yield order
+        for v, needs in enumerate(before):
+            if v not in done and needs <= done:
+                yield from extend([*order, v], done | {v})
+
+    return extend([], set())
