@@ -58,6 +58,8 @@ logger = logging.getLogger("olla_xla")
 _ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY = "olla_xla.request"
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
+_FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
+"""Clones that compute nothing; XLA may do without them."""
 _PLATFORMS = ("cpu", "cuda")
 _NO_GAIN = "no better order was found"
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
@@ -337,8 +339,9 @@ def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
     if not common:
         return "the executable has none of the plan's computations"
     names = {name for order in actual.values() for name in order}
-    if lost := [clone for clone, *_ in plan.clones if clone not in names]:
-        return f"{len(lost)} of {len(plan.clones)} clones are not in the executable ({lost[0]})"
+    made = [clone for clone, *_ in plan.clones if not _FORWARDING.match(clone)]
+    if lost := [clone for clone in made if clone not in names]:
+        return f"{len(lost)} of {len(made)} clones are not in the executable ({lost[0]})"
     for name in sorted(common):
         planned_names, actual_names = set(plan.order[name]), set(actual[name])
         ours = [i for i in plan.order[name] if i in actual_names]

@@ -1,0 +1,408 @@
+"""Recomputation: what may be cloned, what evictions lead to, fits to budgets, real runs."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import olla_xla
+from examples.models import common, gpt, load
+from hlo.clones import Clone, with_clones
+from hlo.module import HloError, module_from_bytes
+from hlo.read import from_hlo_text, with_program_order
+from olla_xla import cache, planfile, planner
+from olla_xla.accounting import assigned_bytes, final_module
+from olla_xla.apply import capture
+from olla_xla.check_clones import check_clones
+from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
+from olla_xla.lifetimes import peak_bytes
+from olla_xla.options import PlanOptions, parse_bytes
+from olla_xla.planned_module import PlannedModule
+from olla_xla.remat import calibrate
+from olla_xla.remat.clones import clones
+from olla_xla.remat.cost import H100, CostModel, Device, module_work
+from olla_xla.remat.expand import expand
+from olla_xla.remat.fit import Front
+from olla_xla.remat.purity import recomputable
+from tests.compiles import on_h100, total_bytes
+from tests.steps import STEPS, arrays, assert_same
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch):
+    monkeypatch.setattr(planner, "device", lambda target: CPU if target == "cpu" else H100)
+
+
+def small_gpt():
+    config = gpt.GPTConfig(layers=2, width=64, heads=4, sequence_length=64, vocabulary_size=97)
+    return common.build(gpt.network(config), batch_size=4, optimizer="adam")
+
+
+def wide_mlp():
+    return load("mlp")(batch_size=2048, optimizer="momentum")
+
+
+RUNS = {"resnet": STEPS["resnet"], "gpt": small_gpt, "mlp": wide_mlp}
+plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=20_000)
+
+
+@functools.cache
+def scheduled(name):
+    step, shapes, jit_options = RUNS[name]()
+    return capture(jax.jit(step, **jit_options).lower(*shapes)).module
+
+
+@functools.cache
+def front(name):
+    return Front(scheduled(name), "cpu", CostModel(CPU, "cpu"), 60)
+
+
+def module(body, extra=""):
+    """A module of one entry computation over x: f32[64]."""
+    text = (
+        f"HloModule m\n{extra}\nENTRY e {{\n  x = f32[64] parameter(0)\n  {body}\n"
+        "  ROOT r = (f32[64]) tuple(y)\n}"
+    )
+    return module_from_bytes(with_program_order(from_hlo_text(text)))
+
+
+# What may be cloned.
+
+ADD = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }"
+FUSED = "f {{ p = f32[64] parameter(0)\n ROOT q = f32[64] {} }}"
+
+
+def fusion(operation):
+    return module("y = f32[64] fusion(x), kind=kLoop, calls=f", FUSED.format(operation))
+
+
+ONCE = {
+    "rng": lambda: module(
+        "a = f32[] constant(0)\n  b = f32[] constant(1)\n"
+        "  y = f32[64] rng(a, b), distribution=rng_uniform"
+    ),
+    "custom_call": lambda: module('y = f32[64] custom-call(x), custom_call_target="mine"'),
+    "side_effect": lambda: module(
+        'y = f32[64] custom-call(x), custom_call_target="__cublas$gemm", '
+        "custom_call_has_side_effect=true"
+    ),
+    "all_reduce": lambda: module("y = f32[64] all-reduce(x), to_apply=add", ADD),
+    "infeed": lambda: module(
+        "t = token[] after-all()\n  i = (f32[64], token[]) infeed(t)\n"
+        "  y = f32[64] get-tuple-element(i), index=0"
+    ),
+    "while": lambda: module(
+        "y = f32[64] while(x), condition=c, body=b",
+        "b { p = f32[64] parameter(0)\n ROOT n = f32[64] negate(p) }\n"
+        "c { p = f32[64] parameter(0)\n ROOT t = pred[] constant(false) }",
+    ),
+    "in_place": lambda: module(
+        "i = s32[] constant(3)\n  u = f32[1] constant({1})\n"
+        "  y = f32[64] dynamic-update-slice(x, u, i)"
+    ),
+    "control": lambda: module(
+        "a = f32[64] negate(x)\n  y = f32[64] sine(x), control-predecessors={a}"
+    ),
+    "fused_rng": lambda: module(
+        "y = f32[64] fusion(x), kind=kLoop, calls=f",
+        "f { p = f32[64] parameter(0)\n a = f32[] constant(0)\n b = f32[] constant(1)\n"
+        " ROOT q = f32[64] rng(a, b), distribution=rng_uniform }",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_must_run_once_is_never_cloned(name):
+    found = ONCE[name]()
+    free = ("parameter", "constant", "tuple", "get-tuple-element", "after-all")
+    rest = [i for i in found.entry.instructions if i.opcode not in free and i.name != "a"]
+    assert rest
+    assert not any(recomputable(i, t) for i in rest for t in ("cpu", "cuda"))
+
+
+@pytest.mark.parametrize("operation", ["negate(p)", "exponential(p)", "multiply(p, p)"])
+def test_elementwise_fusions_may_be_cloned(operation):
+    (found,) = [i for i in fusion(operation).entry.instructions if i.opcode == "fusion"]
+    assert recomputable(found, "cpu") and recomputable(found, "cuda")
+
+
+# The evaluator against the graph of the module that has the clones.
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_evictions_are_priced_as_the_written_module(name):
+    f = front(name)
+    g, random = f.graph, np.random.default_rng(0)
+    able = np.flatnonzero(g.evictable)
+    for count in (0, 1, 3, 10, 40):
+        tensors = random.choice(able, min(count, len(able)), replace=False)
+        moments = (2 * random.integers(0, g.n, len(tensors)) + 1) * g.n
+        evictions = np.stack([tensors, moments], axis=1).astype(np.int64)
+        expansion = expand(g, evictions)
+        if not expansion.feasible:
+            continue
+        made = clones(f.planned.dataflow, g, expansion)
+        data = with_clones(f.data, made)
+        check_clones(f.data, data, made, "cpu")
+        written = PlannedModule(data, "cpu")
+        entry = written.lowered(written.module.entry)
+        assert peak_bytes(entry.graph, range(len(entry.instructions))) == expansion.peak
+        moved = (
+            module_work(written.module, "cpu").bytes - module_work(f.planned.module, "cpu").bytes
+        )
+        assert moved == expansion.moved
+
+
+def test_a_multi_output_fusion_is_cloned_whole():
+    text = """HloModule m
+f { p = f32[4096] parameter(0)
+  q = f32[4096] exponential(p)
+  s = f32[4096] negate(p)
+  ROOT t = (f32[4096], f32[4096]) tuple(q, s) }
+ENTRY e { x = f32[4096] parameter(0)
+  y = (f32[4096], f32[4096]) fusion(x), kind=kLoop, calls=f
+  a = f32[4096] get-tuple-element(y), index=0
+  b = f32[4096] get-tuple-element(y), index=1
+  c = f32[4096] add(a, b)
+  d = f32[4096] sine(c)
+  ROOT r = f32[4096] add(d, a) }"""
+    data = with_program_order(from_hlo_text(text))
+    f = Front(data, "cpu", CostModel(CPU, "cpu"), 10)
+    (tensor,) = [
+        t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
+    ]
+    step = [i.name for i in f.graph.instructions].index("d")
+    expansion = expand(f.graph, np.array([[tensor, (2 * step + 1) * f.graph.n]], np.int64))
+    made = clones(f.planned.dataflow, f.graph, expansion)
+    assert [(c.name, c.original) for c in made] == [("y.remat", "y"), ("a.remat", "a")]
+    written = with_clones(data, made)
+    check_clones(data, written, made, "cpu")
+    order = [i.name for i in module_from_bytes(written).entry.schedule]
+    assert order[-3:] == ["y.remat", "a.remat", "r"]
+
+
+# Choices.
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_more_budget_never_costs_more_time(name):
+    f = front(name)
+    peak = f.start.peak
+    prices = []
+    for part in (1.0, 0.95, 0.9, 0.85, 0.8, 0.7):
+        found = f.below(int(part * peak))
+        if not found:
+            break
+        assert all(p.peak <= part * peak for p in found)
+        assert all(a.peak > b.peak for a, b in zip(found, found[1:], strict=False))
+        prices.append(found[0].seconds)
+    assert len(prices) > 2 and prices == sorted(prices)
+
+
+def test_more_overhead_never_takes_more_memory():
+    f = front("gpt")
+    step = CostModel(CPU, "cpu").step_seconds(f.planned.module)
+    peaks = [f.within(part * step)[0].peak for part in (0.0, 0.02, 0.05, 0.2)]
+    assert peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_with_clones_are_bit_identical(name):
+    step, shapes, jit_options = RUNS[name]()
+    plain = jax.jit(step, **jit_options)
+    planned = plan(step, max_overhead=0.3, **jit_options)
+    (expected, batch), (state, _) = arrays(shapes), arrays(shapes)
+    for _ in range(5):
+        expected, expected_loss = plain(expected, batch)
+        state, loss = planned(state, batch)
+        assert_same((expected, expected_loss), (state, loss))
+    compiled = planned.lower(state, batch).compile()
+    used = compiled.plan
+    assert compiled.planned and used.clones and 0 < used.overhead <= 0.3
+    assert used.assigned_bytes == total_bytes(compiled) < used.xla_bytes
+    final = module_from_bytes(final_module(compiled._stage))
+    names = {i.name for i in final.entry.instructions}
+    made = [name for name, *_ in used.clones if not name.startswith(("get-tuple", "bitcast."))]
+    assert made and names.issuperset(made), "all clones reach the executable"
+
+
+def test_a_budget_is_met():
+    step, shapes, jit_options = small_gpt()
+    data = scheduled("gpt")
+    options = PlanOptions(time_limit=10, step_limit=2000)
+    free = planner.plan_module(data, options, target="cpu")
+    assert free.clones == () and free.overhead == 0, "by default nothing is cloned"
+    roomy = dataclasses.replace(options, memory_budget=free.predicted_bytes)
+    assert planner.plan_module(data, roomy, target="cpu").clones == ()
+    budget = int(0.9 * free.predicted_bytes)
+    tight = plan(step, memory_budget=budget, **jit_options).lower(*shapes).compile()
+    assert tight.plan.clones and assigned_bytes(tight._stage) <= budget
+    with pytest.raises(BudgetError, match="max_overhead=0"):
+        none = dataclasses.replace(options, memory_budget=budget, max_overhead=0.0)
+        planner.plan_module(data, none, target="cpu")
+
+
+def test_a_budget_out_of_reach_names_the_least():
+    step, shapes, jit_options = wide_mlp()
+    planned = plan(step, memory_budget="1KiB", **jit_options)
+    with pytest.raises(BudgetError, match="cannot be met.*MiB' or more") as caught:
+        planned(*arrays(shapes))
+    assert 1024 < caught.value.least_bytes < 2**30
+
+
+def test_clones_reach_an_h100_executable():
+    step, shapes, jit_options = small_gpt()
+    planned = plan(step, max_overhead=0.2, **jit_options)
+    compiled = planned.lower(*on_h100(shapes)).compile()
+    assert compiled.planned, compiled.reason
+    used = compiled.plan
+    assert used.clones and used.assigned_bytes < used.xla_bytes
+    assert abs(used.predicted_bytes / used.assigned_bytes - 1) < 0.005
+
+
+def test_plans_with_clones_are_kept():
+    data = scheduled("gpt")
+    made = planner.plan_module(
+        data, PlanOptions(time_limit=10, step_limit=5000, max_overhead=0.3), target="cpu"
+    )
+    assert made.clones
+    assert planfile.loads(planfile.dumps(made)) == made
+    assert cache.plan_digest(made) != cache.plan_digest(dataclasses.replace(made, clones=()))
+    written = planner.module_order(planner.apply_plan(data, made))
+    assert written == made.order
+
+
+# The referee.
+
+
+def tampered(change):
+    """A module with one clone, changed; (before, after, clones)."""
+    text = """HloModule m, input_output_alias={ {0}: (0, {}, may-alias) }
+f { p = f32[64] parameter(0)
+  ROOT q = f32[64] sine(p) }
+g { p = f32[64] parameter(0)
+  ROOT q = f32[64] cosine(p) }
+ENTRY e { x = f32[64] parameter(0)
+  w = f32[64] parameter(1)
+  y = f32[64] fusion(x), kind=kLoop, calls=f
+  z = f32[64] fusion(w), kind=kLoop, calls=g
+  a = f32[64] add(y, z)
+  n = f32[64] add(x, a)
+  b = f32[64] multiply(w, y)
+  ROOT r = (f32[64], f32[64]) tuple(n, b) }"""
+    before = with_program_order(from_hlo_text(text))
+    made = Clone("y.remat", "y", ("x",), (("b", 1),))
+    return (before, *change(before, made))
+
+
+DAMAGE = {
+    "computes from other values": lambda m, c: (
+        with_clones(m, [Clone("z.remat", "z", ("x",), (("a", 1),))]),
+        [Clone("z.remat", "z", ("w",), (("a", 1),))],
+    ),
+    "another operation": lambda m, c: (
+        with_clones(m, [dataclasses.replace(c, original="z")]),
+        [c],
+    ),
+    "neither in the module nor a clone": lambda m, c: (with_clones(m, [c]), []),
+    "is not in the module": lambda m, c: (m, [c]),
+    "after it is overwritten": lambda m, c: (with_clones(m, [c]), [c]),
+}
+
+
+@pytest.mark.parametrize("complaint", DAMAGE)
+def test_the_referee_rejects(complaint):
+    before, after, made = tampered(DAMAGE[complaint])
+    with pytest.raises(CheckError, match=complaint):
+        check_clones(before, after, made, "cpu")
+
+
+def test_the_referee_accepts_an_early_clone():
+    before, after, made = tampered(
+        lambda m, c: (
+            with_clones(m, [dataclasses.replace(c, readers=(("a", 0),))]),
+            [c],
+        )
+    )
+    check_clones(before, after, made, "cpu")
+
+
+def test_the_referee_rejects_a_clone_of_random_state():
+    before = with_program_order(
+        from_hlo_text(
+            "HloModule m\nENTRY e { k = u64[2] rng-get-and-update-state(), delta=1\n"
+            "  a = u64[2] negate(k)\n  ROOT r = (u64[2], u64[2]) tuple(k, a) }"
+        )
+    )
+    made = [Clone("k.remat", "k", (), (("a", 0),))]
+    with pytest.raises(CheckError, match="must run once"):
+        check_clones(before, with_clones(before, made), made, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("clone", "complaint"),
+    [
+        (Clone("y", "y", ("x",), (("b", 1),)), "already"),
+        (Clone("c", "nowhere", ("x",), (("b", 1),)), "no instruction nowhere"),
+        (Clone("c", "y", ("x",), ()), "nothing reads"),
+        (Clone("c", "y", ("x",), (("b", 7),)), "no operand 7"),
+    ],
+)
+def test_clones_that_cannot_be_written(clone, complaint):
+    before, _, _ = tampered(lambda m, c: (m, []))
+    with pytest.raises(HloError, match=complaint):
+        with_clones(before, [clone])
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10GiB", 10 * 2**30), ("512MiB", 512 * MIB), ("1.5GB", 1_500_000_000), ("7", 7), (9, 9)],
+)
+def test_budgets_are_parsed(text, size):
+    assert parse_bytes(text) == size
+    assert PlanOptions(memory_budget=text).budget_bytes == size
+
+
+@pytest.mark.parametrize("text", ["lots", "10 apples", "-1GB", "", 1.5, True])
+def test_bad_budgets_show_the_right_form(text):
+    with pytest.raises(InputError, match="512MiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "5%", True])
+def test_bad_overheads_show_the_right_form(value):
+    with pytest.raises(InputError, match="0.05 for 5%"):
+        PlanOptions(max_overhead=value)
+
+
+def test_a_budget_must_be_positive():
+    with pytest.raises(LimitError, match="positive"):
+        PlanOptions(memory_budget=0)
+
+
+# Calibration.
+
+
+def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    for _ in range(2):
+        calibrate.calibrated_cpu.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU
+    assert len(measured) == 1
+    (file,) = (tmp_path / "olla_xla").iterdir()
+    assert json.loads(file.read_text()) == dataclasses.asdict(CPU)
+    file.write_text("{")
+    calibrate.calibrated_cpu.cache_clear()
+    assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
+    calibrate.calibrated_cpu.cache_clear()
