@@ -175,7 +175,11 @@ def _groups(
     for t, b in enumerate(label.tolist()):
         members.setdefault(b, []).append(t)
     peak = int(live.max(initial=0))
-    for b, a, step in _hand_overs(arrays, spans, position):
+    for b, a, step, must in _hand_overs(arrays, position):
+        if sizes[b] < sizes[a]:  # the rest of the operand is still being read
+            spans[a, 1] = step + 1
+        if must:
+            continue
         one, two = int(label[a]), int(label[b])
         spare = loose and live[step] + sizes[a] <= peak
         if spare or _meet(spans, members[one], members[two]):
@@ -188,10 +192,8 @@ def _groups(
     return label
 
 
-def _hand_overs(
-    arrays: GraphArrays, spans: np.ndarray, position: np.ndarray
-) -> list[tuple[int, int, int]]:
-    """(output, operand, step) of every in-place hand-over that `intervals` counted."""
+def _hand_overs(arrays: GraphArrays, position: np.ndarray) -> list[tuple[int, int, int, bool]]:
+    """(output, operand, step, same buffer) of every hand-over that `intervals` counted."""
     taken: set[int] = set()
     given: set[int] = set()
     found = []
@@ -206,8 +208,7 @@ def _hand_overs(
             continue
         given.add(a)
         taken.add(b)
-        if not must:
-            found.append((b, a, step))
+        found.append((b, a, step, must))
     return found
 
 
