@@ -53,7 +53,7 @@ def test_location_program_misuse():
 @settings(deadline=None, max_examples=12)
 @given(tensor_graphs(max_operators=5))
 def test_splitting_loses_nothing(graph):
-    """The joint optimum is the best placement over all orders, so placing an order loses nothing."""
+    """The joint optimum is the best placement over all orders: splitting loses nothing."""
     graph = plain_graph(graph)
     joint = joint_program(graph)
     assert joint.optimal
