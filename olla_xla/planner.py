@@ -225,7 +225,8 @@ def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[
 def apply_plan(module: bytes, plan: Plan) -> bytes:
     """Writes the plan's schedule and in-place results into the module, and notes on instructions.
 
-    Each instruction gets its step and the bytes it defines as frontend attributes.
+    Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
+    defines any, the planned offsets of its values in order, separated by commas.
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -236,14 +237,19 @@ def apply_plan(module: bytes, plan: Plan) -> bytes:
             f"the plan for {plan.module} does not fit module {view.name}; plan it again"
         )
     sizes: dict[str, int] = {}
-    for name, (_, size) in plan.offsets.items():
+    offsets: dict[str, list[str]] = {}
+    for name, (offset, size) in plan.offsets.items():
         instruction = name.split("{")[0]
         sizes[instruction] = sizes.get(instruction, 0) + size
+        offsets.setdefault(instruction, []).append(str(offset))
     attributes = {
         name: {"olla_xla.step": str(step), "olla_xla.bytes": str(sizes.get(name, 0))}
         for order in plan.order.values()
         for step, name in enumerate(order)
     }
+    for name, found in offsets.items():
+        if name in attributes:
+            attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
         cloned = with_clones(module, [Clone(*record) for record in plan.clones])
         return with_schedule(with_aliases(cloned, plan.aliases), plan.order, attributes)

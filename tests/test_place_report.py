@@ -7,13 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hlo import xla_pb2
 from hlo.assignment import BufferAssignment
 from olla_xla import bench_place as bench
 from olla_xla.assignment_report import full_report, simulated_heap
 from olla_xla.check_assignment import read_assignment
 from olla_xla.errors import CheckError
+from olla_xla.options import PlanOptions
 from olla_xla.place import PlacementProblem
 from olla_xla.planned_module import PlannedModule
+from olla_xla.planner import apply_plan, plan_module
 from olla_xla.report.placing import (
     allocation_table,
     instance_table,
@@ -99,3 +102,18 @@ def test_tensor_outside_its_allocation_is_found(assigned):
     others = tuple(moved if a is home else a for a in assignment.allocations)
     with pytest.raises(CheckError, match="leaves allocation"):
         full_report(module, BufferAssignment(others), "cpu")
+
+
+def test_planned_offsets_stand_beside_the_schedule(assigned):
+    module, _ = assigned
+    plan = plan_module(module, PlanOptions(time_limit=5, step_limit=200), target="cpu")
+    proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, plan))
+    written = {
+        i.name: i.frontend_attributes.map["olla_xla.offset"]
+        for c in proto.computations
+        for i in c.instructions
+        if "olla_xla.offset" in i.frontend_attributes.map
+    }
+    plain = {name: str(at) for name, (at, _) in plan.offsets.items() if "{" not in name}
+    assert plain
+    assert all(written[name] == at for name, at in plain.items())
