@@ -92,11 +92,11 @@ class PlanOptions:
             raise LimitError(f"max_overhead={value} must be at least 0: {form}")
 
 
-def parse_bytes(text: int | str) -> int:
+def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
     """Bytes from a number or a string; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024.
 
     Raises:
-      InputError: it is neither.
+      InputError: it is neither; the message calls it `name`.
 
     Examples:
       >>> parse_bytes("1.5GB")
@@ -111,4 +111,4 @@ def parse_bytes(text: int | str) -> int:
         units = {name.lower(): size for name, size in _UNITS.items()}
         if found and found[2].lower() in units:
             return int(float(found[1]) * units[found[2].lower()])
-    raise InputError(f"memory_budget={text!r} is not {_FORM}")
+    raise InputError(f"{name}={text!r} is not {_FORM}")

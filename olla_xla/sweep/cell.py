@@ -1,0 +1,113 @@
+"""Runs one cell: `python -m olla_xla.sweep.cell REQUEST`, its row as the last line of stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from olla_xla import targets
+from olla_xla.errors import OllaError
+from olla_xla.options import PlanOptions
+from olla_xla.sweep.grid import Cell, Settings
+
+__all__ = ["run_cell"]
+
+_MOST_OVERHEAD = 0.05
+
+
+def run_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Runs a cell in this process.
+
+    Returns:
+      The row's fields besides those that name the cell; what went wrong is its `error`.
+    """
+    started = time.monotonic()
+    try:
+        row = _eager(cell, settings) if cell.mode == "eager" else _planned(cell, settings)
+    except OllaError as error:
+        row = {"error": " ".join(str(error).split())}
+    except MemoryError:
+        row = {"error": "out of memory"}
+    return {**row, "seconds": round(time.monotonic() - started, 3)}
+
+
+def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
+    from olla_xla import models
+
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+    from olla_xla.planned_model import plan_model  # with all of JAX
+
+    options = PlanOptions(
+        time_limit=settings.time_limit,
+        step_limit=settings.step_limit,
+        seed=settings.seed,
+        max_overhead=_MOST_OVERHEAD if cell.mode == "overhead" else None,
+    )
+    target = targets.target(cell.target)
+    result = plan_model(model, target, options, stage=_quiet, progress=_quiet)
+    plan = result.plan
+    total = result.report.assigned_bytes
+    return {
+        "xla_bytes": plan.xla_bytes,
+        "memory_optimized_bytes": result.memory_optimized_bytes,
+        "planned_bytes": total,
+        "bound_bytes": plan.lower_bound_bytes,
+        "lifetime_gap": plan.gap,
+        "assignment_loss": plan.loss,
+        "xla_error": plan.xla_predicted_bytes / plan.xla_bytes - 1,
+        "planned_error": plan.predicted_bytes / total - 1,
+        "clones": len(plan.clones),
+        "added_time": plan.overhead,
+        "peak_bytes": plan.peak_bytes,
+        "operators": sum(map(len, plan.order.values())),
+        "order_seconds": plan.seconds,
+    }
+
+
+def _eager(cell: Cell, settings: Settings) -> dict[str, Any]:
+    from olla_xla import models
+
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+    from olla_xla.unfused import plan_unfused  # with all of JAX
+
+    found = plan_unfused(
+        model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed
+    )
+    return dataclasses.asdict(found)
+
+
+def _quiet(line: str) -> None:
+    """Nobody watches a cell."""
+
+
+def _end_with_parent() -> None:
+    """Ends this process soon after the one that started it is gone, killed or not."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the request and prints the row."""
+    request = json.loads(arguments[0])
+    settings = Settings(**request.pop("settings"))
+    cell = Cell(**request)
+    _end_with_parent()
+    targets.prepare_environment(cell.target)
+    print(json.dumps(run_cell(cell, settings)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

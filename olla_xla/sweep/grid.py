@@ -1,0 +1,126 @@
+"""What a sweep runs: every combination of models, batch sizes, targets, optimizers and modes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from olla_xla.errors import InputError
+
+__all__ = ["COLUMNS", "KEY", "MODES", "Cell", "Settings", "cells"]
+
+MODES = {
+    "order": "order and in-place reuse, no recomputation",
+    "overhead": "recomputation within 5 % added predicted time",
+    "eager": "the unfused graph: an eager framework's allocator, and our order and places",
+}
+"""Mode -> what its rows say."""
+
+KEY: tuple[str, ...] = ("model", "batch_size", "target", "optimizer", "mode")
+"""The columns that name a cell."""
+
+COLUMNS: tuple[str, ...] = (
+    *KEY,
+    "xla_bytes",
+    "memory_optimized_bytes",
+    "planned_bytes",
+    "bound_bytes",
+    "lifetime_gap",
+    "assignment_loss",
+    "xla_error",
+    "planned_error",
+    "clones",
+    "added_time",
+    "eager_live_bytes",
+    "eager_reserved_bytes",
+    "eager_fragmentation",
+    "peak_bytes",
+    "placed_bytes",
+    "operators",
+    "order_seconds",
+    "place_seconds",
+    "seconds",
+    "error",
+)
+"""The columns of a row: sizes in bytes, gaps, errors and fragmentation as shares of one.
+
+Totals are assigned, those of mode `eager` predicted: there `peak_bytes` is the lifetime peak of
+our order and `placed_bytes` the arena its tensors were placed in.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One combination."""
+
+    model: str
+    batch_size: int
+    target: str
+    optimizer: str
+    mode: str
+
+    def __str__(self) -> str:
+        return ", ".join(
+            (self.model, f"batch {self.batch_size}", self.target, self.optimizer, self.mode)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What all cells of a sweep have in common.
+
+    Attributes:
+      time_limit, step_limit, seed: the planner's.
+      cell_timeout: seconds after which a cell is given up.
+    """
+
+    time_limit: float
+    step_limit: int | None
+    seed: int
+    cell_timeout: float
+
+
+def cells(
+    models: Sequence[str],
+    batch_sizes: Sequence[str],
+    target_names: Sequence[str],
+    optimizers: Sequence[str],
+    modes: Sequence[str],
+    *,
+    targets: Sequence[str],
+) -> list[Cell]:
+    """All combinations, in the order of the lists; the first list changes slowest.
+
+    Args:
+      models, batch_sizes, target_names, optimizers, modes: as given on the command line.
+      targets: the targets there are.
+
+    Raises:
+      InputError: a list is empty or names something twice, a batch size is not a positive integer,
+        or there is no such target or mode. Models are not checked: one that is unknown gives rows
+        that say so.
+    """
+    given = {
+        "models": models,
+        "batch_sizes": batch_sizes,
+        "targets": target_names,
+        "optimizers": optimizers,
+        "modes": modes,
+    }
+    for name, values in given.items():
+        if not values:
+            raise InputError(f"--{name} names none; separate names by commas")
+        if len(set(values)) < len(values):
+            raise InputError(f"--{name} names one twice: {','.join(values)}")
+    for size in batch_sizes:
+        if not size.isdecimal() or int(size) < 1:
+            raise InputError(f"--batch_sizes: {size!r} is not a positive integer")
+    for name, known in (("targets", list(targets)), ("modes", list(MODES))):
+        for value in given[name]:
+            if value not in known:
+                raise InputError(f"--{name}: {value!r} is not one of {', '.join(known)}")
+    return [
+        Cell(model, int(size), target, optimizer, mode)
+        for model, size, target, optimizer, mode in itertools.product(*given.values())
+    ]

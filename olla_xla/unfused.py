@@ -1,0 +1,134 @@
+"""The OLLA paper's own comparison: a train step's unfused graph, run eagerly and planned by us.
+
+Nothing is compiled: order and places are found for the StableHLO program itself, as for a
+framework that runs operator by operator. Tensors are placed in one arena.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+
+import numpy as np
+
+from hlo.module import module_from_bytes
+from hlo.read import from_stablehlo
+from olla_xla import schedule
+from olla_xla.baselines.eager import ALLOCATORS, run_eagerly
+from olla_xla.baselines.graph import Program, program
+from olla_xla.bounds import forced_live_bound
+from olla_xla.check import check_schedule
+from olla_xla.lifetimes import GraphArrays
+from olla_xla.models import BuiltModel, tracing
+from olla_xla.place.graph import place_graph
+from olla_xla.problem import TensorGraph
+
+__all__ = ["Unfused", "plan_program", "plan_unfused"]
+
+_ALLOCATOR = "block splitting"
+_PLACE_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Unfused:
+    """An unfused program eagerly run, and planned. Sizes in bytes, gaps and so on as shares.
+
+    Attributes:
+      eager_live_bytes: largest live sum in program order, gradients kept to the end.
+      eager_reserved_bytes: what the caching allocator took from the device.
+      eager_fragmentation: share of the reserved bytes that held nothing at the peak.
+      peak_bytes: lifetime peak of our order. bound_bytes: no order has a lower one.
+      lifetime_gap: one over the other, less one.
+      placed_bytes: the arena in which its tensors were placed.
+      operators: how many the program has.
+      order_seconds, place_seconds: what finding them took.
+    """
+
+    eager_live_bytes: int
+    eager_reserved_bytes: int
+    eager_fragmentation: float
+    peak_bytes: int
+    bound_bytes: int
+    lifetime_gap: float
+    placed_bytes: int
+    operators: int
+    order_seconds: float
+    place_seconds: float
+
+
+def plan_unfused(
+    model: BuiltModel, time_limit: float, *, step_limit: int | None = None, seed: int = 0
+) -> Unfused:
+    """Lowers a model's step and plans its unfused program; see `plan_program`."""
+    import jax
+
+    with tracing(model.name):
+        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
+    return plan_program(program(module), time_limit, step_limit=step_limit, seed=seed)
+
+
+def plan_program(
+    found: Program, time_limit: float, *, step_limit: int | None = None, seed: int = 0
+) -> Unfused:
+    """Runs a program eagerly, then orders it for the least lifetime peak and places its tensors.
+
+    Args:
+      found: the program.
+      time_limit: seconds of search for the order, at most. step_limit, seed: as in `PlanOptions`.
+
+    Raises:
+      CheckError: the referee rejected order or places (a bug).
+    """
+    eager = run_eagerly(found, ALLOCATORS[_ALLOCATOR]())
+    graph = _standing(found.graph)
+    started = time.monotonic()
+    arrays = GraphArrays.of(graph)
+    starts = {"program": np.arange(arrays.n), **schedule.candidates(arrays)}
+    result = schedule.search(
+        arrays,
+        starts,
+        time_limit=time_limit,
+        step_limit=step_limit,
+        seed=seed,
+        bound_bytes=forced_live_bound(arrays)[0],
+    )
+    ordered = time.monotonic()
+    order = result.order.tolist()
+    check_schedule(graph, order, result.peak_bytes)
+    placed = place_graph(graph, order, alignment=1, time_limit=_PLACE_SECONDS)
+    return Unfused(
+        eager_live_bytes=eager.peak_live_bytes,
+        eager_reserved_bytes=eager.peak_reserved_bytes,
+        eager_fragmentation=eager.fragmentation,
+        peak_bytes=result.peak_bytes,
+        bound_bytes=result.bound_bytes,
+        lifetime_gap=result.peak_bytes / max(result.bound_bytes, 1) - 1,
+        placed_bytes=placed.placement.total_bytes,
+        operators=arrays.n,
+        order_seconds=round(ordered - started, 3),
+        place_seconds=round(time.monotonic() - ordered, 3),
+    )
+
+
+def _standing(graph: TensorGraph) -> TensorGraph:
+    """The graph with an argument that is replaced standing in its place all the time.
+
+    So do a framework's weights and moments. Nothing else could lie there in the meantime without
+    tying the places of all that does, and the argument's successor needs no memory of its own.
+    """
+    held = {t.buffer for t in graph.tensors if t.live_in}
+    members = Counter(t.buffer for t in graph.tensors)
+    shared = {b for b in held if members[b] > 1}
+    tensors = tuple(
+        t
+        if t.buffer not in shared
+        else dataclasses.replace(t, live_out=True)
+        if t.live_in
+        else dataclasses.replace(t, bytes=0, buffer=len(graph.tensors) + k)
+        for k, t in enumerate(graph.tensors)
+    )
+    kept = [t.buffer not in shared for t in graph.tensors]
+    pairs = tuple((b, a) for b, a in graph.inplace if kept[a] and kept[b])
+    return dataclasses.replace(graph, tensors=tensors, inplace=pairs)
