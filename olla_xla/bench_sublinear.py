@@ -182,15 +182,21 @@ def measure_memory(network: Network) -> MemoryRow:
     started = time.monotonic()
     shapes = network.shapes
     plain = _lowered(network.loss, shapes)
+    none, in_place, sharing, both = (
+        _planned(plain, in_place=in_place, sharing=sharing)
+        for in_place, sharing in ((False, False), (True, False), (False, True), (True, True))
+    )
+    operators = len(plain.graph.operators)
+    del plain  # of long sequences, too large to hold both
     recomputing = _lowered(sublinear(network.loss), shapes)
     return MemoryRow(
         network=network.name,
         size=network.size,
-        operators=(len(plain.graph.operators), len(recomputing.graph.operators)),
-        none_bytes=_planned(plain, in_place=False, sharing=False),
-        in_place_bytes=_planned(plain, in_place=True, sharing=False),
-        sharing_bytes=_planned(plain, in_place=False, sharing=True),
-        both_bytes=_planned(plain, in_place=True, sharing=True),
+        operators=(operators, len(recomputing.graph.operators)),
+        none_bytes=none,
+        in_place_bytes=in_place,
+        sharing_bytes=sharing,
+        both_bytes=both,
         sublinear_bytes=_planned(recomputing, in_place=True, sharing=True),
         seconds=time.monotonic() - started,
     )

@@ -72,7 +72,8 @@ def function_of(
 ) -> Callable[..., list[Any]]:
     """The function of a range of equations, from values of `inputs` to a list of `outputs`."""
     effects = frozenset().union(*(e.effects for e in equations))
-    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects)
+    names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
+    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
     closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
     return core.jaxpr_as_fun(closed)
 

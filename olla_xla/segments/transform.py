@@ -167,6 +167,9 @@ def _trace(
 
 
 def _is_array(leaf: Any) -> bool:
+    """Python's numbers are none: `fun` may branch on them, as on flags."""
+    if isinstance(leaf, bool | int | float | complex):
+        return False
     return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)
 
 
