@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
+    "figures": "draw the OLLA paper's figures from a sweep's rows",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, its module's name with "_" for " " -> what it does, in one line."""
