@@ -49,15 +49,13 @@ class Budget:
         """Wall-clock time left."""
         return self.deadline - time.monotonic()
 
-    def left(self, share: float = 1.0) -> int:
-        """Nodes that fit in a share of what is left; 0 when it is used up."""
+    def left(self) -> int:
+        """Nodes that fit in what is left; 0 when it is used up."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0
-        by_time = int(seconds * share * self._rate) + 1
-        return (
-            by_time if self.nodes is None else min(by_time, int((self.nodes - self.spent) * share))
-        )
+        by_time = int(seconds * self._rate) + 1
+        return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
     def charge(self, nodes: int, seconds: float) -> None:
         """Counts nodes, and learns how many a second takes."""
@@ -95,16 +93,18 @@ class Search:
         self._turn = 0
         self._limit = float(max(_LEAST_NODES, 2 * len(items)))
 
-    def within(self, capacity: int, budget: Budget, share: float = 1.0) -> tuple[int, np.ndarray]:
+    def within(
+        self, capacity: int, budget: Budget, most: int | None = None
+    ) -> tuple[int, np.ndarray]:
         """Looks for a packing within `capacity` bytes.
 
         Args:
-          capacity: bytes. budget: is charged. share: of what is left of it, that may be spent here.
+          capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
 
         Returns:
           (FOUND, EXHAUSTED or LIMIT; the offsets in bytes where FOUND).
         """
-        allowed = budget.left(share)
+        allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0
         while spent < allowed:
             turn = self._turn % len(_PREORDERS)

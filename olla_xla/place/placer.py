@@ -21,8 +21,8 @@ __all__ = ["METHODS", "place"]
 METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area")
 """What may place: all that helps, the exact search alone, or one heuristic alone."""
 
-_FIRST_SHARE, _STEP_SHARE = 0.5, 0.25
-"""Shares of the budget: for a packing at the bound, and for each capacity tried above it."""
+_FIRST_NODES = 4000
+"""Of the first tries above the bound; at the bound itself four times as many."""
 
 
 def place(
@@ -194,8 +194,9 @@ def _searched(
 ) -> _SpaceResult:
     """Searches at the goal first, then for anything below the best packing known.
 
-    Above the goal, capacities are halved between what was tried in vain and the best packing; what
-    is left of the budget then goes to the goal again. A capacity that is refuted raises the bound.
+    Above the goal, the interval between what was tried in vain and the best packing is halved until
+    it is narrow; then all begins again with twice the nodes for each try. A capacity that is
+    refuted raises the bound.
     """
     part = search.items
     if capacity is not None:
@@ -206,23 +207,24 @@ def _searched(
             return _SpaceResult(capacity + 1, "infeasible", "proof", "search", None)
         return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
     ceiling = _height(part, first_fit(part, greedy_orders(part)["greedy_size"]))
-    share, tried = _FIRST_SHARE, goal - 1
-    aim = goal
-    while best is None or _height(part, best) > goal:
-        outcome, offsets = search.within(aim, budget, share)
+    quota, tried = _FIRST_NODES, goal - 1
+    while (best is None or _height(part, best) > goal) and budget.left() > 0:
+        top = _height(part, best) if best is not None else ceiling + part.grain
+        if tried < goal:
+            aim, most = goal, 4 * quota
+        elif top - tried > max(part.grain, top // 512):
+            aim, most = (tried + top) // 2, quota
+        else:
+            quota, tried = 2 * quota, goal - 1
+            continue
+        outcome, offsets = search.within(aim, budget, most)
         if outcome == FOUND:
             best, source = offsets, "search"
-        elif outcome == EXHAUSTED:
+            continue
+        tried = max(tried, aim)
+        if outcome == EXHAUSTED:
             bound = max(bound, aim + 1)
             goal = max(goal, bound)
-        tried = max(tried, aim) if outcome != FOUND else tried
-        if budget.left() <= 0:
-            break
-        top = _height(part, best) if best is not None else ceiling + part.grain
-        if top - tried <= part.grain:
-            aim, share = goal, 1.0
-        else:
-            aim, share = (tried + top) // 2, _STEP_SHARE
     if best is None:
         return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
     met = _height(part, best) <= goal
