@@ -138,6 +138,7 @@ def measure_instance(
     limited = dataclasses.replace(problem, capacity={0: capacity})
     packing = place(limited, time_limit=time_limit)
     least = place(problem, time_limit=least_limit)
+    reached = [p.height for p in (packing, least) if p.offsets is not None]
     return InstanceRow(
         name=name,
         blocks=len(problem),
@@ -146,7 +147,7 @@ def measure_instance(
         height=None if packing.offsets is None else packing.height,
         seconds=packing.seconds,
         nodes=packing.nodes,
-        least=None if least.offsets is None else least.height,
+        least=min(reached, default=None),
         bound=least.bound,
         least_seconds=least.seconds,
     )
