@@ -7,6 +7,7 @@ nothing is compiled, so totals are predicted.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
     )
+    flags.DEFINE_string(
+        "memory_budget",
+        None,
+        'Most bytes of the step, such as "10GiB"; met by computing things again if need be.',
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "max_overhead",
+        None,
+        "Most predicted time to add by computing things again, such as 0.05 for 5%.",
+        flag_values=values,
+    )
     flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
@@ -41,7 +54,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Plans, prints what came of it, and writes the plan file."""
-    options = shared.options(values)
+    options = dataclasses.replace(
+        shared.options(values),
+        memory_budget=values.memory_budget,
+        max_overhead=values.max_overhead,
+    )
     plan_out = values.plan_out
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
@@ -78,6 +95,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
     table.print(console)
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
     console.print(line, markup=False)
+    _print_clones(console, result.plan)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
     return result.plan
@@ -112,8 +130,17 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
     table.print(console)
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
+    _print_clones(console, plan)
     _print_peak(console, apply_plan(module, plan), platform, values.largest)
     return plan
+
+
+def _print_clones(console: Console, plan: Plan) -> None:
+    """Prints what is computed again and what it costs, where that was asked for."""
+    from olla_xla.report.plans import clones_line
+
+    if plan.step_seconds:
+        console.print(clones_line(plan), markup=False)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

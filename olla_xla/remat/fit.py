@@ -36,6 +36,7 @@ _PATIENCE = 4  # targets in a row that are all dearer than allowed before the wa
 _FRONT_SHARE = 0.5  # part of the time that the front may take
 _GRACE = 3  # times its time that a choice may overrun
 _TRIES = 5  # choices that are ordered anew
+_LOWEST = 3  # choices with the lowest peaks of which the least total is taken
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,7 +242,7 @@ class _Fitting:
         """The least total within the allowance; None if that is the base's."""
         best: Fit | None = None
         total = base.predicted_bytes
-        points = self.front.within(allowance)[:2]
+        points = self.front.within(allowance)[:_LOWEST]
         for k, point in enumerate(points):
             if not len(point.evictions):
                 continue

@@ -7,7 +7,7 @@ from olla_xla.problem import Plan
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent, seconds
 
-__all__ = ["check_line", "plan_table", "verdict"]
+__all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
 _NOTEWORTHY = 0.0005
 """Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
@@ -85,6 +85,17 @@ def verdict(plan: Plan, *, planned: bool, reason: str) -> str:
     else:
         because = f": {reason}" if reason else ""
     return f"An order helps nothing here{because}. {sure}"
+
+
+def clones_line(plan: Plan) -> str:
+    """One line on recomputation: how many instructions run again, and the predicted price."""
+    if not plan.clones:
+        return "Nothing is computed twice."
+    moved = percent(plan.added_moved_bytes / max(plan.moved_bytes, 1), 1)
+    return (
+        f"{len(plan.clones)} instructions are computed again: {percent(plan.overhead, 1)} % more "
+        f"predicted time ({1e3 * plan.added_seconds:.2f} ms), {moved} % more bytes moved."
+    )
 
 
 def check_line(report: AssignmentReport) -> str:
