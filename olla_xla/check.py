@@ -174,7 +174,7 @@ def check_placement(
     Raises:
       CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors
         overlap. Tensors of one buffer share by design; so may an output and the operand that dies
-        at its operator.
+        at its operator, if both begin at one offset.
     """
     steps = _steps(graph, order)
     handed = _handed(graph, steps)
@@ -191,11 +191,15 @@ def check_placement(
     for start, last, offset, end, t in places:
         for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
-            if a.buffer == b.buffer or handed.get(o) == t:
-                continue
-            if _last(graph, o, steps) == start and frozenset((t, o)) in pairs:
-                continue
             other_offset, size = offsets[a.name]
+            passes_on = _last(graph, o, steps) == start and frozenset((t, o)) in pairs
+            if a.buffer == b.buffer or handed.get(o) == t or passes_on:
+                if other_offset == offset:
+                    continue
+                raise CheckError(
+                    f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "
+                    f"[{other_offset}, {other_offset + size}), but does not lie where that began"
+                )
             raise CheckError(
                 f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at "
                 f"[{offset}, {end}) overlap while both live at step {start}"

@@ -124,6 +124,15 @@ def test_a_place_one_byte_too_low():
         check_placement(graph, [0, 1, 2], {"a": (0, 8), "b": (8, 8)}, 24)
 
 
+def test_memory_that_passes_on_begins_at_one_offset():
+    operators = tuple(Operator(name, "fusion", 0, False) for name in "ab")
+    tensors = (Tensor("a", 8, 0, (1,), 0), Tensor("b", 8, 1, (), 1, live_out=True))
+    graph = TensorGraph("pair", operators, tensors, inplace=((1, 0),))
+    check_placement(graph, [0, 1], {"a": (0, 8), "b": (0, 8)}, 8)
+    with pytest.raises(CheckError, match="b at .4, 12. takes over the memory of a at .0, 8."):
+        check_placement(graph, [0, 1], {"a": (0, 8), "b": (4, 8)}, 12)
+
+
 def test_the_referee_is_fast_enough_for_real_graphs():
     graph = train_step(200)
     order = list(range(len(graph.operators)))
