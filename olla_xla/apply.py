@@ -307,6 +307,7 @@ def _xla_plan(plan: Plan, captured: Captured) -> Plan:
         aliases={},
         clones=(),
         added_seconds=0.0,
+        least_added_seconds=0.0,
         added_moved_bytes=0,
         offsets={},
         predicted_bytes=plan.xla_predicted_bytes,

@@ -186,7 +186,15 @@ _READERS: dict[str, Callable[[Any], Any]] = {
         _integer,
     ),
     **dict.fromkeys(
-        ("seconds", "time_limit", "tolerance", "step_seconds", "added_seconds"), _number
+        (
+            "seconds",
+            "time_limit",
+            "tolerance",
+            "step_seconds",
+            "added_seconds",
+            "least_added_seconds",
+        ),
+        _number,
     ),
     **dict.fromkeys(("assigned_bytes", "step_limit"), _optional),
     "order": _mapping(_names),

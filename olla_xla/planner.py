@@ -138,6 +138,7 @@ def _recompute(
         xla_predicted_bytes=base.xla_predicted_bytes,
         clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
         added_seconds=found.seconds,
+        least_added_seconds=found.bound,
         added_moved_bytes=found.moved,
         source=f"remat+{found.plan.source}",
         status="feasible" if found.plan.status == "xla" else found.plan.status,

@@ -189,7 +189,8 @@ class Plan:
         instructions that read it instead). `order` and all figures but XLA's are of the module
         with the clones in it; the fingerprint is of the module without.
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
-      added_seconds: predicted time that the clones add.
+      added_seconds: predicted time that the clones add. least_added_seconds: no choice of clones
+        that the integer programme knows adds less at the same peak; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
       xla_bytes: total of XLA's own order: assigned when known, else predicted.
@@ -234,6 +235,7 @@ class Plan:
     clones: tuple[CloneRecord, ...] = ()
     step_seconds: float = 0.0
     added_seconds: float = 0.0
+    least_added_seconds: float = 0.0
     moved_bytes: int = 0
     added_moved_bytes: int = 0
     seconds: float = 0.0

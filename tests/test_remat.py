@@ -19,11 +19,13 @@ from olla_xla.apply import capture
 from olla_xla.check_clones import check_clones
 from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
 from olla_xla.lifetimes import peak_bytes
+from olla_xla.linear import Limits
 from olla_xla.options import PlanOptions, parse_bytes
 from olla_xla.planned_module import PlannedModule
 from olla_xla.remat import calibrate
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost import H100, CostModel, Device, module_work
+from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.expand import expand
 from olla_xla.remat.fit import Front
 from olla_xla.remat.purity import recomputable
@@ -203,6 +205,66 @@ def test_more_budget_never_costs_more_time(name):
         assert all(a.peak > b.peak for a, b in zip(found, found[1:], strict=False))
         prices.append(found[0].seconds)
     assert len(prices) > 2 and prices == sorted(prices)
+
+
+def small_chain():
+    """Seven tensors, of which some are read again late; sizes and prices differ."""
+    text = """HloModule m
+ENTRY e { x = f32[4096] parameter(0)
+  a = f32[4096] exponential(x)
+  b = f32[4096] negate(a)
+  c = f32[2048] slice(b), slice={[0:2048]}
+  d = f32[4096] sine(b)
+  s = f32[1024] slice(d), slice={[0:1024]}
+  t = f32[1024] tanh(s)
+  u = f32[1024] add(t, s)
+  g = f32[4096] concatenate(c, u, u), dimensions={0}
+  h = f32[4096] multiply(g, d)
+  i = f32[4096] add(h, a)
+  ROOT r = f32[4096] add(i, b) }"""
+    return with_program_order(from_hlo_text(text))
+
+
+@pytest.mark.parametrize("part", [0.95, 0.85, 0.75, 0.65, 0.55])
+def test_the_programme_finds_the_optimum_of_a_small_graph(part):
+    g = Front(small_chain(), "cpu", CostModel(CPU, "cpu"), 10).graph
+    budget = int(part * expand(g, np.zeros((0, 2), np.int64)).peak)
+    gaps = [
+        (t, (2 * first + 1) * g.n + 1)
+        for t in np.flatnonzero(g.evictable)
+        for first in range(int(g.source[t]), g.n)
+    ]
+    readers = {
+        t: [v for v in range(g.n) if t in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]]] for t, _ in gaps
+    }
+    useful = [(t, k) for t, k in gaps if k // (2 * g.n) in (int(g.source[t]), *readers[t][:-1])]
+    best = np.inf
+    for chosen in range(1 << len(useful)):
+        evictions = [e for k, e in enumerate(useful) if chosen >> k & 1]
+        e = expand(g, np.array(evictions, np.int64).reshape(-1, 2))
+        if e.feasible and e.peak <= budget and not e.removed.any():
+            best = min(best, e.seconds)
+    found = choose_exactly(g, budget, Limits(time_limit=20), small=0)
+    if found.evictions is None:
+        assert best == np.inf
+        return
+    e = expand(g, found.evictions)
+    assert e.feasible and e.peak <= budget
+    assert e.seconds <= found.result.value + 1e-12
+    assert e.seconds <= best + 1e-12
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_programme_agrees_with_the_evaluator(name):
+    f = front(name)
+    target = int(0.9 * f.start.peak)
+    found = choose_exactly(f.graph, target, Limits(time_limit=20))
+    assert found.evictions is not None
+    e = expand(f.graph, found.evictions)
+    assert e.feasible and e.peak <= target
+    assert e.seconds <= found.result.value * (1 + 1e-9) + 1e-12
+    point, bound = f.refined(f.below(target)[0], 20)
+    assert point.peak <= target and bound <= point.seconds
 
 
 def test_more_overhead_never_takes_more_memory():

@@ -3,7 +3,8 @@
 One front of choices is walked, from little recomputation to much: for peaks in fixed steps below
 that of the module's order, the evictions that the greedy search finds for each. Which of them is
 taken is a matter of the budget or allowance alone, so that more budget never costs more time. Each
-that comes into question is written into the module, ordered anew and priced by the predicted total.
+that comes into question is made cheaper by an integer programme where that can be solved in time,
+written into the module, ordered anew and priced by the predicted total.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from hlo.rewrite import with_schedule
 from olla_xla.check_clones import check_clones
 from olla_xla.errors import BudgetError
 from olla_xla.lifetimes import peak_bytes
+from olla_xla.linear import Limits
 from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import Plan
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost import CostModel
+from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.expand import expand
 from olla_xla.remat.graph import remat_graph
 from olla_xla.remat.greedy import Point, Selector
@@ -36,6 +39,7 @@ _PATIENCE = 4  # targets in a row that are all dearer than allowed before the wa
 _FRONT_SHARE = 0.5  # part of the time that the front may take
 _GRACE = 3  # times its time that a choice may overrun
 _TRIES = 5  # choices that are ordered anew
+_EXACT_SHARE = 0.5  # part of a try's time that the integer programme may take
 _LOWEST = 3  # choices with the lowest peaks of which the least total is taken
 
 
@@ -45,13 +49,16 @@ class Fit:
 
     Attributes:
       plan: of the module with the clones. data: that module. clones: in execution order.
-      seconds: predicted time added. moved: bytes moved beyond the module's own.
+      seconds: predicted time added. bound: the least that any choice takes for the same peak, of
+        those that the integer programme knows; 0 where unknown.
+      moved: bytes moved beyond the module's own.
     """
 
     plan: Plan
     data: bytes
     clones: tuple[Clone, ...]
     seconds: float
+    bound: float
     moved: int
 
 
@@ -136,6 +143,23 @@ class Front:
         """The choice with the least peak, whatever it takes."""
         return self.point(_LAST)
 
+    def refined(self, point: Point, seconds: float) -> tuple[Point, float]:
+        """The cheapest choice for a choice's target, and a lower bound on what any takes.
+
+        The integer programme (`remat.exact`) is solved within `seconds`; where it finds nothing
+        cheaper, the choice stays. The bound is 0 where none is known.
+        """
+        k = math.floor(math.log(max(point.peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
+        target = max(self.target_bytes(k), point.peak)
+        found = choose_exactly(self.graph, target, Limits(time_limit=max(seconds, 0.1)))
+        if found.evictions is not None:
+            trial = self.selector.point(self.selector.thin(found.evictions, target))
+            feasible = expand(self.graph, trial.evictions).feasible
+            if feasible and trial.peak <= target and trial.seconds < point.seconds:
+                point = trial
+        # Greedy search may use longer chains than the programme, and fall below its optimum.
+        return point, max(min(found.result.bound, point.seconds), 0.0)
+
     def write(self, point: Point) -> tuple[bytes, tuple[Clone, ...]]:
         """The module with a choice's clones."""
         expansion = expand(self.graph, point.evictions)
@@ -207,11 +231,14 @@ class _Fitting:
 
     def tried(self, point: Point, tries_left: int) -> Fit:
         """A choice written and planned."""
-        left = max(self.deadline - time.monotonic(), 0.05) / tries_left
+        left = max(self.deadline - time.monotonic(), 0.1) / tries_left
+        begun = time.monotonic()
+        point, bound = self.front.refined(point, _EXACT_SHARE * left)
+        left = max(left - (time.monotonic() - begun), 0.05)
         data, made = self.front.write(point)
         plan = self.plan(data, left)
         self.least = min(self.least or plan.predicted_bytes, plan.predicted_bytes)
-        return Fit(plan, data, made, point.seconds, point.moved)
+        return Fit(plan, data, made, point.seconds, bound, point.moved)
 
     def cheapest(self, base: Plan, budget: int, allowance: float) -> Fit:
         """The cheapest choice whose total fits. Raises BudgetError."""
