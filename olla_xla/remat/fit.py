@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hlo.clones import Clone, with_clones
+from hlo.module import module_from_bytes
 from hlo.rewrite import with_schedule
 from olla_xla.check_clones import check_clones
 from olla_xla.errors import BudgetError
@@ -39,6 +40,8 @@ _PATIENCE = 4  # targets in a row that are all dearer than allowed before the wa
 _FRONT_SHARE = 0.5  # part of the time that the front may take
 _GRACE = 3  # times its time that a choice may overrun
 _TRIES = 5  # choices that are ordered anew
+_SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
+"""Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
 _EXACT_SHARE = 0.5  # part of a try's time that the integer programme may take
 _LOWEST = 3  # choices with the lowest peaks of which the least total is taken
 
@@ -79,8 +82,9 @@ class Front:
             self.planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
         entry = self.planned.lowered(self.planned.module.entry)
         self.graph = remat_graph(self.planned.dataflow, entry, cost)
-        self._deadline = time.monotonic() + seconds
-        self.selector = Selector(self.graph, self._deadline + _GRACE * seconds)
+        self._seconds = seconds
+        self._deadline = math.inf  # until the walk begins
+        self.selector = Selector(self.graph, math.inf)
         self.start = self.selector.point(np.zeros((0, 2), np.int64))
         self._points: dict[int, Point] = {}
 
@@ -90,6 +94,9 @@ class Front:
 
     def point(self, k: int) -> Point:
         """Choice number `k`; its peak may lie above its target where no less was found."""
+        if self._deadline == math.inf:
+            self._deadline = time.monotonic() + self._seconds
+            self.selector.deadline = self._deadline + _GRACE * self._seconds
         if k not in self._points:
             self._points[k] = self.selector.reduce(self.start.evictions, self.target_bytes(k))
         return self._points[k]
@@ -203,13 +210,13 @@ def fit(
       CheckError: the referee rejected the clones (a bug).
     """
     started = time.monotonic()
-    known = {
-        i.name
-        for c in PlannedModule(module, base.target).module.computations
-        for i in c.instructions
-    }
-    order = {name: [i for i in names if i in known] for name, names in base.order.items()}
-    front = Front(with_schedule(module, order), base.target, cost, _FRONT_SHARE * seconds)
+    fronts = _fronts(module, base, cost, _FRONT_SHARE * seconds)
+    if budget is None:
+        front = min(fronts, key=lambda f: f.within(allowance or 0.0)[0].peak)
+    else:
+        front = min(
+            fronts, key=lambda f: min((p.seconds for p in f.below(budget)), default=math.inf)
+        )
     work = _Fitting(front, plan, started + seconds)
     if budget is None:
         found = work.least_total(base, 0.0 if allowance is None else allowance)
@@ -218,6 +225,24 @@ def fit(
     if found is not None:
         check_clones(front.data, found.data, found.clones, base.target)
     return found
+
+
+def _fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
+    """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
+
+    An order that saves little may still have moved readers away from what they read, and then makes
+    recomputation dearer.
+    """
+    saved = 1 - base.predicted_bytes / base.xla_predicted_bytes
+    orders = []
+    if saved < _CLEAR_GAIN:
+        orders.append(module)
+    if saved >= _SOME_GAIN:
+        names = [i.name for c in module_from_bytes(module).computations for i in c.instructions]
+        known = set(names)
+        order = {name: [i for i in kept if i in known] for name, kept in base.order.items()}
+        orders.append(with_schedule(module, order))
+    return [Front(data, base.target, cost, seconds / len(orders)) for data in orders]
 
 
 class _Fitting:
