@@ -25,7 +25,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "cases", None, "synthetic/LAYERS or lstm/TOKENS, several.", flag_values=values
     )
     shared.define_limits(values)
-    values.set_default("time_limit", 200.0)
+    values.set_default("time_limit", 120.0)
 
 
 def run(values: flags.FlagValues) -> int:
