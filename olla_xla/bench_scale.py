@@ -1,8 +1,8 @@
 """Measures planning as the graph grows: operators against seconds, memory, peak and bound.
 
 Synthetic train steps of any depth (`bench_graphs`), and a real one: the unrolled LSTM of the
-examples, as XLA schedules it. Every case runs in a process of its own, so that its resident memory
-is its own.
+examples, as XLA schedules it. Every case is made in one process and planned in another, so that
+resident memory is that of planning alone.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from olla_xla.errors import InputError, OllaError
 from olla_xla.options import PlanOptions
 
-__all__ = ["CASES", "Row", "as_json", "measure", "measure_here", "within_limits"]
+__all__ = ["CASES", "Row", "as_json", "make_module", "measure", "plan_here", "within_limits"]
 
 CASES = (
     "synthetic/5",
@@ -44,7 +46,7 @@ class Row:
     Attributes:
       case: its name. operators: instructions of the entry computation.
       seconds: of planning, all of it. cpu_seconds: processor time in that.
-      resident_bytes: the most the process held, making the module included.
+      resident_bytes: the most the process that planned held.
       xla_peak_bytes: lifetime peak of the module's own order, which for the LSTM is XLA's.
       peak_bytes: of ours. least_peak_bytes, bound_bytes: the least found, and the bound on it.
       xla_bytes, planned_bytes: predicted totals of the two orders.
@@ -67,27 +69,39 @@ class Row:
 
 
 def measure(case: str, options: PlanOptions) -> Row:
-    """Measures one case in a process of its own.
+    """Measures one case in processes of its own.
 
     Raises:
       InputError: no such case. OllaError: it failed; the message is its last line.
     """
     _parse(case)
     limits = {name: getattr(options, name) for name in ("time_limit", "step_limit", "seed")}
-    command = [sys.executable, "-m", __name__, json.dumps({"case": case, **limits})]
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "module.pb")
+        _run(case, "make", path, limits)
+        return Row(**json.loads(_run(case, "plan", path, limits)))
+
+
+def _run(case: str, what: str, path: str, limits: dict[str, Any]) -> str:
+    """The last line that a process of ours prints."""
+    command = [sys.executable, "-m", __name__, what, case, path, json.dumps(limits)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise OllaError(f"{case}: {lines[-1]}")
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    return done.stdout.splitlines()[-1] if done.stdout else ""
 
 
-def measure_here(case: str, options: PlanOptions) -> Row:
-    """Measures one case in this process."""
+def make_module(case: str) -> bytes:
+    """The module of a case, with its own schedule."""
+    kind, size = _parse(case)
+    return _synthetic(size) if kind == "synthetic" else _lstm(size)
+
+
+def plan_here(case: str, module: bytes, options: PlanOptions) -> Row:
+    """Plans a case's module in this process."""
     from olla_xla.planner import plan_module
 
-    kind, size = _parse(case)
-    module = _synthetic(size) if kind == "synthetic" else _lstm(size)
     wall, processor = time.monotonic(), time.process_time()
     plan = plan_module(module, options, target="cpu")
     return Row(
@@ -168,6 +182,9 @@ class _Taken(Exception):
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    chosen = given.pop("case")
-    print(json.dumps(dataclasses.asdict(measure_here(chosen, PlanOptions(**given)))))
+    task, name, file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    if task == "make":
+        file.write_bytes(make_module(name))
+    else:
+        chosen = PlanOptions(**json.loads(sys.argv[4]))
+        print(json.dumps(dataclasses.asdict(plan_here(name, file.read_bytes(), chosen))))
