@@ -10,6 +10,7 @@ import pytest
 
 import olla_xla
 from examples.models import common, gpt, load
+from hlo.aliasing import with_aliases
 from hlo.clones import Clone, with_clones
 from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text, with_program_order
@@ -187,6 +188,21 @@ ENTRY e { x = f32[4096] parameter(0)
     check_clones(data, written, made, "cpu")
     order = [i.name for i in module_from_bytes(written).entry.schedule]
     assert order[-3:] == ["y.remat", "a.remat", "r"]
+
+
+def test_a_bound_result_moves_no_fewer_bytes():
+    text = """HloModule m
+f { p = f32[4096] parameter(0)
+  ROOT q = f32[4096] negate(p) }
+ENTRY e { x = f32[4096] parameter(0)
+  a = f32[4096] exponential(x)
+  y = f32[4096] fusion(a), kind=kLoop, calls=f
+  ROOT r = f32[4096] sine(y) }"""
+    data = with_program_order(from_hlo_text(text))
+    plain = module_work(module_from_bytes(data), "cpu")
+    bound = module_work(module_from_bytes(with_aliases(data, {"y": [((), 0)]})), "cpu")
+    assert plain == bound and plain.bytes == 3 * 2 * 4 * 4096
+    assert plain.transcendentals == 2 * 4096 and plain.operations == 4096
 
 
 # Choices.

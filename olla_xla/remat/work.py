@@ -106,7 +106,11 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def _bytes(i: Instruction, target: str) -> int:
-    updated = {operand: index for operand, _, index in in_place_pairs(i, target)}
+    updated = {}
+    if i.opcode in ("dynamic-update-slice", "fusion", "scatter"):
+        for operand, inner, index in in_place_pairs(i, target):
+            if (index, operand, inner) not in i.aliasing:  # bound results are written in full
+                updated[operand] = index
     total = _array_bytes(i)
     for number, operand in enumerate(i.operands):
         if operand in i.operands[:number]:
