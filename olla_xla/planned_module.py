@@ -24,6 +24,8 @@ class PlannedModule:
     Attributes:
       orders: by computation, the order chosen so far (at first XLA's).
       peaks: by computation, the lifetime peak that its callers are charged, in bytes.
+      leasts: by computation, the least lifetime peak of any order of it, in bytes, which may not be
+        the one chosen.
       bounds: by computation, a lower bound on that peak, in bytes.
 
     Raises:
@@ -50,6 +52,7 @@ class PlannedModule:
         self.computations = {c.name: c for c in self.module.control_computations}
         self.orders = {c: tuple(c.schedule or ()) for c in self.computations.values()}
         self.peaks: dict[Computation, int] = {}
+        self.leasts: dict[Computation, int] = {}
         self.bounds: dict[Computation, int] = {}
 
     def lowered(self, computation: Computation) -> LoweredComputation:
@@ -62,6 +65,10 @@ class PlannedModule:
         """The same with callees at their lower bounds, for a bound that holds for all orders."""
         return lower(self.dataflow, computation, self.pairs, self.bounds)
 
+    def relaxed(self, computation: Computation) -> LoweredComputation:
+        """The same with callees in their orders of least peak."""
+        return lower(self.dataflow, computation, self.pairs, self.leasts)
+
     def simulate(self) -> Assignment:
         """XLA's buffer assignment, as predicted for the current orders."""
         return self.model.simulate(self.orders)
@@ -72,7 +79,8 @@ class PlannedModule:
         for name, computation in self.computations.items():
             twin = other.computations[name]
             other.orders[twin] = other.translated(self.orders[computation], twin)
-            for mine, theirs in ((self.peaks, other.peaks), (self.bounds, other.bounds)):
+            for what in ("peaks", "leasts", "bounds"):
+                mine, theirs = getattr(self, what), getattr(other, what)
                 if computation in mine:
                     theirs[twin] = mine[computation]
         return other

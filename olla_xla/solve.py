@@ -100,13 +100,15 @@ def solve(
     ours.add({"search": found.order})
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     stopped_by = found.stopped_by
-    if ours.scores[name][0] >= work.scores["xla"][0]:
+    gain = work.scores["xla"][0] - ours.scores[name][0]
+    # A callee's lower peak may serve its caller even if it alone lowers no total.
+    if gain < 0 or (gain == 0 and computation is planned.module.entry):
         ours, name, aliases = work, "xla", {}
         stopped_by = stopped_by if found.steps else "no_gain"
     return ours.solved(
         name,
         aliases,
-        least=min(least.least_peak_bytes, found.least_peak_bytes),
+        least=_least(work, least, found),
         bound=bound,
         steps=least.steps + found.steps,
         stopped_by=stopped_by,
@@ -180,8 +182,9 @@ class _Work:
         bound = min(facts.pop("bound"), peak)
         self.planned.orders[computation] = self.whole(order)[computation]
         self.planned.peaks[computation] = peak
-        self.planned.bounds[computation] = bound
         least = min(facts.pop("least"), peak)
+        self.planned.leasts[computation] = least
+        self.planned.bounds[computation] = bound
         return Solved(
             module=self.planned,
             graph=self.graph,
@@ -200,6 +203,17 @@ def _program(work: _Work) -> np.ndarray:
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]
     return schedule.by_priority(work.arrays, np.array(priority, np.int64))
+
+
+def _least(work: _Work, *found: schedule.SearchResult) -> int:
+    """The least lifetime peak found, with callees in their orders of least peak."""
+    least = min(result.least_peak_bytes for result in found)
+    planned = work.planned
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.leasts[c] == planned.peaks[c] for c in called):
+        return least
+    relaxed = GraphArrays.of(planned.relaxed(work.lowered.computation).graph)
+    return min(least, peak_bytes(relaxed, found[0].lifetime_order))
 
 
 def _bound(work: _Work, found: schedule.SearchResult) -> int:
