@@ -118,12 +118,17 @@ def _all(form: str) -> Sequence[str]:
 
 
 def steps(graph: TensorGraph, limits: Limits, backends: Sequence[str]) -> Iterator[Solve]:
-    """One graph solved by every form that counts all of it, and by each of these backends."""
+    """One graph solved by every form that counts all of it, and by each of these backends.
+
+    First each form as it is, then tightened by minimum cuts (form "running+cuts").
+    """
     for form, able in FORMS.items():
         for backend in able:
-            if form != "plain" and backend in backends:
-                found = least_peak(graph, form=form, backends=[backend], limits=limits)
-                yield _solve(graph.name, form, backend, "", [found])
+            if form == "plain" or backend not in backends:
+                continue
+            for cuts in (False, True):
+                found = least_peak(graph, form=form, backends=[backend], limits=limits, cuts=cuts)
+                yield _solve(graph.name, form + "+cuts" * cuts, backend, "", [found])
 
 
 def _solve(name: str, form: str, backend: str, without: str, found: Sequence[ExactOrder]) -> Solve:

@@ -21,7 +21,7 @@ from olla_xla.linear import Limits, Status, violation
 from olla_xla.problem import Operator, Tensor, TensorGraph
 from tests.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
-EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "50"))
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -40,6 +40,15 @@ def test_every_form_and_backend_finds_the_optimum(graph):
             assert found.status is Status.OPTIMAL, (form, found)
             assert found.backend == backend
             assert found.peak_bytes == found.bound_bytes == optima.get(form, optimum), (form, found)
+
+
+@settings(SLOW, max_examples=60)
+@given(tensor_graphs(max_operators=7))
+def test_minimum_cuts_leave_the_optimum(graph):
+    for form in ("running", "plain", "intervals"):
+        optimum = _optimum(plain_graph(graph) if form == "plain" else graph)
+        found = least_peak(graph, form=form, backends=["cpsat"], cuts=True)
+        assert (found.status, found.peak_bytes) == (Status.OPTIMAL, optimum)
 
 
 @settings(SLOW, max_examples=60)

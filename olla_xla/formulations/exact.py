@@ -20,8 +20,9 @@ from olla_xla.formulations.lifetimes_ilp import LifetimeIlp
 from olla_xla.formulations.prepared import Prepared, prepare
 from olla_xla.formulations.running_ilp import RunningIlp
 from olla_xla.formulations.scale import Scale
-from olla_xla.lifetimes import peak_bytes
+from olla_xla.lifetimes import GraphArrays, peak_bytes
 from olla_xla.linear import Limits, Model, Result, Status
+from olla_xla.mincut import least_live
 from olla_xla.problem import TensorGraph
 
 __all__ = ["FORMS", "ExactOrder", "Formulation", "least_peak", "linear_model"]
@@ -95,6 +96,7 @@ def least_peak(
     bound_bytes: int = 0,
     reduce: bool = True,
     early_updates: bool = False,
+    cuts: bool = False,
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
 
@@ -111,6 +113,8 @@ def least_peak(
       reduce: condense the graph first; the optimum stays the same.
       early_updates: add the control edges of section 4.3. They take orders away, so that only
         `bound_bytes` then bounds the peak.
+      cuts: tighten the model by the least live bytes at each operator (`olla_xla.mincut`), which
+        no order's peak is below; the optimum stays the same.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
@@ -122,10 +126,11 @@ def least_peak(
     prepared = prepare(
         graph, plain=form == "plain", early_updates=early_updates, reduce=reduce, start=start
     )
+    tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = (
-        _Intervals(prepared, bound_bytes)
+        _Intervals(prepared, tightest)
         if form == "intervals"
-        else _Linear(prepared, form, equations, bound_bytes)
+        else _Linear(prepared, form, equations, tightest)
     )
     result, order, peak = _first_sound(task, prepared, limits or Limits(), names)
     bound, status = bound_bytes, result.status
@@ -156,6 +161,11 @@ def linear_model(
     """The linear form of that name, of a prepared graph."""
     chosen = {} if equations is None else {"equations": equations}
     return _LINEAR[form](prepared.arrays, bound_bytes=bound_bytes, **chosen)
+
+
+def _cut(g: GraphArrays) -> int:
+    """The largest over all operators of the least bytes that can be live there."""
+    return max((least_live(g, v).bytes for v in range(g.n)), default=0)
 
 
 def _backends(
