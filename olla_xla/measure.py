@@ -40,6 +40,7 @@ class Request:
       planned: through `olla_xla.plan`, else through `jax.jit`.
       platform: "cpu" or "gpu".
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
+      memory_budget, max_overhead: as in `PlanOptions`.
     """
 
     model: str
@@ -51,6 +52,8 @@ class Request:
     time_limit: float = 20.0
     step_limit: int | None = None
     seed: int = 0
+    memory_budget: int | str | None = None
+    max_overhead: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Measured:
         arguments were made; None on CPU, or where something before the steps took more.
       cached: True when nothing was compiled in the process.
       device: its kind.
+      clones: instructions that are computed again. overhead: the time that they were predicted to
+        add, as a part of the step's.
     """
 
     planned: bool
@@ -84,6 +89,8 @@ class Measured:
     device_peak_bytes: int | None
     cached: bool
     device: str
+    clones: int = 0
+    overhead: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +254,8 @@ def _run(request: Request) -> Measured:
         else device_peak - held,
         cached=cached,
         device=device.device_kind,
+        clones=0 if plan is None else len(plan.clones),
+        overhead=0.0 if plan is None else plan.overhead,
     )
 
 
@@ -271,6 +280,8 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
             time_limit=request.time_limit,
             step_limit=request.step_limit,
             seed=request.seed,
+            memory_budget=request.memory_budget,
+            max_overhead=request.max_overhead,
             **model.jit_options,
         )
         lowered = function.lower(*model.arguments)

@@ -1,7 +1,8 @@
 """Runs a model's step planned and unplanned on this machine's CPU and compares them.
 
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
-the peak resident memory, and the median step time. Exit code 1 if an output differs.
+the peak resident memory, and the median step time; with --memory_budget or --max_overhead also the
+time that computing things again was predicted to add. Exit code 1 if an output differs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
+    shared.define_recomputation(values)
     shared.define_limits(values)
 
 
@@ -39,6 +41,8 @@ def run(values: flags.FlagValues) -> int:
         time_limit=options.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
+        memory_budget=options.memory_budget,
+        max_overhead=options.max_overhead,
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage)

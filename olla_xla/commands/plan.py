@@ -7,7 +7,6 @@ nothing is compiled, so totals are predicted.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 
@@ -33,18 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
     )
-    flags.DEFINE_string(
-        "memory_budget",
-        None,
-        'Most bytes of the step, such as "10GiB"; met by computing things again if need be.',
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "max_overhead",
-        None,
-        "Most predicted time to add by computing things again, such as 0.05 for 5%.",
-        flag_values=values,
-    )
+    shared.define_recomputation(values)
     flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
@@ -54,11 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Plans, prints what came of it, and writes the plan file."""
-    options = dataclasses.replace(
-        shared.options(values),
-        memory_budget=values.memory_budget,
-        max_overhead=values.max_overhead,
-    )
+    options = shared.options(values)
     plan_out = values.plan_out
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")

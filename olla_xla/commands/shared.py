@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from absl import flags
 from rich.console import Console
 
 from olla_xla.errors import InputError
 from olla_xla.options import PlanOptions
 
-__all__ = ["console", "define_limits", "define_model", "options", "write_text"]
+__all__ = [
+    "console",
+    "define_limits",
+    "define_model",
+    "define_recomputation",
+    "options",
+    "write_text",
+]
 
 
 def define_model(values: flags.FlagValues) -> None:
@@ -35,13 +44,30 @@ def define_limits(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seed", default.seed, "Of the search.", flag_values=values)
 
 
-def options(values: flags.FlagValues) -> PlanOptions:
-    """The planner's options as flags. Raises LimitError if one is not positive."""
-    return PlanOptions(
-        time_limit=values.time_limit,
-        step_limit=values.step_limit,
-        seed=values.seed,
+def define_recomputation(values: flags.FlagValues) -> None:
+    """Defines --memory_budget and --max_overhead."""
+    flags.DEFINE_string(
+        "memory_budget",
+        None,
+        'Most bytes of the step, such as "10GiB"; met by computing things again if need be.',
+        flag_values=values,
     )
+    flags.DEFINE_float(
+        "max_overhead",
+        None,
+        "Most predicted time to add by computing things again, such as 0.05 for 5%.",
+        flag_values=values,
+    )
+
+
+def options(values: flags.FlagValues) -> PlanOptions:
+    """The planner's options as flags, those that the command has.
+
+    Raises LimitError if a limit is not positive, InputError if a value cannot be read.
+    """
+    names = ("time_limit", "step_limit", "seed", "memory_budget", "max_overhead")
+    given: dict[str, Any] = {name: values[name].value for name in names if name in values}
+    return PlanOptions(**given)
 
 
 def write_text(path: str, text: str, *, append: bool = False) -> None:

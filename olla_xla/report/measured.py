@@ -52,6 +52,11 @@ def measured_verdict(comparison: Comparison) -> str:
         line = f"NOT identical: {comparison.difference}."
     else:
         line = f"Measured: all {leaves} outputs of {steps} steps are identical bit for bit."
+    if ours.clones:
+        line += (
+            f" {ours.clones} instructions are computed again: {percent(ours.overhead, 1)} % added "
+            f"time predicted, {percent(comparison.time_ratio - 1, 1)} % measured."
+        )
     if not ours.planned:
         line += f" An order helps nothing here: {ours.reason}."
     if not (ours.cached and comparison.unplanned.cached):
