@@ -24,7 +24,7 @@ import numpy as np
 from olla_xla.backends.max_flow import min_cut
 from olla_xla.lifetimes import GraphArrays, jit
 
-__all__ = ["Closure", "least_live"]
+__all__ = ["Closure", "closure", "least_live"]
 
 _CHOICES = 12  # most choices of in-place inputs that are tried
 _SOURCE, _SINK, _FIRST = 0, 1, 2  # node numbers: operator v is node _FIRST + v
@@ -44,11 +44,27 @@ class Closure:
     before: np.ndarray
 
 
-def least_live(graph: GraphArrays, v: int) -> Closure:
-    """The least live bytes at operator `v` over all orders; see the module's docstring."""
+def least_live(
+    graph: GraphArrays,
+    v: int,
+    early: np.ndarray | None = None,
+    late: np.ndarray | None = None,
+) -> Closure:
+    """The least live bytes at operator `v` over all orders; see the module's docstring.
+
+    Args:
+      graph: the graph. v: the operator.
+      early, late: bool [n], operators that must run before it and after it: with their ancestors,
+        with their descendants. The bytes are then the least over such orders only.
+    """
     g = graph
-    before = _closure(v, g.pred_ptr, g.pred_idx, g.n)
-    after = _closure(v, g.succ_ptr, g.succ_idx, g.n)
+    alone = np.zeros(g.n, np.bool_)
+    alone[v] = True
+    before, after = closure(alone, g, forward=False), closure(alone, g, forward=True)
+    if early is not None:
+        before |= early
+    if late is not None:
+        after |= late
     side = np.full(g.n, -1, np.int64)
     side[before] = _SOURCE
     side[after] = _SINK  # v itself too: it has not finished
@@ -120,14 +136,23 @@ def _reuse(
     return choices, constant
 
 
+def closure(operators: np.ndarray, g: GraphArrays, *, forward: bool) -> np.ndarray:
+    """Bool [n]: the given operators (bool [n]) and all their descendants, or their ancestors."""
+    if forward:
+        return _closure(operators, g.succ_ptr, g.succ_idx)
+    return _closure(operators, g.pred_ptr, g.pred_idx)
+
+
 @jit
-def _closure(v: int, ptr: np.ndarray, idx: np.ndarray, n: int) -> np.ndarray:
-    """Bool [n]: what is reached from v, v included."""
-    reached = np.zeros(n, np.bool_)
+def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
+    n = len(operators)
+    reached = operators.copy()
     stack = np.empty(n, np.int64)
-    reached[v] = True
-    stack[0] = v
-    count = 1
+    count = 0
+    for v in range(n):
+        if reached[v]:
+            stack[count] = v
+            count += 1
     while count:
         count -= 1
         u = stack[count]

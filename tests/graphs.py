@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from olla_xla.problem import Operator, Tensor, TensorGraph
 
-__all__ = ["all_orders", "oracle_peak", "oracle_spans", "tensor_graphs", "train_step"]
+__all__ = ["GraphMaker", "all_orders", "oracle_peak", "oracle_spans", "tensor_graphs", "train_step"]
 
 
 @st.composite
@@ -158,7 +158,7 @@ def train_step(
     Layer `l` reads activation `l - 1` and weight `l`; its gradient needs both; the update frees
     the weight gradient. Ids are in the order: forward, backward with all weight gradients, updates.
     """
-    make = _Maker()
+    make = GraphMaker()
     weights = [make.param(f"w{k}", weight + k % 3) for k in range(layers)]
     states = [make.param(f"m{k}", weight + k % 3) for k in range(layers if momentum else 0)]
     acts = [make.param("x", activation)]
@@ -177,7 +177,7 @@ def train_step(
     return make.graph()
 
 
-class _Maker:
+class GraphMaker:
     """Builds a TensorGraph operator by operator; tensors are handled by id."""
 
     def __init__(self) -> None:

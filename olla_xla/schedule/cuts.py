@@ -8,17 +8,19 @@ they had; the peak is then elsewhere, mostly lower, and the same is done there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from olla_xla.lifetimes import GraphArrays, timeline
-from olla_xla.mincut import Closure, least_live
+from olla_xla.mincut import Closure, closure, least_live
 
-__all__ = ["Cuts", "improve", "prove"]
+__all__ = ["Cuts", "improve", "prove", "prove_together"]
 
 _MOVES = 64  # most moves from one start
 _PROOF = 4_000_000  # most operators, times the graph's size, at which a bound is sought
+_TOGETHER = 16  # most operators of which one must come first
 _PATIENCE = 12  # moves without a lower peak before a start is given up
 
 
@@ -98,3 +100,46 @@ def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
             break
         spend()
         cuts[int(order[step])]
+
+
+def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
+    """Raises the bound by operators that each need much memory and cannot all have the best place.
+
+    Of any set of operators one runs first, with all the others behind it. So every order has at
+    least the smallest, over the set, of the least bytes at one operator with the others after it;
+    likewise for the one that runs last. The one with the smallest leaves the set, and so on.
+
+    Args:
+      cuts: of the graph. spend: called before every new cut.
+    """
+    g = cuts.graph
+    need = g.transient.copy()
+    np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
+    np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
+    most = min(_TOGETHER, math.isqrt(_PROOF // max(g.n, 1)))
+    chosen = np.argsort(-need, kind="stable")[:most].tolist()
+    for which in ("late", "early"):
+        group = list(chosen)
+        while len(group) > 1:
+            least, weakest = -1, -1
+            for v in group:
+                others = np.zeros(g.n, np.bool_)
+                others[[u for u in group if u != v]] = True
+                bytes = _live_beside(g, v, others, which, spend)
+                if least < 0 or bytes < least:
+                    least, weakest = bytes, v
+                if bytes <= cuts.bound:
+                    break
+            cuts.bound = max(cuts.bound, least)
+            group.remove(weakest)
+
+
+def _live_beside(
+    g: GraphArrays, v: int, others: np.ndarray, which: str, spend: Callable[[], None]
+) -> int:
+    """The least bytes at `v` if the others are all "late" or "early"; no limit if they cannot."""
+    reached = closure(others, g, forward=which == "late")
+    if reached[v]:
+        return np.iinfo(np.int64).max
+    spend()
+    return least_live(g, v, **{which: reached}).bytes

@@ -20,7 +20,7 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, peak_bytes
 from olla_xla.problem import TensorGraph
 from olla_xla.schedule.anneal import Problem, anneal, evaluate, new_state, perturb, standing
-from olla_xla.schedule.cuts import Cuts, improve, prove
+from olla_xla.schedule.cuts import Cuts, improve, prove, prove_together
 from olla_xla.schedule.reduce import Reduced, reduce_graph
 
 __all__ = ["CUT_STEPS", "OBJECTIVE_STEPS", "SearchResult", "search"]
@@ -285,6 +285,8 @@ class _Run:
         assert self.least is not None
         if not self._near(self.least.peak):
             prove(self.cuts, self.least.groups, lambda: self.limits.spend(CUT_STEPS))
+        if not self._near(self.least.peak):
+            prove_together(self.cuts, lambda: self.limits.spend(CUT_STEPS))
 
     def towards_objective(self) -> None:
         """Local search for the objective, several times over while the graph is small."""
