@@ -1,7 +1,8 @@
 """Measures planning as the graph grows: operators against seconds, memory, peak and bound.
 
 Synthetic train steps of any depth (`bench_graphs`), and a real one: the unrolled LSTM of the
-examples, as XLA schedules it. Every case is made in one process and planned in another, so that
+examples, as XLA schedules it or, where XLA's compile needs more memory than planning by far, as it
+is lowered, in program order. Every case is made in one process and planned in another, so that
 resident memory is that of planning alone.
 """
 
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ CASES = (
     "synthetic/54",
     "synthetic/161",
     "synthetic/540",
-    "lstm/320",
+    "lstm_xla/64",
+    "lstm/80",
 )
 """What to plan: a synthetic step of so many layers (1k to 100k operators), or the LSTM of so many
-tokens (20,000 operators and more)."""
+tokens: in XLA's schedule (4,000 operators), or as lowered (more than 20,000)."""
 
 MOST_SECONDS, MOST_BYTES = 300.0, 8 * 2**30
 
@@ -47,7 +49,7 @@ class Row:
       case: its name. operators: instructions of the entry computation.
       seconds: of planning, all of it. cpu_seconds: processor time in that.
       resident_bytes: the most the process that planned held.
-      xla_peak_bytes: lifetime peak of the module's own order, which for the LSTM is XLA's.
+      xla_peak_bytes: lifetime peak of the module's own order, for `lstm_xla` XLA's.
       peak_bytes: of ours. least_peak_bytes, bound_bytes: the least found, and the bound on it.
       xla_bytes, planned_bytes: predicted totals of the two orders.
       gap: of the lifetime peak, as a share of one. stopped_by: why the search ended.
@@ -95,7 +97,7 @@ def _run(case: str, what: str, path: str, limits: dict[str, Any]) -> str:
 def make_module(case: str) -> bytes:
     """The module of a case, with its own schedule."""
     kind, size = _parse(case)
-    return _synthetic(size) if kind == "synthetic" else _lstm(size)
+    return _KINDS[kind](size)
 
 
 def plan_here(case: str, module: bytes, options: PlanOptions) -> Row:
@@ -134,8 +136,10 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _parse(case: str) -> tuple[str, int]:
     kind, _, size = case.partition("/")
-    if kind not in ("synthetic", "lstm") or not size.isdigit() or not int(size):
-        raise InputError(f"case {case!r} must read synthetic/LAYERS or lstm/TOKENS")
+    if kind not in _KINDS or not size.isdigit() or not int(size):
+        raise InputError(
+            f"case {case!r} must read synthetic/LAYERS, lstm/TOKENS or lstm_xla/TOKENS"
+        )
     return kind, int(size)
 
 
@@ -146,6 +150,29 @@ def _synthetic(layers: int) -> bytes:
 
 
 def _lstm(tokens: int) -> bytes:
+    """The unrolled LSTM as it is lowered, scheduled in program order."""
+    from hlo.read import from_stablehlo, with_program_order
+
+    return with_program_order(from_stablehlo(_lowered_lstm(tokens, flat=True).as_text()))
+
+
+def _lowered_lstm(tokens: int, *, flat: bool = False) -> Any:
+    """The lowered train step; `flat`: the functions that it calls are inlined, as XLA would."""
+    import jax
+
+    from examples.models import common, lstm
+
+    model = common.Model(lambda: lstm.network(sequence_length=tokens, **_LSTM))
+    step, arguments, jit_options = model(batch_size=4, optimizer="adam")
+
+    def inlined(*args: Any) -> Any:
+        with jax.disable_jit():
+            return step(*args)
+
+    return jax.jit(inlined if flat else step, **jit_options).lower(*arguments)
+
+
+def _lstm_xla(tokens: int) -> bytes:
     """The unrolled LSTM as XLA has scheduled it for the CPU.
 
     Its compile is ended there: machine code for so many operators takes much longer.
@@ -153,11 +180,7 @@ def _lstm(tokens: int) -> bytes:
     import jax
     from jax.extend import xla
 
-    from examples.models import common, lstm
-
-    model = common.Model(lambda: lstm.network(sequence_length=tokens, **_LSTM))
-    step, arguments, jit_options = model(batch_size=4, optimizer="adam")
-    lowered = jax.jit(step, **jit_options).lower(*arguments)
+    lowered = _lowered_lstm(tokens)
     found: list[bytes] = []
 
     def take(module: bytes) -> None:
@@ -179,6 +202,13 @@ def _lstm(tokens: int) -> bytes:
 
 class _Taken(Exception):
     """Ends a compile whose module has been copied out."""
+
+
+_KINDS: dict[str, Callable[[int], bytes]] = {
+    "synthetic": _synthetic,
+    "lstm": _lstm,
+    "lstm_xla": _lstm_xla,
+}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     flags.DEFINE_list(
-        "cases", None, "synthetic/LAYERS or lstm/TOKENS, several.", flag_values=values
+        "cases",
+        None,
+        "synthetic/LAYERS, lstm/TOKENS or lstm_xla/TOKENS, several.",
+        flag_values=values,
     )
     shared.define_limits(values)
     values.set_default("time_limit", 120.0)
