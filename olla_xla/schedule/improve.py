@@ -34,12 +34,14 @@ _HISTORY = 1000  # late acceptance: moves looked back upon while annealing
 _CHUNK = 20_000  # moves between looks at the limits
 _PATIENCE = 3  # chunks of annealing without progress before it ends
 _OBJECTIVE_HISTORY = 50
-_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends,
-_PATIENCE_PER_GAP = 40_000  # within these limits this many times the gap to the least peak
+_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends:
+_PATIENCE_PER_GAP = 40_000  # within these limits, this many times the gap to the least peak,
+_PATIENCE_WORK = 400_000  # and at most this many divided by the number of operators
+_PROGRESS = 2e-4  # what counts as progress, as a part of the objective
 _ROUNDS = 6  # of local search for the objective, at most; it ends sooner
 _ROUNDS_GAP = 0.01  # if the objective is this near to the least peak,
 _ROUNDS_WORK = 200_000_000  # or after this many steps times operators,
-_FRUIT = 2e-4  # or after three rounds that gain less than this
+_FRUITLESS = 3  # or after so many rounds without progress
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -302,13 +304,21 @@ class _Run:
             if len(problems) > 1:
                 now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
             gap = self.best.objective / max(self.least.peak, 1) - 1
-            patience = int(np.clip(_PATIENCE_PER_GAP * gap, *_OBJECTIVE_PATIENCE))
+            patience = self._patience(gap)
             self.polish(problems, now, patience, seed)
             self.report(f"objective, round {k + 1}")
-            fruitless = 0 if self.best.objective < before * (1 - _FRUIT) else fruitless + 1
+            fruitless = 0 if self.best.objective < before * (1 - _PROGRESS) else fruitless + 1
             spent = (self.limits.steps - first) * len(start.groups)
-            if self._settled() or gap < _ROUNDS_GAP or fruitless > 2 or spent > _ROUNDS_WORK:
+            if self._settled() or gap < _ROUNDS_GAP:
                 break
+            if fruitless >= _FRUITLESS or spent > _ROUNDS_WORK:
+                break
+
+    def _patience(self, gap: float) -> int:
+        """Evaluations without progress that a gap is worth; they are slower on large graphs."""
+        least, most = _OBJECTIVE_PATIENCE
+        most = min(most, _PATIENCE_WORK // self.full.n)
+        return max(least, min(most, int(_PATIENCE_PER_GAP * gap)))
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
@@ -355,5 +365,5 @@ class _Run:
                 now = trial
             history[slot] = now.objective
             count += 1
-            if now.objective < least:
+            if now.objective < least * (1 - _PROGRESS):
                 least, idle = now.objective, 0
