@@ -389,8 +389,12 @@ def anneal(
                     hot += 1
             s.counters[2] = hot
             cost = _excess(s.live, 0, n - 1, target, scale)
-            if hot == 0:
-                return s.live.max(), step
+            if hot == 0:  # without cost, moves go on lowering the peak unseen
+                now = s.live.max()
+                if now < peak:
+                    peak = now
+                    best[:] = s.order
+                return peak, step
         lo, hi = _propose(p, s, first)
         if hi < lo:
             continue
