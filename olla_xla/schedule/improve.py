@@ -40,7 +40,8 @@ _PATIENCE_WORK = 400_000  # and at most this many divided by the number of opera
 _PROGRESS = 2e-4  # what counts as progress, as a part of the objective
 _ROUNDS = 6  # of local search for the objective, at most; it ends sooner
 _ROUNDS_GAP = 0.01  # if the objective is this near to the least peak,
-_ROUNDS_WORK = 200_000_000  # or after this many steps times operators,
+_ROUNDS_WORK = (30_000_000, 200_000_000)  # or after so many steps times operators: within these
+_WORK_PER_GAP = 2_000_000_000  # limits, this many times the gap;
 _FRUITLESS = 3  # or after so many rounds without progress
 
 
@@ -301,7 +302,7 @@ class _Run:
             before = self.best.objective
             seed = self.seed * 1000 + 1 + 10 * k
             now = start
-            if len(problems) > 1:
+            if len(problems) > 1 and start.objective > self.least.peak * (1 + _ROUNDS_GAP):
                 now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
             gap = self.best.objective / max(self.least.peak, 1) - 1
             patience = self._patience(gap)
@@ -311,7 +312,9 @@ class _Run:
             spent = (self.limits.steps - first) * len(start.groups)
             if self._settled() or gap < _ROUNDS_GAP:
                 break
-            if fruitless >= _FRUITLESS or spent > _ROUNDS_WORK:
+            least, most = _ROUNDS_WORK
+            work = max(least, min(most, int(_WORK_PER_GAP * gap)))
+            if fruitless >= _FRUITLESS or spent > work:
                 break
 
     def _patience(self, gap: float) -> int:
