@@ -8,26 +8,15 @@ squeeze-and-excitation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 
 from examples.models import common
+from examples.models.efficientnet import Stage
 
 IMAGE_SIZE = 224
 NUM_CLASSES = 1000
-
-
-class Stage(NamedTuple):
-    """A run of equal blocks: only the first has the stride and the input width of the stage."""
-
-    blocks: int
-    kernel: int
-    stride: int
-    expansion: int
-    features: int
-
 
 MOBILENET_V2_STAGES = (
     Stage(1, 3, 1, 1, 16),
