@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from hlo.module import Instruction
+from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
 __all__ = ["can_share", "in_place_pairs", "is_elementwise_on"]
@@ -104,22 +104,26 @@ def is_elementwise_on(i: Instruction, operand: int) -> bool:
     return i.opcode in _ELEMENTWISE
 
 
-@functools.lru_cache(maxsize=65536)
 def _uses_elementwise(parameter: Instruction) -> bool:
     """Every transitive use of a fusion parameter is elementwise, or a tuple."""
-    seen = {parameter}
-    stack = [parameter]
-    while stack:
-        current = stack.pop()
-        for user in current.users:
-            if user.opcode != "tuple":
-                for k, operand in enumerate(user.operands):
-                    if operand is current and not is_elementwise_on(user, k):
-                        return False
-            if user not in seen:
-                seen.add(user)
-                stack.append(user)
-    return True
+    return parameter in _elementwise_down(parameter.computation)
+
+
+@functools.lru_cache(maxsize=65536)
+def _elementwise_down(body: Computation) -> frozenset[Instruction]:
+    """The instructions of which every transitive use is elementwise, or a tuple."""
+    result: set[Instruction] = set()
+    for i in reversed(body.instructions):  # users come after what they use
+        if all(user in result and _uses_so(user, i) for user in i.users):
+            result.add(i)
+    return frozenset(result)
+
+
+def _uses_so(user: Instruction, used: Instruction) -> bool:
+    """Whether it is a tuple, or elementwise on every operand that is `used`."""
+    if user.opcode == "tuple":
+        return True
+    return all(is_elementwise_on(user, k) for k, o in enumerate(user.operands) if o is used)
 
 
 def can_share(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import gc
 import hashlib
+from collections.abc import Iterator
 
 from hlo import xla_pb2
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
@@ -165,13 +168,33 @@ class Module:
 
 _CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
 
+_PLAIN = frozenset(
+    "abs add and bitcast broadcast clamp compare concatenate constant convert copy cosine divide "
+    "dynamic-slice dynamic-update-slice exponential iota log maximum minimum multiply negate not "
+    "or pad power reshape rsqrt select sine slice sqrt subtract tanh transpose tuple".split()
+)
+"""Opcodes that have none of `_read_particulars`."""
+
 
 def module_from_bytes(data: bytes) -> Module:
     """Reads a serialized HloModuleProto.
 
     Raises HloError when `data` is not one.
     """
-    return module_from_proto(parse_module_proto(data))
+    with _without_collection():
+        return module_from_proto(parse_module_proto(data))
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Many objects are made and none is garbage: collecting would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
@@ -234,43 +257,54 @@ def _read_computation(
 ) -> None:
     computation = computations[proto.id]
     by_id: dict[int, Instruction] = {}
+    controlled = []
     for p in proto.instructions:
-        convolution = p.convolution_dimension_numbers
-        instruction = Instruction(
-            id=p.id,
-            name=p.name,
-            opcode=p.opcode,
-            shape=shape_from_proto(p.shape),
-            computation=computation,
-            operands=tuple(by_id[o] for o in p.operand_ids),
-            called=tuple(computations[c] for c in p.called_computation_ids),
-            dimensions=tuple(p.dimensions),
-            parameter_number=p.parameter_number if p.opcode == "parameter" else -1,
-            tuple_index=p.tuple_index,
-            fusion_kind=p.fusion_kind,
-            custom_call_target=p.custom_call_target,
-            channel_id=p.channel_id,
-            aliasing=tuple(
-                (tuple(a.output_shape_index), a.operand_index, tuple(a.operand_shape_index))
-                for a in p.output_operand_aliasing
-            ),
-            side_effect=p.custom_call_has_side_effect,
-            backend_config=p.backend_config,
-            contracting=tuple(p.dot_dimension_numbers.lhs_contracting_dimensions),
-            kernel_features=(
-                convolution.kernel_input_feature_dimension,
-                convolution.kernel_output_feature_dimension,
-            ),
-            op_name=p.metadata.op_name,
-            location=locations.of(p.metadata),
-        )
-        by_id[p.id] = instruction
+        number, opcode = p.id, p.opcode
+        operands = tuple([by_id[o] for o in p.operand_ids])
+        instruction = Instruction(number, p.name, opcode, shape_from_proto(p.shape), computation, operands)
+        if opcode == "parameter":
+            instruction.parameter_number = p.parameter_number
+        elif opcode not in _PLAIN:
+            _read_particulars(p, instruction, computations)
+        if config := p.backend_config:
+            instruction.backend_config = config
+        if dimensions := p.dimensions:
+            instruction.dimensions = tuple(dimensions)
+        if p.HasField("metadata"):
+            instruction.op_name = p.metadata.op_name
+            instruction.location = locations.of(p.metadata)
+        by_id[number] = instruction
         computation.instructions.append(instruction)
-        for operand in dict.fromkeys(instruction.operands):
+        for operand in operands if len(operands) < 2 else dict.fromkeys(operands):
             operand.users.append(instruction)
-    for p in proto.instructions:
-        by_id[p.id].control_predecessors = tuple(by_id[c] for c in p.control_predecessor_ids)
+        if control := p.control_predecessor_ids:
+            controlled.append((instruction, control))
+    for instruction, control in controlled:
+        instruction.control_predecessors = tuple(by_id[c] for c in control)
     computation.root = by_id[proto.root_id]
+
+
+def _read_particulars(
+    p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
+) -> None:
+    """What only some opcodes have."""
+    i.called = tuple(computations[c] for c in p.called_computation_ids)
+    i.tuple_index = p.tuple_index
+    i.fusion_kind = p.fusion_kind
+    i.custom_call_target = p.custom_call_target
+    i.channel_id = p.channel_id
+    i.aliasing = tuple(
+        (tuple(a.output_shape_index), a.operand_index, tuple(a.operand_shape_index))
+        for a in p.output_operand_aliasing
+    )
+    i.side_effect = p.custom_call_has_side_effect
+    if p.HasField("dot_dimension_numbers"):
+        i.contracting = tuple(p.dot_dimension_numbers.lhs_contracting_dimensions)
+    if p.HasField("convolution_dimension_numbers"):
+        i.kernel_features = (
+            p.convolution_dimension_numbers.kernel_input_feature_dimension,
+            p.convolution_dimension_numbers.kernel_output_feature_dimension,
+        )
 
 
 class _Locations:

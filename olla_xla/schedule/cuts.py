@@ -62,8 +62,8 @@ def improve(
     """
     g = cuts.graph
     best, least, idle = order, -1, 0
+    live = timeline(g, order)
     for _ in range(_MOVES):
-        live = timeline(g, order)
         step = int(np.argmax(live))
         peak = int(live[step])
         if least < 0 or peak < least:
@@ -80,7 +80,8 @@ def improve(
         if np.array_equal(moved, order):
             break
         order = moved
-        offer(order, int(timeline(g, order).max()))
+        live = timeline(g, order)
+        offer(order, int(live.max()))
     return best, least
 
 

@@ -326,7 +326,7 @@ class _Run:
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
         state = new_state(problem, groups, seed)
-        chunk = int(np.clip(20_000_000 // len(groups), 200, _CHUNK))
+        chunk = int(np.clip(5_000_000 // len(groups), 200, _CHUNK))
         history = np.empty(_HISTORY)
         met = groups.copy()
         best, peak = groups, int(state.live.max())

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from olla_xla.lifetimes import GraphArrays
+from olla_xla.lifetimes import GraphArrays, jit
 
 __all__ = ["Reduced", "reduce_graph"]
 
@@ -27,22 +27,21 @@ class Reduced:
 
     Attributes:
       full: the graph it was made from. arrays: the condensed one; its operators are groups.
-      members: by group, its operators in the order they run.
+      member_ptr, member_idx: by group (CSR), its operators in the order they run.
       keys: int64 [groups], the operator that fixes the group's place.
       prologue: whether group 0 holds the operators that always run first.
     """
 
     full: GraphArrays
     arrays: GraphArrays
-    members: tuple[np.ndarray, ...]
+    member_ptr: np.ndarray
+    member_idx: np.ndarray
     keys: np.ndarray
     prologue: bool
 
     def expand(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
         """The order of all operators from an order of groups."""
-        if not len(order):
-            return np.zeros(0, np.int64)
-        return np.concatenate([self.members[g] for g in order])
+        return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
     def contract(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
         """The order of groups from an order of all operators."""
@@ -63,9 +62,21 @@ def reduce_graph(full: GraphArrays) -> Reduced:
     group = number[group_of]
     by_group = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[by_group], np.arange(len(lead) + 1))
-    members = tuple(by_group[a:b] for a, b in zip(starts, starts[1:], strict=False))
-    keys = np.array([members[0][0], *lead[1:]] if prologue else lead, np.int64)
-    return Reduced(full, _condensed(full, group, len(lead), prologue), members, keys, prologue)
+    keys = np.array([by_group[0], *lead[1:]] if prologue else lead, np.int64)
+    arrays = _condensed(full, group, len(lead), prologue)
+    return Reduced(full, arrays, starts, by_group, keys, prologue)
+
+
+@jit
+def _gather(order: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
+    """The rows of a CSR in the given order, end to end."""
+    result = np.empty(len(idx), np.int64)
+    count = 0
+    for g in order:
+        for k in range(ptr[g], ptr[g + 1]):
+            result[count] = idx[k]
+            count += 1
+    return result[:count]
 
 
 def _groups(g: GraphArrays) -> tuple[np.ndarray, bool]:
