@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import gc
 import hashlib
-from collections.abc import Iterator
 
 from hlo import xla_pb2
+from hlo.collecting import without_collection
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 
 __all__ = ["Computation", "HloError", "Instruction", "Module", "module_from_bytes"]
@@ -181,20 +179,8 @@ def module_from_bytes(data: bytes) -> Module:
 
     Raises HloError when `data` is not one.
     """
-    with _without_collection():
+    with without_collection():
         return module_from_proto(parse_module_proto(data))
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Many objects are made and none is garbage: collecting would take half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
@@ -261,7 +247,9 @@ def _read_computation(
     for p in proto.instructions:
         number, opcode = p.id, p.opcode
         operands = tuple([by_id[o] for o in p.operand_ids])
-        instruction = Instruction(number, p.name, opcode, shape_from_proto(p.shape), computation, operands)
+        instruction = Instruction(
+            number, p.name, opcode, shape_from_proto(p.shape), computation, operands
+        )
         if opcode == "parameter":
             instruction.parameter_number = p.parameter_number
         elif opcode not in _PLAIN:

@@ -12,6 +12,7 @@ import numpy as np
 from hlo.aliasing import Alias, with_aliases
 from hlo.assignment import value_name
 from hlo.clones import Clone, with_clones
+from hlo.collecting import without_collection
 from hlo.module import HloError, module_from_bytes
 from hlo.rewrite import with_schedule
 from olla_xla.assigned import Assignment
@@ -30,8 +31,9 @@ __all__ = ["PlannedModule", "apply_plan", "graphs", "module_order", "plan_module
 
 Progress = Callable[[str], None]
 
-_NESTED_SHARE = 0.2
-"""Part of the time limit that bodies of loops and branches may use together."""
+_NESTED_SHARE = 0.4
+"""Part of the time limit that bodies of loops and branches may use together; each, half of what
+those before it left."""
 
 _ORDER_SHARE = 0.2
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -146,6 +148,7 @@ def _recompute(
     )
 
 
+@without_collection()
 def _order(
     module: bytes,
     options: PlanOptions,
@@ -161,15 +164,17 @@ def _order(
     xla_orders = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
     aliases: dict[str, tuple[Alias, ...]] = {}
     solved: Solved | None = None
+    out_of_time = False
     for key in planned.computations:
         seconds = options.time_limit - (time.monotonic() - started)
         computation = planned.computations[key]
         if computation is not planned.module.entry:
-            seconds = min(seconds, options.time_limit * _NESTED_SHARE / len(planned.computations))
+            seconds = (seconds - (1 - _NESTED_SHARE) * options.time_limit) / 2
         solved = solve(planned, computation, options, max(seconds, 0.01), progress)
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
         aliases |= solved.aliases
+        out_of_time |= solved.stopped_by == "time_limit"
     assert solved is not None
     final = planned.simulate()
     offsets = _offsets(planned, final)
@@ -189,7 +194,7 @@ def _order(
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
         status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
-        stopped_by=solved.stopped_by,
+        stopped_by="time_limit" if out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,
         seconds=time.monotonic() - started,

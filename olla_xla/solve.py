@@ -86,10 +86,13 @@ def solve(
     bound = _bound(work, least)
     ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
+    entry = computation is planned.module.entry
+    beyond = 0 if entry else min(total - peak for total, peak in ours.scores.values())
     found = schedule.search(
         ours.arrays,
         ours.starts,
         objective=ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders),
+        beyond=beyond,
         time_limit=max(deadline - time.monotonic(), 0.01),
         step_limit=steps,
         seed=options.seed,
@@ -102,7 +105,7 @@ def solve(
     stopped_by = found.stopped_by
     gain = work.scores["xla"][0] - ours.scores[name][0]
     # A callee's lower peak may serve its caller even if it alone lowers no total.
-    if gain < 0 or (gain == 0 and computation is planned.module.entry):
+    if gain < 0 or (gain == 0 and entry):
         ours, name, aliases = work, "xla", {}
         stopped_by = stopped_by if found.steps else "no_gain"
     return ours.solved(

@@ -79,6 +79,7 @@ def search(
     starts: Mapping[str, Sequence[int] | np.ndarray],
     *,
     objective: Callable[[np.ndarray], int] | None = None,
+    beyond: int = 0,
     time_limit: float,
     step_limit: int | None = None,
     seed: int = 0,
@@ -91,6 +92,8 @@ def search(
     Args:
       graph: the graph. starts: name -> order of all operators; at least one.
       objective: bytes of an order; the lifetime peak if None.
+      beyond: by how many bytes the objective is expected to exceed the lifetime peak at best, as
+        where the graph is a part of what the objective measures.
       time_limit: seconds. step_limit: steps, or None.
       seed: of the random numbers.
       bound_bytes: no order has a smaller lifetime peak, nor a smaller objective.
@@ -101,7 +104,7 @@ def search(
       The best order met, never worse than the best start.
     """
     limits = _Limits(time_limit, step_limit)
-    run = _Run(graph, objective, limits, seed, bound_bytes, tolerance, progress)
+    run = _Run(graph, objective, beyond, limits, seed, bound_bytes, tolerance, progress)
     try:
         run.go({name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except _Stop as stop:
@@ -155,6 +158,7 @@ class _Run:
         self,
         graph: TensorGraph | GraphArrays,
         objective: Callable[[np.ndarray], int] | None,
+        beyond: int,
         limits: _Limits,
         seed: int,
         bound: int,
@@ -170,6 +174,7 @@ class _Run:
         self.reduced: Reduced = reduce_graph(self.full)
         self.first = int(self.reduced.prologue)
         self.objective = objective
+        self.beyond = beyond
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, bound)
         self.least: _Scored | None = None  # by lifetime peak
@@ -184,8 +189,13 @@ class _Run:
 
     def _settled(self) -> bool:
         """Whether the objective could only fall further with the least lifetime peak."""
-        assert self.best is not None and self.least is not None
-        return self.best.objective <= self.least.peak * (1 + self.tolerance)
+        assert self.best is not None
+        return self.best.objective <= self._expected() * (1 + self.tolerance)
+
+    def _expected(self) -> int:
+        """The least objective that can be hoped for."""
+        assert self.least is not None
+        return self.least.peak + self.beyond
 
     def _near(self, bytes: int) -> bool:
         return bytes <= self.cuts.bound * (1 + self.tolerance)
@@ -296,15 +306,15 @@ class _Run:
         problems = [self.problem]
         if self.reduced.arrays.live_in.any():
             problems.append(standing(self.reduced.arrays))
-        assert self.best is not None and self.least is not None
+        assert self.best is not None
         start, fruitless, first = self.best, 0, self.limits.steps
         for k in range(_ROUNDS):
             before = self.best.objective
             seed = self.seed * 1000 + 1 + 10 * k
             now = start
-            if len(problems) > 1 and start.objective > self.least.peak * (1 + _ROUNDS_GAP):
+            if len(problems) > 1 and start.objective > self._expected() * (1 + _ROUNDS_GAP):
                 now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
-            gap = self.best.objective / max(self.least.peak, 1) - 1
+            gap = self.best.objective / max(self._expected(), 1) - 1
             patience = self._patience(gap)
             self.polish(problems, now, patience, seed)
             self.report(f"objective, round {k + 1}")
