@@ -28,7 +28,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ __all__ = [
     "assigned_bytes",
     "capture",
     "compile_planned",
+    "compile_without_clones",
     "donation",
     "logger",
     "require_budget",
@@ -61,6 +62,10 @@ _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Clones that compute nothing; XLA may do without them."""
 _PLATFORMS = ("cpu", "cuda")
+_MEMORY_OPTIMIZED = {
+    "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+}
+"""By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
 _NO_GAIN = "no better order was found"
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
 
@@ -90,12 +95,18 @@ class _Request:
 
     Attributes:
       token: marks the module. transform: (platform, module) -> module or None for no change.
+      last: whether the compile ends there, with an error from XLA.
       error: what `transform` raised on the compile thread.
     """
 
     token: bytes
     transform: Callable[[str, bytes], bytes | None]
+    last: bool = False
     error: Exception | None = None
+
+
+class _Seen(Exception):
+    """Ends a compile of which no more is wanted than its schedule."""
 
 
 class _Hook:
@@ -153,7 +164,12 @@ class _Hook:
             return None
         requests = [r for r in self._requests if r.token == found.group()]
         try:
-            return requests[0].transform(platform, module) if requests else None
+            result = requests[0].transform(platform, module) if requests else None
+            if requests and requests[0].last:
+                raise _Seen
+            return result
+        except _Seen:
+            raise
         except Exception as error:  # Out of the callback it would fail the user's compile.
             for request in requests:
                 request.error = error
@@ -193,6 +209,26 @@ def compile_planned(
     outcome = _compile(compiles, options, environment, store, compiler_options)
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
+
+
+def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
+    """Compiles `lowered` in a plan's order with nothing computed again, whatever memory it takes.
+
+    Raises:
+      PlanMismatchError: the plan was made for another module, or XLA did not keep the order.
+    """
+    from olla_xla.remat.bare import without_clones
+
+    compiles = _Compiles(lowered, None, {})
+    try:
+        captured = compiles.capture()
+        bare = without_clones(captured.module, plan)
+        compiled, _ = compiles.apply(bare)
+        if difference := _difference(compiled, bare):
+            raise PlanMismatchError(difference)
+    finally:
+        compiles.forget()
+    return compiled
 
 
 def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
@@ -253,6 +289,7 @@ def _fitted(compiles: _Compiles, options: PlanOptions, captured: Captured) -> Ou
                 attempt,
                 target=captured.platform,
                 xla_bytes=captured.assigned_bytes,
+                more=captured.more,
                 progress=functools.partial(logger.debug, "%s"),
             )
         except BudgetError as error:
@@ -357,11 +394,18 @@ def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """XLA's scheduled module, the platform it was compiled for, and XLA's total in bytes."""
+    """XLA's own compile of a function.
+
+    Attributes:
+      platform: it was compiled for. module: as XLA scheduled it. assigned_bytes: XLA's total.
+      more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
+        a compile takes; None where XLA has no other scheduler.
+    """
 
     platform: str
     module: bytes
     assigned_bytes: int
+    more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
 
 
 def capture(lowered: jax.stages.Lowered) -> Captured:
@@ -425,7 +469,23 @@ class _Compiles:
                 "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
             )
         platform, module = found[-1]
-        return Captured(platform, module, assigned_bytes(compiled))
+        more = self._memory_optimized if platform in _MEMORY_OPTIMIZED else None
+        return Captured(platform, module, assigned_bytes(compiled), more)
+
+    def _memory_optimized(self) -> Mapping[str, tuple[str, ...]]:
+        """The orders of XLA's scheduler for memory; the compile ends with the schedule."""
+        from olla_xla import planner
+
+        found: list[tuple[str, bytes]] = []
+        token = f"olla_xla-capture-{uuid.uuid4().hex}"
+        request = _Request(token.encode(), lambda *seen: found.append(seen), last=True)
+        options = {**(self._kwargs["compiler_options"] or {}), **_MEMORY_OPTIMIZED["cpu"]}
+        with self._marked(request.token), _next_scope()(), no_cache_writes():
+            with _hook.listening(request), contextlib.suppress(jax.errors.JaxRuntimeError):
+                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+        if not found:
+            raise OllaError("XLA's scheduler for memory made no schedule")
+        return planner.module_order(found[-1][1])
 
     def apply(self, plan: Plan) -> tuple[jax.stages.Compiled, str]:
         """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.

@@ -1,5 +1,8 @@
 """Runs a train step planned and unplanned and measures both: outputs, memory, time.
 
+What recomputation costs is measured apart. An order alone changes the step time too, so a plan with
+clones is run in turns with the same plan without them: noise of the machine meets both alike.
+
 Every figure comes from a fresh process that got plan and executable from a cache that another
 process filled, so that neither compiling nor planning is in its memory. Processes are
 `python -m olla_xla.measure REQUEST`, with a request and a result in JSON.
@@ -25,9 +28,20 @@ from typing import Any
 
 from olla_xla.errors import InputError, OllaError
 
-__all__ = ["Comparison", "Measured", "Request", "compare", "measure"]
+__all__ = [
+    "Comparison",
+    "Measured",
+    "Recomputation",
+    "Request",
+    "Variant",
+    "compare",
+    "measure",
+    "measure_one",
+]
 
 Progress = Callable[[str], None]
+
+_LEAST_TURNS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +52,7 @@ class Request:
       model, batch_size, optimizer: which step; see `olla_xla.models`.
       steps: how many, at least 2; 0 only compiles.
       planned: through `olla_xla.plan`, else through `jax.jit`.
+      turns: if not 0, runs that many steps of the plan and of the plan without its clones in turns.
       platform: "cpu" or "gpu".
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
       memory_budget, max_overhead: as in `PlanOptions`.
@@ -54,6 +69,7 @@ class Request:
     seed: int = 0
     memory_budget: int | str | None = None
     max_overhead: float | None = None
+    turns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +91,7 @@ class Measured:
       device: its kind.
       clones: instructions that are computed again. overhead: the time that they were predicted to
         add, as a part of the step's.
+      predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
     """
 
     planned: bool
@@ -91,6 +108,55 @@ class Measured:
     device: str
     clones: int = 0
     overhead: float = 0.0
+    predicted_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return statistics.median(self.step_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One of two executables that were run in turns.
+
+    Attributes:
+      assigned_bytes: XLA's total. predicted_seconds: of a step, by the cost model.
+      step_seconds: measured, by turn. digests: of each leaf after one step from the same arguments.
+    """
+
+    assigned_bytes: int
+    predicted_seconds: float
+    step_seconds: tuple[float, ...]
+    digests: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return statistics.median(self.step_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recomputation:
+    """A plan with and without its clones, the order otherwise the same, run in turns.
+
+    Attributes:
+      kept: without clones. again: with them.
+    """
+
+    kept: Variant
+    again: Variant
+
+    @property
+    def overhead(self) -> float:
+        """Measured time that the clones add, as a part of a step without: median over turns."""
+        pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
+        return statistics.median(again / kept for again, kept in pairs) - 1
+
+    @property
+    def predicted(self) -> float:
+        """The same by the cost model; it counts that less temporary memory is asked for, too."""
+        return self.again.predicted_seconds / self.kept.predicted_seconds - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,18 +167,18 @@ class Comparison:
       planned, unplanned: what was measured.
       difference: "" if every leaf of every step is identical bit for bit, else the first that is
         not.
+      recomputation: of the plan's clones; None if it has none.
     """
 
     planned: Measured
     unplanned: Measured
     difference: str
+    recomputation: Recomputation | None = None
 
     @property
     def time_ratio(self) -> float:
         """Median step time, planned over unplanned."""
-        return statistics.median(self.planned.step_seconds) / statistics.median(
-            self.unplanned.step_seconds
-        )
+        return self.planned.seconds / self.unplanned.seconds
 
 
 def measure(request: Request, progress: Progress) -> Comparison:
@@ -128,17 +194,34 @@ def measure(request: Request, progress: Progress) -> Comparison:
     """
     if request.steps < 2:
         raise InputError(f"steps={request.steps} must be at least 2: the first is not timed")
-    results = []
     with tempfile.TemporaryDirectory() as cache:
-        for planned in (False, True):
-            what = "planned" if planned else "unplanned"
-            one = dataclasses.replace(request, planned=planned)
-            progress(f"{what}: compiling")
-            _spawn(dataclasses.replace(one, steps=0), cache)
-            progress(f"{what}: running {request.steps} steps")
-            results.append(_measured(_spawn(one, cache)))
-    unplanned, planned = results
-    return Comparison(planned, unplanned, compare(planned, unplanned))
+        unplanned = _measure(dataclasses.replace(request, planned=False), progress, cache)
+        request = dataclasses.replace(request, planned=True)
+        planned = _measure(request, progress, cache)
+        recomputation = None
+        if planned.clones:
+            turns = max(request.steps, _LEAST_TURNS)
+            progress(f"with and without clones: {turns} steps of each in turns")
+            fields = _spawn(dataclasses.replace(request, turns=turns), cache)
+            recomputation = Recomputation(_variant(fields["kept"]), _variant(fields["again"]))
+    difference = compare(planned, unplanned)
+    if recomputation and recomputation.kept.digests != recomputation.again.digests:
+        difference = difference or "the plan without its clones gives other outputs"
+    return Comparison(planned, unplanned, difference, recomputation)
+
+
+def measure_one(request: Request, progress: Progress) -> Measured:
+    """Measures a request as it is; see `measure`."""
+    with tempfile.TemporaryDirectory() as cache:
+        return _measure(request, progress, cache)
+
+
+def _measure(request: Request, progress: Progress, cache: str) -> Measured:
+    what = "planned" if request.planned else "unplanned"
+    progress(f"{what}: compiling")
+    _spawn(dataclasses.replace(request, steps=0), cache)
+    progress(f"{what}: running {request.steps} steps")
+    return _measured(_spawn(request, cache))
 
 
 def compare(planned: Measured, unplanned: Measured) -> str:
@@ -159,6 +242,12 @@ def _measured(fields: dict[str, Any]) -> Measured:
     fields["digests"] = tuple(map(tuple, fields["digests"]))
     fields["step_seconds"] = tuple(fields["step_seconds"])
     return Measured(**fields)
+
+
+def _variant(fields: dict[str, Any]) -> Variant:
+    fields["step_seconds"] = tuple(fields["step_seconds"])
+    fields["digests"] = tuple(fields["digests"])
+    return Variant(**fields)
 
 
 def _spawn(request: Request, cache: str) -> dict[str, Any]:
@@ -238,6 +327,7 @@ def _run(request: Request) -> Measured:
     names, digests, times = _steps(function, arguments, model, request, device)
     peak = _status_bytes("VmHWM")
     device_peak = _device_bytes(device, "peak_bytes_in_use")
+    process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
@@ -247,7 +337,7 @@ def _run(request: Request) -> Measured:
         step_seconds=tuple(times[1:]),
         assigned_bytes=assigned_bytes(compiled),
         xla_bytes=None if plan is None else plan.xla_bytes,
-        process_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
+        process_peak_bytes=process_peak,
         steps_peak_bytes=peak - resident if can_reset and peak and resident else None,
         device_peak_bytes=None
         if device_peak is None or before is None or held is None or device_peak <= before
@@ -256,7 +346,66 @@ def _run(request: Request) -> Measured:
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
         overhead=0.0 if plan is None else plan.overhead,
+        predicted_seconds=_predicted(compiled) if request.steps else None,
     )
+
+
+def _run_in_turns(request: Request) -> Recomputation:
+    """A plan and the same plan without its clones, step by step in turns."""
+    import jax
+
+    from olla_xla import models
+    from olla_xla.apply import assigned_bytes, compile_without_clones
+
+    model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
+    _, again, _ = _compiled(model, request)
+    with models.tracing(model.name):
+        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    executables = (compile_without_clones(lowered, again.plan), again)
+    device = jax.devices()[0]
+    digests = []
+    arguments: Any = None
+    for executable in executables:
+        arguments = None  # those of the other are in nobody's way
+        arguments = _arguments(model, request.seed, device)
+        outputs = jax.block_until_ready(executable(*arguments))
+        digests.append(tuple(map(_digest, jax.tree.leaves(outputs))))
+        arguments = _next_arguments(outputs, arguments, model, request, device)
+        del outputs
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(request.turns):
+        for k in (turn % 2, 1 - turn % 2):
+            started = time.perf_counter()
+            outputs = jax.block_until_ready(executables[k](*arguments))
+            times[k].append(time.perf_counter() - started)
+            arguments = _next_arguments(outputs, arguments, model, request, device)
+            del outputs
+    kept, again = (
+        Variant(
+            assigned_bytes=assigned_bytes(executables[k]),
+            predicted_seconds=_predicted(executables[k]) or 0.0,
+            step_seconds=tuple(times[k]),
+            digests=digests[k],
+        )
+        for k in range(2)
+    )
+    return Recomputation(kept, again)
+
+
+def _predicted(compiled: Any) -> float | None:
+    """Seconds of a step by the cost model; None on GPU, where the card at hand is not priced."""
+    import jax
+
+    from hlo.module import module_from_bytes
+    from olla_xla.accounting import final_module
+    from olla_xla.remat.cost import CostModel
+    from olla_xla.remat.devices import device
+
+    if jax.devices()[0].platform != "cpu":
+        return None
+    temporaries = compiled.memory_analysis().temp_size_in_bytes
+    module = module_from_bytes(final_module(compiled))
+    return CostModel(device("cpu"), "cpu").run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -329,12 +478,20 @@ def _steps(
         names = tuple(jax.tree_util.keystr(path) for path, _ in leaves)
         digests.append(tuple(_digest(leaf) for _, leaf in leaves))
         del leaves
-        if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
-            arguments = (outputs[0], *arguments[1:])
-        elif any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if _is_array(leaf)):
-            arguments = _arguments(model, request.seed, device)
+        arguments = _next_arguments(outputs, arguments, model, request, device)
         del outputs
     return names, digests, times
+
+
+def _next_arguments(outputs: Any, arguments: Any, model: Any, request: Request, device: Any) -> Any:
+    """What the next step gets: the state that was returned, else the same or the like."""
+    import jax
+
+    if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
+        return (outputs[0], *arguments[1:])
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if _is_array(leaf)):
+        return _arguments(model, request.seed, device)
+    return arguments
 
 
 def _is_array(leaf: Any) -> bool:
@@ -409,7 +566,8 @@ def main(arguments: Sequence[str]) -> int:
     """Runs one request; prints a result, or what went wrong, as the last line of stdout."""
     request = Request(**json.loads(arguments[0]))
     try:
-        print(json.dumps(dataclasses.asdict(_run(request))))
+        result = _run_in_turns(request) if request.turns else _run(request)
+        print(json.dumps(dataclasses.asdict(result)))
     except OllaError as error:
         print(json.dumps({"error": str(error), "misuse": isinstance(error, InputError)}))
         return 1

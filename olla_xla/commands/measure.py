@@ -1,8 +1,9 @@
 """Runs a model's step planned and unplanned on this machine's CPU and compares them.
 
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
-the peak resident memory, and the median step time; with --memory_budget or --max_overhead also the
-time that computing things again was predicted to add. Exit code 1 if an output differs.
+the peak resident memory, and the median step time. With --memory_budget or --max_overhead, what
+computing things again adds to the step time, predicted and measured: the plan is run in turns with
+the same plan without recomputation. Exit code 1 if an output differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
     from olla_xla.measure import Request, measure
-    from olla_xla.report.measured import measured_table, measured_verdict
+    from olla_xla.report.measured import measured_table, measured_verdict, recomputation_table
 
     options = shared.options(values)
     if values.model is None:
@@ -49,5 +50,7 @@ def run(values: flags.FlagValues) -> int:
     title = f"{request.model}, batch {request.batch_size}, {request.optimizer}, cpu"
     console = shared.console()
     measured_table(comparison, title).print(console)
+    if comparison.recomputation is not None:
+        recomputation_table(comparison.recomputation).print(console)
     console.print(measured_verdict(comparison), markup=False)
     return 1 if comparison.difference else 0

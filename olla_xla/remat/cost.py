@@ -7,6 +7,7 @@ time is the longer of the two; every operator also costs what it takes to start 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from hlo.module import Instruction, Module
 from olla_xla.remat.work import Work, run_work, work
@@ -24,6 +25,10 @@ class Device:
       operations_per_second: elementwise arithmetic. transcendentals_per_second: exp and the like.
       matrix_per_second: floating-point operations of dots and convolutions.
       start_seconds: overhead of each operator.
+      transposed_bytes_per_second: read across the layout. depthwise_per_second: operations of
+        convolutions without a matrix product.
+      fresh_bytes_per_second: at which a run gets its temporaries from the system, which clears
+        them; infinite where an allocator keeps them.
     """
 
     name: str
@@ -32,6 +37,9 @@ class Device:
     transcendentals_per_second: float
     matrix_per_second: float
     start_seconds: float
+    transposed_bytes_per_second: float = math.inf
+    depthwise_per_second: float = math.inf
+    fresh_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
         """Predicted time of one operator."""
@@ -39,8 +47,12 @@ class Device:
             work.operations / self.operations_per_second
             + work.transcendentals / self.transcendentals_per_second
             + work.matrix / self.matrix_per_second
+            + work.depthwise / self.depthwise_per_second
         )
-        return max(work.bytes / self.bytes_per_second, compute) + work.kernels * self.start_seconds
+        memory = (
+            work.bytes - work.transposed
+        ) / self.bytes_per_second + work.transposed / self.transposed_bytes_per_second
+        return max(memory, compute) + work.kernels * self.start_seconds
 
 
 # NVIDIA H100 SXM: 3.35 TB/s, 67 TFLOP/s in float32 (an eighth of that in special functions), 494
@@ -68,6 +80,10 @@ class CostModel:
         """Predicted time of one run of a module: its operators one after the other."""
         run = run_work(module.entry, self.work)
         return sum(self.device.seconds(w) for w in run.values())
+
+    def run_seconds(self, module: Module, temp_bytes: int) -> float:
+        """Predicted time of one run from call to return: a step, and getting its temporaries."""
+        return self.step_seconds(module) + temp_bytes / self.device.fresh_bytes_per_second
 
 
 def module_work(module: Module, target: str) -> Work:

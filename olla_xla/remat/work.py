@@ -41,9 +41,11 @@ class Work:
     """What running something once takes.
 
     Attributes:
-      bytes: moved to and from memory.
+      bytes: moved to and from memory. transposed: of these, what a CPU reads across the layout,
+        each element from a cache line of its own.
       operations: elementwise arithmetic. transcendentals: exp, log, tanh and the like.
       matrix: floating-point operations of dots and convolutions (two for a multiply-add).
+      depthwise: those of convolutions that a CPU computes without a matrix product.
       kernels: operators that run, for the overhead of starting each.
     """
 
@@ -52,6 +54,8 @@ class Work:
     transcendentals: int = 0
     matrix: int = 0
     kernels: int = 0
+    transposed: int = 0
+    depthwise: int = 0
 
     def __add__(self, other: Work) -> Work:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -69,8 +73,12 @@ def work(i: Instruction, target: str) -> Work:
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
-    operations, transcendentals, matrix = _arithmetic(i)
-    return Work(_bytes(i, target), operations, transcendentals, matrix, 1)
+    operations, transcendentals, matrix, depthwise = _arithmetic(i)
+    if target != "cpu":  # there caches and kernels are made for these
+        return Work(_bytes(i, target), operations + depthwise, transcendentals, matrix, 1)
+    moved = _bytes(i, target)
+    transposed = min(_transposed(i), moved)
+    return Work(moved, operations, transcendentals, matrix, 1, transposed, depthwise)
 
 
 def run_work(
@@ -133,21 +141,48 @@ def _read(i: Instruction, number: int, operand: Instruction) -> int:
     return _array_bytes(operand)
 
 
-def _arithmetic(i: Instruction) -> tuple[int, int, int]:
-    """(operations, transcendentals, matrix operations) of one instruction and its fused ones."""
+def _transposed(i: Instruction) -> int:
+    """Bytes of operands that are read in another order than they lie in memory."""
+    if i.opcode != "fusion":
+        return _array_bytes(i.operands[0]) if _transposes(i) else 0
+    across = [k for k in i.called[0].instructions if _transposes(k)]
+    seen = set(across)
+    while across:
+        for o in across.pop().operands:
+            if o not in seen:
+                seen.add(o)
+                across.append(o)
+    parameters = [k for k in i.called[0].parameters if k in seen]
+    return sum(_read(i, k.parameter_number, i.operands[k.parameter_number]) for k in parameters)
+
+
+def _transposes(i: Instruction) -> bool:
+    """Whether neighbours in the result are no neighbours in the operand."""
+    if i.opcode not in ("copy", "transpose") or i.shape.is_tuple:
+        return False
+    source = i.operands[0].shape
+    inner = [d for d in i.shape.minor_to_major if i.shape.dimensions[d] > 1]
+    before = [d for d in source.minor_to_major if source.dimensions[d] > 1]
+    if len(inner) < 2 or len(before) != len(inner):
+        return False
+    return (i.dimensions[inner[0]] if i.opcode == "transpose" else inner[0]) != before[0]
+
+
+def _arithmetic(i: Instruction) -> tuple[int, int, int, int]:
+    """(operations, transcendentals, matrix, depthwise) of one instruction and its fused ones."""
     if i.opcode == "fusion":
         inside = [_arithmetic(k) for k in i.called[0].instructions]
         return tuple(map(sum, zip(*inside, strict=True)))  # pyright: ignore[reportReturnType]
     if i.opcode in ("dot", "convolution", "custom-call"):
         count = _matrix(i)
-        return (count, 0, 0) if _is_depthwise(i) else (0, 0, count)
+        return (0, 0, 0, count) if _is_depthwise(i) else (0, 0, count, 0)
     if i.opcode in _NO_ARITHMETIC:
-        return 0, 0, 0
+        return 0, 0, 0, 0
     if i.opcode in _TRANSCENDENTAL:
-        return 0, i.shape.num_elements, 0
+        return 0, i.shape.num_elements, 0, 0
     if i.opcode in ("reduce", "reduce-window", "select-and-scatter", "scatter", "sort"):
-        return max((o.shape.num_elements for o in i.operands), default=0), 0, 0
-    return i.shape.num_elements * _DEAR.get(i.opcode, 1), 0, 0
+        return max((o.shape.num_elements for o in i.operands), default=0), 0, 0, 0
+    return i.shape.num_elements * _DEAR.get(i.opcode, 1), 0, 0, 0
 
 
 def _matrix(i: Instruction) -> int:

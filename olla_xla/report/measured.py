@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Sequence
 
-from olla_xla.measure import Comparison, Measured
+from olla_xla.measure import Comparison, Measured, Recomputation, Request
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent
 
-__all__ = ["measured_table", "measured_verdict"]
+__all__ = ["cost_table", "measured_table", "measured_verdict", "recomputation_table"]
 
 
 def measured_table(comparison: Comparison, title: str) -> Table:
@@ -34,6 +34,43 @@ def measured_table(comparison: Comparison, title: str) -> Table:
     return Table((":", "XLA's order", "planned", ":"), rows, title)
 
 
+def recomputation_table(found: Recomputation) -> Table:
+    """The plan with and without its clones, run in turns."""
+    rows = []
+    for name, one in (("without recomputation", found.kept), ("with recomputation", found.again)):
+        first = one is found.kept
+        rows.append(
+            (
+                f"planned, {name}",
+                megabytes(one.assigned_bytes),
+                *_prediction(one.predicted_seconds, one.seconds),
+                "" if first else percent(found.predicted, 1),
+                "" if first else percent(found.overhead, 1),
+            )
+        )
+    title = f"Run in turns, {len(found.again.step_seconds)} steps of each"
+    headings = (":", "assigned", "predicted ms", "measured ms", "err. %", "pred. + %", "meas. + %")
+    return Table(headings, rows, title)
+
+
+def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
+    """Predicted and measured step times of several models in XLA's order."""
+    cells = [
+        (r.model, str(r.batch_size), r.optimizer, *_prediction(m.predicted_seconds, m.seconds))
+        for r, m in rows
+    ]
+    headings = ("model:", "batch", "optimizer:", "predicted ms", "measured ms", "err. %")
+    return Table(headings, cells)
+
+
+def _prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
+    """Both in milliseconds, and how far the prediction is off."""
+    if not predicted:
+        return "-", f"{1e3 * measured:.1f}", "-"
+    error = percent(predicted / measured - 1, 1)
+    return f"{1e3 * predicted:.1f}", f"{1e3 * measured:.1f}", error
+
+
 def _sizes(label: str, theirs: int | None, ours: int | None) -> tuple[str, str, str, str]:
     change = "" if not theirs or ours is None else f"{percent(ours / theirs - 1, 1)} %"
     return label, f"{megabytes(theirs)} MB", f"{megabytes(ours)} MB", change
@@ -41,7 +78,7 @@ def _sizes(label: str, theirs: int | None, ours: int | None) -> tuple[str, str, 
 
 def _step(measured: Measured) -> float:
     """Median step time in milliseconds."""
-    return 1e3 * statistics.median(measured.step_seconds)
+    return 1e3 * measured.seconds
 
 
 def measured_verdict(comparison: Comparison) -> str:
@@ -55,8 +92,11 @@ def measured_verdict(comparison: Comparison) -> str:
     if ours.clones:
         line += (
             f" {ours.clones} instructions are computed again: {percent(ours.overhead, 1)} % added "
-            f"time predicted, {percent(comparison.time_ratio - 1, 1)} % measured."
+            "time planned for"
         )
+        if found := comparison.recomputation:
+            line += f", {percent(found.overhead, 1)} % measured against the same order without"
+        line += "."
     if not ours.planned:
         line += f" An order helps nothing here: {ours.reason}."
     if not (ours.cached and comparison.unplanned.cached):
