@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from olla_xla.commands import bench_cost
 from olla_xla.errors import InputError, OllaError
-from olla_xla.measure import Request, compare, measure
+from olla_xla.measure import Comparison, Recomputation, Request, Variant, compare, measure
+from olla_xla.report.measured import cost_summary, cost_table, measured_verdict, recomputation_table
 from tests.measurements import measured
 
 REQUEST = Request("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
@@ -31,6 +33,48 @@ def test_real_processes_agree_bit_for_bit():
     digests = result.planned.digests
     assert digests[0] != digests[1]  # the state went around: the comparison sees later steps
     assert stages[0] == "unplanned: compiling" and stages[-1] == "planned: running 3 steps"
+
+
+def test_recomputation_is_measured_against_the_same_order_without():
+    stages = []
+    request = Request(
+        "mlp", 2048, "momentum", steps=3, planned=True, time_limit=10.0, step_limit=2000,
+        max_overhead=0.3,
+    )  # fmt: skip
+    result = measure(request, stages.append)
+    assert result.difference == "" and result.planned.clones and result.recomputation
+    kept, again = result.recomputation.kept, result.recomputation.again
+    assert again.assigned_bytes == result.planned.assigned_bytes < kept.assigned_bytes
+    assert again.digests == kept.digests == result.unplanned.digests[0]
+    assert len(again.step_seconds) == len(kept.step_seconds) == 10
+    assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
+    assert stages[-1] == "with and without clones: 10 steps of each in turns"
+
+
+def test_noise_that_meets_both_variants_alike_cancels():
+    kept = Variant(100, 2.0, (1.0, 4.0, 2.0), ("a",))
+    again = Variant(90, 2.2, (1.1, 4.4, 9.0), ("a",))
+    found = Recomputation(kept, again)
+    assert found.overhead == pytest.approx(0.1) and found.predicted == pytest.approx(0.1)
+    without, with_ = recomputation_table(found).rows
+    assert without[2:] == ("2000.0", "2000.0", "0.0", "", "")
+    assert with_[2:] == ("2200.0", "4400.0", "-50.0", "10.0", "10.0")
+    ours = measured(clones=3, overhead=0.08)
+    verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
+    assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
+    assert "10.0 % measured against the same order without" in verdict
+
+
+def test_predictions_are_held_against_measurements():
+    request = Request("mlp", 8, "adam", steps=3, planned=False)
+    rows = [(request, measured(predicted_seconds=p)) for p in (0.5, 1.1)]
+    assert [row[3:] for row in cost_table(rows).rows] == [
+        ("500.0", "1000.0", "-50.0"),
+        ("1100.0", "1000.0", "10.0"),
+    ]
+    assert cost_summary(rows).startswith("Predicted over measured: 0.50 to 1.10, off by 1.55")
+    with pytest.raises(InputError, match="case 'gpt/1' is not model/batch_size/optimizer"):
+        bench_cost._request("gpt/1", 3)
 
 
 def test_misuse():

@@ -16,7 +16,7 @@ from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text, with_program_order
 from olla_xla import cache, planfile, planner
 from olla_xla.accounting import assigned_bytes, final_module
-from olla_xla.apply import capture
+from olla_xla.apply import capture, compile_without_clones
 from olla_xla.check_clones import check_clones
 from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
 from olla_xla.lifetimes import peak_bytes
@@ -205,6 +205,50 @@ ENTRY e { x = f32[4096] parameter(0)
     assert plain.transcendentals == 2 * 4096 and plain.operations == 4096
 
 
+TRANSPOSED = """HloModule m
+f {{ p = f32[64,32]{{1,0}} parameter(0)
+  v = f32[32]{{0}} parameter(1)
+  b = f32[32,64]{{1,0}} broadcast(v), dimensions={{0}}
+  t = f32[32,64]{{{}}} transpose(p), dimensions={{1,0}}
+  ROOT a = f32[32,64]{{{}}} add(t, b) }}
+ENTRY e {{ x = f32[64,32]{{1,0}} parameter(0)
+  v = f32[32]{{0}} parameter(1)
+  ROOT r = f32[32,64]{{{}}} fusion(x, v), kind=kLoop, calls=f }}"""
+
+
+@pytest.mark.parametrize(("layout", "across"), [("1,0", 4 * 64 * 32), ("0,1", 0)])
+def test_what_is_read_across_the_layout_is_counted_apart(layout, across):
+    text = TRANSPOSED.format(layout, layout, layout)
+    view = module_from_bytes(with_program_order(from_hlo_text(text)))
+    work = module_work(view, "cpu")
+    assert work.transposed == across and work.bytes == 4 * (2 * 64 * 32 + 32)
+    assert module_work(view, "cuda").transposed == 0
+    slow = dataclasses.replace(CPU, transposed_bytes_per_second=CPU.bytes_per_second / 10)
+    added = slow.seconds(work) - CPU.seconds(dataclasses.replace(work, transposed=0))
+    assert added == pytest.approx(9 * across / CPU.bytes_per_second)
+
+
+def test_a_convolution_by_channel_is_no_matrix_product_on_a_cpu():
+    text = """HloModule m
+ENTRY e { x = f32[1,8,8,16] parameter(0)
+  k = f32[3,3,1,16] parameter(1)
+  ROOT c = f32[1,8,8,16] convolution(x, k), window={size=3x3 pad=1_1x1_1},
+    dim_labels=b01f_01io->b01f, feature_group_count=16 }"""
+    view = module_from_bytes(with_program_order(from_hlo_text(text)))
+    count = 2 * 8 * 8 * 16 * 9
+    on_cpu, on_gpu = module_work(view, "cpu"), module_work(view, "cuda")
+    assert (on_cpu.depthwise, on_cpu.operations, on_cpu.matrix) == (count, 0, 0)
+    assert (on_gpu.depthwise, on_gpu.operations, on_gpu.matrix) == (0, count, 0)
+
+
+def test_a_run_pays_for_its_temporaries():
+    view = module_from_bytes(scheduled("mlp"))
+    step = CostModel(CPU, "cpu").step_seconds(view)
+    assert CostModel(CPU, "cpu").run_seconds(view, 2**30) == step
+    slow = dataclasses.replace(CPU, fresh_bytes_per_second=2.0**30)
+    assert CostModel(slow, "cpu").run_seconds(view, 2**29) == pytest.approx(step + 0.5)
+
+
 # Choices.
 
 
@@ -308,6 +352,10 @@ def test_runs_with_clones_are_bit_identical(name):
     names = {i.name for i in final.entry.instructions}
     made = [name for name, *_ in used.clones if not name.startswith(("get-tuple", "bitcast."))]
     assert made and names.issuperset(made), "all clones reach the executable"
+    bare = compile_without_clones(plain.lower(*shapes), used)
+    names = {i.name for i in module_from_bytes(final_module(bare)).entry.instructions}
+    assert names.isdisjoint(made) and names >= {original for _, original, *_ in used.clones}
+    assert_same(plain(*arrays(shapes)), bare(*arrays(shapes)))
 
 
 def test_a_budget_is_met():
@@ -468,6 +516,16 @@ def test_a_budget_must_be_positive():
 
 
 # Calibration.
+
+
+def test_rates_are_measured(monkeypatch):
+    monkeypatch.setattr(calibrate, "_ELEMENTS", 1 << 20)
+    monkeypatch.setattr(calibrate, "_SQUARE", 64)
+    monkeypatch.setattr(calibrate, "_IMAGES", (2, 8, 8, 16))
+    monkeypatch.setattr(calibrate, "_MOMENT", 0.005)
+    rates = dataclasses.asdict(calibrate.measure_cpu())
+    assert rates.pop("name") == "CPU" and all(rate > 0 for rate in rates.values()), rates
+    assert rates["start_seconds"] < 1e-2 and rates["matrix_per_second"] > 1e6
 
 
 def test_the_cpu_is_measured_once(monkeypatch, tmp_path):

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
+    "bench cost": "predicted against measured step times on this machine's CPU",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",

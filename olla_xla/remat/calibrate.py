@@ -24,12 +24,14 @@ _logger = logging.getLogger("olla_xla")
 _VERSION = 2
 """Of the file's meaning; raised when the benchmarks change."""
 
-_ELEMENTS = 1 << 25  # 128 MiB of float32: beyond any cache
+_ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
 _CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
 _CHAIN = 32  # operations on each element, so that arithmetic outweighs memory
 _SQUARE = 1024  # matrix product
 _IMAGES = (4, 56, 56, 256)  # activations, 12 MiB of float32
-_REPEATS, _SECONDS = 10, 0.4  # at least; others may be using the machine
+_ACROSS = (3, 1, 2, 0)  # their dimensions by channel first
+_WINDOW = 3
+_ROUNDS, _MOMENT = 8, 0.05  # seconds
 
 
 @functools.cache
@@ -68,66 +70,117 @@ def _write(path: Path, device: Device) -> None:
         _logger.info("the CPU's rates are not kept: %s", error)
 
 
+class _Bench:
+    """One benchmark: a jitted function and its arguments; a donated one is handed on.
+
+    Attributes:
+      seconds: the least of the runs so far.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, donate: bool = False) -> None:
+        import jax
+
+        self._jitted = jax.jit(function, donate_argnums=(0,) if donate else ())
+        self._arguments = arguments
+        self._donate = donate
+        self._result: Any = None
+        self._run()  # compiles
+        self.seconds = math.inf
+
+    def _run(self) -> None:
+        # The result before is held until the next is there, as a step's state is.
+        self._result = self._jitted(*self._arguments).block_until_ready()
+        if self._donate:
+            self._arguments = (self._result, *self._arguments[1:])
+
+    def round(self) -> None:
+        """Runs for a moment."""
+        end = time.perf_counter() + _MOMENT
+        while (started := time.perf_counter()) < end:
+            self._run()
+            self.seconds = min(self.seconds, time.perf_counter() - started)
+
+
 def measure_cpu() -> Device:
-    """Measures memory, arithmetic, products, convolutions and the start of an operator."""
+    """Measures memory, arithmetic, products, convolutions and the start of an operator.
+
+    All benchmarks go in turns, over seconds: what else runs on the machine meets them alike.
+    """
     import jax
     import jax.numpy as jnp
 
-    device = jax.devices("cpu")[0]
-    with jax.default_device(device):
+    with jax.default_device(jax.devices("cpu")[0]):
         large = jnp.full((_ELEMENTS,), 0.5, jnp.float32)
         small = jnp.full((_CACHED,), 0.5, jnp.float32)
         square = jnp.full((_SQUARE, _SQUARE), 0.5, jnp.float32)
-
-        def arithmetic(x: Any) -> Any:
-            for k in range(_CHAIN):
-                x = jnp.abs(x - (k + 1.0))
-            return x
-
-        def transcendental(x: Any) -> Any:
-            for _ in range(_CHAIN):
-                x = jnp.tanh(x)
-            return x
-
-        def transposing(kept: Any, x: Any) -> Any:
-            return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(3, 1, 2, 0))
-
-        start = _seconds(jax.jit(_kernels), jnp.float32(1.0)) / _CHAIN
-        outside = _seconds(jax.jit(lambda x: x + 1), large)
-        # Over an operand: a new buffer is paid for page by page.
-        memory = _seconds(jax.jit(jnp.add, donate_argnums=0), large + 1, large)
-        inside = _seconds(jax.jit(lambda x: x + 1, donate_argnums=0), large)
-        plain = _seconds(jax.jit(arithmetic), small)
-        dear = _seconds(jax.jit(transcendental), small)
-        product = _seconds(jax.jit(lambda x: x @ x), square)
         images = jnp.full(_IMAGES, 0.5, jnp.float32)
-        across = _seconds(
-            jax.jit(transposing, donate_argnums=0), images.transpose(3, 1, 2, 0), images
-        )
-        depthwise = _seconds(jax.jit(_depthwise), images)
+        across = jnp.full(tuple(_IMAGES[k] for k in _ACROSS), 0.5, jnp.float32)
+        start = _Bench(_kernels, jnp.float32(1.0))
+        # Over an operand, but for one: a new buffer is paid for page by page.
+        memory = _Bench(jnp.add, large + 1, large, donate=True)
+        inside = _Bench(lambda x: x + 1, large + 1, donate=True)
+        outside = _Bench(lambda x: x + 1, large)
+        plain = _Bench(_arithmetic, small)
+        dear = _Bench(_transcendental, small)
+        product = _Bench(jnp.matmul, square, square)
+        transposed = _Bench(_transposing, across, images, donate=True)
+        depthwise = _Bench(_depthwise, images)
+        benches = start, memory, inside, outside, plain, dear, product, transposed, depthwise
+        for _ in range(_ROUNDS):
+            for bench in benches:
+                bench.round()
+    bandwidth = 3 * 4 * _ELEMENTS / memory.seconds
     size = 4 * images.size
     return Device(
         name="CPU",
-        bytes_per_second=3 * 4 * _ELEMENTS / memory,
-        operations_per_second=2 * _CHAIN * _CACHED / plain,
-        transcendentals_per_second=_CHAIN * _CACHED / dear,
-        matrix_per_second=2 * _SQUARE**3 / product,
-        start_seconds=start,
-        transposed_bytes_per_second=size / max(across - 2 * size * memory / (12 * _ELEMENTS), 1e-9),
-        depthwise_per_second=2 * 9 * images.size / depthwise,
-        fresh_bytes_per_second=4 * _ELEMENTS / max(outside - inside, 1e-9),
+        bytes_per_second=bandwidth,
+        operations_per_second=2 * _CHAIN * _CACHED / plain.seconds,
+        transcendentals_per_second=_CHAIN * _CACHED / dear.seconds,
+        matrix_per_second=2 * _SQUARE**3 / product.seconds,
+        start_seconds=start.seconds / _CHAIN,
+        transposed_bytes_per_second=_rate(size, transposed.seconds - 2 * size / bandwidth),
+        depthwise_per_second=2 * _WINDOW**2 * images.size / depthwise.seconds,
+        fresh_bytes_per_second=_rate(4 * _ELEMENTS, outside.seconds - inside.seconds),
     )
 
 
+def _rate(amount: float, seconds: float) -> float:
+    """Infinite where nothing was left to measure."""
+    return amount / seconds if seconds > 0 else math.inf
+
+
+def _arithmetic(x: Any) -> Any:
+    import jax.numpy as jnp
+
+    for k in range(_CHAIN):
+        x = jnp.abs(x - (k + 1.0))
+    return x
+
+
+def _transcendental(x: Any) -> Any:
+    import jax.numpy as jnp
+
+    for _ in range(_CHAIN):
+        x = jnp.tanh(x)
+    return x
+
+
+def _transposing(kept: Any, x: Any) -> Any:
+    """Activations with their channels outermost, as gradients of convolutions want them."""
+    import jax.numpy as jnp
+
+    return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(_ACROSS))
+
+
 def _depthwise(x: Any) -> Any:
-    """A 3 by 3 convolution of each channel by itself."""
+    """A convolution of each channel by itself."""
     import jax
     import jax.numpy as jnp
 
     channels = x.shape[-1]
     return jax.lax.conv_general_dilated(
         x,
-        jnp.ones((3, 3, 1, channels), x.dtype),
+        jnp.ones((_WINDOW, _WINDOW, 1, channels), x.dtype),
         (1, 1),
         "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
@@ -142,17 +195,3 @@ def _kernels(x: Any) -> Any:
     for _ in range(_CHAIN):
         x = jnp.sort(jnp.stack([x, x + 1]))[0]
     return x
-
-
-def _seconds(function: Callable[..., Any], argument: Any, *others: Any) -> float:
-    """The least of several runs; the first one compiles. A donated argument is handed on."""
-    result = function(argument, *others).block_until_ready()
-    best = math.inf
-    begun, runs = time.perf_counter(), 0
-    while runs < _REPEATS or time.perf_counter() < begun + _SECONDS:
-        runs += 1
-        given = result if argument.is_deleted() else argument
-        started = time.perf_counter()
-        result = function(given, *others).block_until_ready()
-        best = min(best, time.perf_counter() - started)
-    return best

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 
 from olla_xla.measure import Comparison, Measured, Recomputation, Request
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent
 
-__all__ = ["cost_table", "measured_table", "measured_verdict", "recomputation_table"]
+__all__ = [
+    "cost_summary",
+    "cost_table",
+    "measured_table",
+    "measured_verdict",
+    "recomputation_table",
+]
 
 
 def measured_table(comparison: Comparison, title: str) -> Table:
@@ -61,6 +69,16 @@ def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
     ]
     headings = ("model:", "batch", "optimizer:", "predicted ms", "measured ms", "err. %")
     return Table(headings, cells)
+
+
+def cost_summary(rows: Sequence[tuple[Request, Measured]]) -> str:
+    """One line: how far the predictions are off."""
+    found = [(m.predicted_seconds or math.nan) / m.seconds for _, m in rows]
+    off = [max(ratio, 1 / ratio) for ratio in found]
+    return (
+        f"Predicted over measured: {min(found):.2f} to {max(found):.2f}, "
+        f"off by {statistics.median(off):.2f} times in the median."
+    )
 
 
 def _prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
