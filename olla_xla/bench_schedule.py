@@ -11,10 +11,14 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olla_xla.errors import InputError, OllaError
 from olla_xla.options import PlanOptions
+from olla_xla.problem import Plan
+
+if TYPE_CHECKING:
+    from olla_xla.apply import Captured
 
 __all__ = ["CASES", "Case", "Row", "Summary", "capture_case", "measure", "parse_cases", "summarise"]
 
@@ -114,12 +118,21 @@ def measure(case: Case, options: PlanOptions) -> Row:
     """
     from olla_xla.planner import plan_module
 
-    module, platform, xla_bytes, compile_seconds = capture_case(case)
-    plan = plan_module(module, options, target=platform, xla_bytes=xla_bytes)
-    short = plan
+    captured, compile_seconds = capture_case(case)
+    xla_bytes = captured.assigned_bytes
+
+    def plan_within(options: PlanOptions) -> Plan:
+        return plan_module(
+            captured.module,
+            options,
+            target=captured.platform,
+            xla_bytes=xla_bytes,
+            more=captured.more,
+        )
+
+    plan = short = plan_within(options)
     if plan.seconds > _SHORT:
-        limited = dataclasses.replace(options, time_limit=_SHORT)
-        short = plan_module(module, limited, target=platform, xla_bytes=xla_bytes)
+        short = plan_within(dataclasses.replace(options, time_limit=_SHORT))
     return Row(
         case=case.name,
         operators=max(len(order) for order in plan.order.values()),
@@ -138,8 +151,8 @@ def measure(case: Case, options: PlanOptions) -> Row:
     )
 
 
-def capture_case(case: Case) -> tuple[bytes, str, int, float]:
-    """The module as XLA scheduled it, its platform, XLA's total and the seconds of the compile."""
+def capture_case(case: Case) -> tuple[Captured, float]:
+    """XLA's own compile of a case, and the seconds it took."""
     import jax
 
     from olla_xla import models, targets
@@ -151,8 +164,7 @@ def capture_case(case: Case) -> tuple[bytes, str, int, float]:
         lowered = jax.jit(model.step, **model.jit_options).lower(*arguments)
     started = time.monotonic()
     captured = capture(lowered)
-    seconds = time.monotonic() - started
-    return captured.module, captured.platform, captured.assigned_bytes, seconds
+    return captured, time.monotonic() - started
 
 
 def warm_up(options: PlanOptions) -> None:

@@ -25,7 +25,7 @@ from olla_xla.problem import Plan, TensorGraph
 from olla_xla.remat.cost import CostModel, module_work
 from olla_xla.remat.devices import device
 from olla_xla.remat.fit import fit
-from olla_xla.solve import Solved, solve
+from olla_xla.solve import MoreOrders, Solved, solve
 
 __all__ = ["PlannedModule", "apply_plan", "graphs", "module_order", "plan_module"]
 
@@ -66,6 +66,7 @@ def plan_module(
     *,
     target: str,
     xla_bytes: int | None = None,
+    more: MoreOrders | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
@@ -78,6 +79,8 @@ def plan_module(
       options: limits and seed.
       target: "cpu" or "cuda".
       xla_bytes: XLA's own assigned total when it is known, for the report.
+      more: gives orders of another scheduler (computation name -> instruction names); it is asked
+        if the search leaves a total far above the bound.
       progress: called with one line at each improvement.
 
     Returns:
@@ -91,7 +94,7 @@ def plan_module(
     started = time.monotonic()
     # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
     first = _limited(options, options.time_limit * _ORDER_SHARE) if options.recomputes else options
-    plan = _order(module, first, target, xla_bytes, progress)
+    plan = _order(module, first, target, xla_bytes, progress, more)
     budget = options.budget_bytes
     least = plan.predicted_bytes if xla_bytes is None else min(plan.predicted_bytes, xla_bytes)
     if budget is not None and least > budget and not options.recomputes:
@@ -155,6 +158,7 @@ def _order(
     target: str,
     xla_bytes: int | None,
     progress: Progress | None,
+    more: MoreOrders | None = None,
 ) -> Plan:
     """The plan of a module as it is."""
     started = time.monotonic()
@@ -170,7 +174,7 @@ def _order(
         computation = planned.computations[key]
         if computation is not planned.module.entry:
             seconds = (seconds - (1 - _NESTED_SHARE) * options.time_limit) / 2
-        solved = solve(planned, computation, options, max(seconds, 0.01), progress)
+        solved = solve(planned, computation, options, max(seconds, 0.01), progress, more)
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
         aliases |= solved.aliases

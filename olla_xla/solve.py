@@ -22,9 +22,12 @@ from olla_xla.options import PlanOptions
 from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import TensorGraph
 
-__all__ = ["Solved", "solve"]
+__all__ = ["MoreOrders", "Solved", "solve"]
 
 Progress = Callable[[str], None]
+MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
+
+_MORE = 0.05  # a total this much above the bound is worth asking another scheduler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,7 @@ def solve(
     options: PlanOptions,
     seconds: float,
     progress: Progress | None,
+    more: MoreOrders | None = None,
 ) -> Solved:
     """Finds an order for one computation, given those of its callees.
 
@@ -64,6 +68,7 @@ def solve(
       computation: which one.
       options: limits and seed. seconds: how long it may take.
       progress: called with one line at each improvement.
+      more: gives orders of another scheduler, for the entry computation; asked for if need be.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.
@@ -88,19 +93,31 @@ def solve(
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     entry = computation is planned.module.entry
     beyond = 0 if entry else min(total - peak for total, peak in ours.scores.values())
-    found = schedule.search(
-        ours.arrays,
-        ours.starts,
-        objective=ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders),
-        beyond=beyond,
-        time_limit=max(deadline - time.monotonic(), 0.01),
-        step_limit=steps,
-        seed=options.seed,
-        bound_bytes=bound,
-        tolerance=options.tolerance,
-        progress=progress,
-    )
+    objective = ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders)
+
+    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> schedule.SearchResult:
+        return schedule.search(
+            ours.arrays,
+            starts,
+            objective=objective,
+            beyond=beyond,
+            time_limit=max(deadline - time.monotonic(), 0.01),
+            step_limit=steps,
+            seed=options.seed,
+            bound_bytes=bound,
+            tolerance=options.tolerance,
+            progress=progress,
+        )
+
+    found = search(ours.starts, steps)
     ours.add({"search": found.order})
+    if entry and more is not None and found.objective_bytes > bound * (1 + _MORE):
+        other = ours.named(more().get(computation.name, ()))
+        ours.add(other)
+        if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
+            left = None if steps is None else max(steps - found.steps, 1)
+            found = _both(found, search(other, left))
+            ours.add({"search": found.order})
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     stopped_by = found.stopped_by
     gain = work.scores["xla"][0] - ours.scores[name][0]
@@ -146,6 +163,17 @@ class _Work:
         """The orders of all computations, with this one's as given."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
+
+    def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Another scheduler's order, as a start; nothing if it is not one of these instructions."""
+        step = {i: k for k, i in enumerate(self.lowered.instructions)}
+        own = {i.name: i for i in step}
+        if not own.keys() >= set(names) or not names:
+            return {}
+        whole = self.planned.translated([own[n] for n in names], self.lowered.computation)
+        if len(whole) != len(own):
+            return {}
+        return {"xla_memory": np.array([step[i] for i in whole])}
 
     def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
         """The same with results bound to operands where that lowers the total; else itself."""
@@ -199,6 +227,17 @@ class _Work:
             bound=bound,
             **facts,
         )
+
+
+def _both(first: schedule.SearchResult, second: schedule.SearchResult) -> schedule.SearchResult:
+    """The second search's order, with what is known from both."""
+    least = min(first, second, key=lambda f: f.least_peak_bytes)
+    return dataclasses.replace(
+        second,
+        lifetime_order=least.lifetime_order,
+        least_peak_bytes=least.least_peak_bytes,
+        steps=first.steps + second.steps,
+    )
 
 
 def _program(work: _Work) -> np.ndarray:

@@ -58,7 +58,7 @@ def fresh(function, **kwargs):
     return jax.jit(functools.partial(function), **kwargs)
 
 
-def depth_first(module, options, *, target, xla_bytes=None, progress=None):
+def depth_first(module, options, *, target, xla_bytes=None, more=None, progress=None):
     """A planner that takes operands-before-users order as it stands in the module."""
     view = module_from_bytes(module)
     return Plan(
@@ -113,7 +113,7 @@ def test_planned_executable(compiles):
     expected = fresh(branches)(weights, x)
     compiles.clear()
     outcome = compile_planned(lowered)
-    assert len(compiles) == 2, "one compile to capture, one to apply"
+    assert len(compiles) == 3, "one to capture, one that ends at its schedule, one to apply"
     assert outcome.planned and outcome.reason == "" and outcome.error is None
     plan = outcome.plan
     assert plan.assigned_bytes == apply.assigned_bytes(outcome.compiled) < plan.xla_bytes
@@ -129,6 +129,28 @@ def test_planned_executable(compiles):
     assert not compiles
     assert all(w.is_deleted() for w in weights)
     assert all(np.array_equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+def test_orders_of_xlas_scheduler_for_memory(monkeypatch):
+    lowered = fresh(branches).lower(*arguments())
+    captured = apply.capture(lowered)
+    assert captured.more is not None
+    orders = captured.more()
+    assert_hook_gone()
+    own = planner.module_order(captured.module)
+    assert {k: set(v) for k, v in orders.items()} == {k: set(v) for k, v in own.items()}
+    assert orders != own
+    assert lowered.compile()(*arguments())  # the compile that was ended left nothing behind
+    # Asked for, it is one of the orders that compete.
+    asked = []
+    found = planner.plan_module(
+        captured.module, OPTIONS, target="cpu", more=lambda: asked.append(1) or orders
+    )
+    assert not asked and "xla_memory" not in found.candidates
+    monkeypatch.setattr("olla_xla.solve._MORE", -1.0)
+    options = dataclasses.replace(OPTIONS, step_limit=1)
+    found = planner.plan_module(captured.module, options, target="cpu", more=lambda: orders)
+    assert found.predicted_bytes <= found.candidates["xla_memory"][0]
 
 
 def test_rejected_plan_leaves_xlas_executable(depth_first_planner, compiles, caplog):
