@@ -166,8 +166,9 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
     from olla_xla.planned_module import PlannedModule
     from olla_xla.planner import apply_plan, graphs, plan_module
 
-    module, platform, xla_bytes, _ = capture_case(case)
-    plan = plan_module(module, options, target=platform, xla_bytes=xla_bytes)
+    captured, _ = capture_case(case)
+    module, platform = captured.module, captured.platform
+    plan = plan_module(module, options, target=platform, xla_bytes=captured.assigned_bytes)
     planned = apply_plan(module, plan)
     graph = graphs(planned, platform)[-1]
     started = time.monotonic()
