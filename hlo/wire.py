@@ -1,0 +1,136 @@
+"""Protobuf's wire format, for messages of which only a few fields are to be changed.
+
+Fields keep their order and their bytes, known or not; nothing is dropped or normalised.
+"""
+
+from __future__ import annotations
+
+from hlo.module import HloError
+
+__all__ = ["Message", "read_varint", "varint"]
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+_LONGEST_VARINT = 10
+
+
+class Message:
+    """A message as the list of its fields, opened only where asked to.
+
+    Raises:
+      HloError: the bytes are no message.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: list[tuple[int, int, int | bytes | Message]] = []
+        at = 0
+        while at < len(data):
+            key, at = read_varint(data, at)
+            number, kind = key >> 3, key & 7
+            value: int | bytes
+            if kind == _VARINT:
+                value, at = read_varint(data, at)
+            else:
+                if kind == _BYTES:
+                    length, at = read_varint(data, at)
+                elif kind in _FIXED:
+                    length = _FIXED[kind]
+                else:
+                    raise HloError(f"wire type {kind} is not known")
+                value, at = data[at : at + length], at + length
+            if not number or at > len(data):
+                raise HloError("not a protobuf message")
+            self._fields.append((number, kind, value))
+
+    def encode(self) -> bytes:
+        """The bytes of the message, changes included."""
+        parts = []
+        for number, kind, value in self._fields:
+            parts.append(varint(number << 3 | kind))
+            if isinstance(value, int):
+                parts.append(varint(value))
+                continue
+            data = value.encode() if isinstance(value, Message) else value
+            if kind == _BYTES:
+                parts.append(varint(len(data)))
+            parts.append(data)
+        return b"".join(parts)
+
+    def numbers(self) -> set[int]:
+        """Numbers of the fields that are there."""
+        return {number for number, _, _ in self._fields}
+
+    def messages(self, number: int) -> list[Message]:
+        """The messages of a field, opened; changes to them count."""
+        found = []
+        for k, (n, kind, value) in enumerate(self._fields):
+            if n != number:
+                continue
+            if kind != _BYTES:
+                raise HloError(f"field {number} is not a message")
+            if isinstance(value, bytes):
+                value = Message(value)
+                self._fields[k] = (n, kind, value)
+            assert isinstance(value, Message)
+            found.append(value)
+        return found
+
+    def message(self, number: int) -> Message:
+        """The only message of a field."""
+        found = self.messages(number)
+        if len(found) != 1:
+            raise HloError(f"field {number} is there {len(found)} times, not once")
+        return found[0]
+
+    def blob(self, number: int) -> bytes:
+        """The bytes of a field that is there once at most; b"" if it is not."""
+        found = [v for n, _, v in self._fields if n == number]
+        if len(found) > 1 or not all(isinstance(v, bytes) for v in found):
+            raise HloError(f"field {number} is not one string of bytes")
+        return found[0] if found else b""  # pyright: ignore[reportReturnType]
+
+    def set_blob(self, number: int, value: bytes) -> None:
+        """Replaces the bytes of a field that is there."""
+        self.blob(number)
+        self._fields = [
+            (n, kind, value if n == number else v) for n, kind, v in self._fields
+        ]  # fmt: skip
+
+    def integer(self, number: int) -> int:
+        """An integer that is not negative; 0 if it is not there."""
+        found = [v for n, _, v in self._fields if n == number]
+        if len(found) > 1 or not all(isinstance(v, int) and v < 2**63 for v in found):
+            raise HloError(f"field {number} is not one integer of at least 0")
+        return found[0] if found else 0  # pyright: ignore[reportReturnType]
+
+    def set_integer(self, number: int, value: int) -> None:
+        """Sets an integer that is not negative."""
+        if self.integer(number) == value:
+            return
+        self._fields = [f for f in self._fields if f[0] != number]
+        if value:
+            self._fields.append((number, _VARINT, value))
+            self._fields.sort(key=lambda f: f[0])
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it. Raises HloError."""
+    value = 0
+    for k in range(_LONGEST_VARINT):
+        if at + k >= len(data):
+            break
+        byte = data[at + k]
+        value |= (byte & 127) << (7 * k)
+        if byte < 128:
+            return value, at + k + 1
+    raise HloError("not a protobuf message")
+
+
+def varint(value: int) -> bytes:
+    """A number of at least 0 as protobuf writes it."""
+    parts = bytearray()
+    while value >= 128:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
