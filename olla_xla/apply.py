@@ -223,7 +223,7 @@ def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stage
     try:
         captured = compiles.capture()
         bare = without_clones(captured.module, plan)
-        compiled, _ = compiles.apply(bare)
+        compiled, _ = compiles.apply(bare, keep=False)
         if difference := _difference(compiled, bare):
             raise PlanMismatchError(difference)
     finally:
@@ -487,8 +487,11 @@ class _Compiles:
             logger.info("XLA's scheduler for memory made no schedule")
         return planner.module_order(found[-1][1]) if found else {}
 
-    def apply(self, plan: Plan) -> tuple[jax.stages.Compiled, str]:
+    def apply(self, plan: Plan, *, keep: bool = True) -> tuple[jax.stages.Compiled, str]:
         """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.
+
+        Args:
+          plan: to apply. keep: whether calls of the jitted function are to run the executable.
 
         Returns:
           The executable, and the reason to reject it or "".
@@ -503,7 +506,7 @@ class _Compiles:
         with self._marked(request.token), _next_scope()(), _hook.listening(request):
             compiled = self._unkept()
             reason = _rejection(compiled, plan)
-            if not reason:
+            if keep and not reason:
                 compiled = self._lowered.compile(**self._kwargs)
         return compiled, reason
 

@@ -38,7 +38,7 @@ def test_real_processes_agree_bit_for_bit():
 def test_recomputation_is_measured_against_the_same_order_without():
     stages = []
     request = Request(
-        "mlp", 2048, "momentum", steps=3, planned=True, time_limit=10.0, step_limit=2000,
+        "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
         max_overhead=0.3,
     )  # fmt: skip
     result = measure(request, stages.append)
