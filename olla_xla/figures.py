@@ -14,7 +14,17 @@ from pathlib import Path
 from olla_xla.errors import InputError
 from olla_xla.sweep.grid import COLUMNS
 
-__all__ = ["FIGURES", "Figure", "Series", "read_rows", "series", "write_csv", "write_png"]
+__all__ = [
+    "FIGURES",
+    "STEPS",
+    "Figure",
+    "Series",
+    "planning_seconds",
+    "read_rows",
+    "series",
+    "write_csv",
+    "write_png",
+]
 
 Row = Mapping[str, str]
 
@@ -27,6 +37,8 @@ class Figure:
       number: in the paper, or "" for one of our own. name: of its files. title: above it.
       unit: of its values. mode: which rows of the sweep it shows.
       values: label -> what it shows of a row.
+      needs: a row is shown if it has this column. limit: and was planned within so many seconds.
+      log: whether its axis is logarithmic.
     """
 
     number: str
@@ -35,6 +47,15 @@ class Figure:
     unit: str
     mode: str
     values: Mapping[str, Callable[[Row], float]]
+    needs: str = ""
+    limit: float | None = None
+    log: bool = False
+
+    def shows(self, row: Row) -> bool:
+        """Whether a row belongs in it."""
+        if row["mode"] != self.mode or (self.needs and not row[self.needs]):
+            return False
+        return self.limit is None or planning_seconds(row) <= self.limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +76,15 @@ class Series:
         """The mean over the rows of one batch size; None if there is none."""
         of = [v for v, b in zip(self.values[label], self.batches, strict=True) if b == batch_size]
         return statistics.fmean(of) if of else None
+
+
+STEPS = 100_000
+"""Train steps whose allocator time figure 14 shows."""
+
+
+def planning_seconds(row: Row) -> float:
+    """Ordering and placing of a row of mode eager."""
+    return float(row["order_seconds"]) + float(row["place_seconds"])
 
 
 def _less(before: str, after: str) -> Callable[[Row], float]:
@@ -84,6 +114,9 @@ FIGURES = (
         "8", "fragmentation", "Fragmentation", "%", "eager",
         {
             "caching allocator": _share("eager_fragmentation"),
+            "caching allocator, at its peak of live bytes": _less(
+                "eager_reserved_bytes", "eager_live_bytes"
+            ),
             "planned": _more("peak_bytes", "placed_bytes"),
         },
     ),
@@ -96,19 +129,39 @@ FIGURES = (
         {"placement": _seconds("place_seconds")},
     ),
     Figure(
-        "13", "total_reduction", "Total reduction", "%", "eager",
-        {"order and places": _less("eager_reserved_bytes", "placed_bytes")},
+        "13", "total_reduction", "Total reduction, planned within five minutes", "%", "eager",
+        {"order and places": _less("eager_reserved_bytes", "placed_bytes")}, limit=300.0,
+    ),
+    Figure(
+        "14", "allocator_time", "Planning once, and what malloc and free take", "s", "eager",
+        {
+            "planning": planning_seconds,
+            f"allocations of {STEPS:,} steps": lambda row: STEPS * float(row["request_seconds"]),
+        },
+        needs="request_seconds", log=True,
+    ),
+    Figure(
+        "", "break_even", "Steps after which allocations have taken as long as planning", "steps",
+        "eager", {"steps": lambda row: planning_seconds(row) / float(row["request_seconds"])},
+        needs="request_seconds", log=True,
     ),
     Figure(
         "", "against_xla", "Total below XLA's own", "%", "order",
         {"order and in-place reuse": _less("xla_bytes", "planned_bytes")},
     ),
     Figure(
+        "", "against_memory_optimized", "Total below XLA's memory-optimized scheduler's", "%",
+        "order",
+        {"order and in-place reuse": _less("memory_optimized_bytes", "planned_bytes")},
+        needs="memory_optimized_bytes",
+    ),
+    Figure(
         "", "against_xla_overhead", "Total below XLA's own, within 5 % time", "%", "overhead",
         {"with recomputation": _less("xla_bytes", "planned_bytes")},
     ),
 )  # fmt: skip
-"""All figures, in the order of the paper."""
+"""All figures with bars, in the order of the paper. Those of progress over time (10 and 12) and of
+best fit against blocks are in `curves`."""
 
 
 def read_rows(path: str) -> list[dict[str, str]]:
@@ -126,7 +179,7 @@ def read_rows(path: str) -> list[dict[str, str]]:
 
 def series(figure: Figure, rows: Sequence[Row]) -> Series:
     """What a figure shows of the rows of its mode; empty if there are none."""
-    mine = [row for row in rows if row["mode"] == figure.mode]
+    mine = [row for row in rows if figure.shows(row)]
     several = len({row["target"] for row in mine}) > 1
     names = tuple(
         f"{row['model']}, batch {row['batch_size']}" + (f", {row['target']}" if several else "")
@@ -161,6 +214,8 @@ def write_png(figure: Figure, shown: Series, path: Path) -> None:
     number = f" (figure {figure.number} of the paper)" if figure.number else ""
     axes.set_title(figure.title + number, fontsize=9)
     axes.set_ylabel(figure.unit)
+    if figure.log:
+        axes.set_yscale("log")
     axes.margins(x=0.01)
     axes.grid(axis="y", linewidth=0.3)
     if len(shown.values) > 1:

@@ -33,7 +33,7 @@ class PlannedModel:
       plan: the plan in use, XLA's own order when `planned` is False.
       planned: True when the executable runs another order than XLA's own. reason: why not, or "".
       memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
-        none (GPU).
+        none (GPU) or was not asked.
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
       seconds: of it all: tracing, compiling, planning, checking.
@@ -49,13 +49,20 @@ class PlannedModel:
 
 
 def plan_model(
-    model: BuiltModel, target: Target, options: PlanOptions, *, stage: Progress, progress: Progress
+    model: BuiltModel,
+    target: Target,
+    options: PlanOptions,
+    *,
+    stage: Progress,
+    progress: Progress,
+    compare: bool = True,
 ) -> PlannedModel:
     """Plans and compiles a model's step.
 
     Args:
       model: the step. target: what to compile it for. options: limits and seed.
       stage: called with one line at each stage. progress: at each improvement.
+      compare: also compile with XLA's scheduler for memory, where it has one.
 
     Raises:
       InputError: the step cannot be traced.
@@ -87,7 +94,7 @@ def plan_model(
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
     optimized = None
-    if target.platform == "cpu":
+    if compare and target.platform == "cpu":
         stage("compiling with XLA's memory-optimized scheduler")
         plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
         optimized = assigned_bytes(plain.compile(compiler_options=_MEMORY_OPTIMIZED))

@@ -15,16 +15,20 @@ import numpy as np
 from hlo.module import module_from_bytes
 from hlo.read import from_stablehlo
 from olla_xla import schedule
+from olla_xla.allocator_time import allocator_time
 from olla_xla.baselines.eager import ALLOCATORS, run_eagerly
 from olla_xla.baselines.graph import Program, program
 from olla_xla.bounds import forced_live_bound
 from olla_xla.check import check_schedule
 from olla_xla.lifetimes import GraphArrays
 from olla_xla.models import BuiltModel, tracing
-from olla_xla.place.graph import place_graph
+from olla_xla.place.graph import graph_problem
+from olla_xla.place.placer import place
+from olla_xla.place.problem import Packing
+from olla_xla.placing import placings
 from olla_xla.problem import TensorGraph
 
-__all__ = ["Unfused", "plan_program", "plan_unfused"]
+__all__ = ["Unfused", "plan_program", "plan_unfused", "standing_graph"]
 
 _ALLOCATOR = "block splitting"
 _PLACE_SECONDS = 60.0
@@ -43,6 +47,10 @@ class Unfused:
       placed_bytes: the arena in which its tensors were placed.
       operators: how many the program has.
       order_seconds, place_seconds: what finding them took.
+      requests: allocations and frees of an eager step. request_seconds: what they take, of the C
+        library's allocator.
+      blocks: tensors placed. best_fit_bytes, best_fit_seconds: their arena by best fit alone, and
+        the time it takes. load_bytes: no places make a lower arena for our order.
     """
 
     eager_live_bytes: int
@@ -55,18 +63,32 @@ class Unfused:
     operators: int
     order_seconds: float
     place_seconds: float
+    requests: int
+    request_seconds: float
+    blocks: int
+    best_fit_bytes: int
+    best_fit_seconds: float
+    load_bytes: int
 
 
 def plan_unfused(
     model: BuiltModel, time_limit: float, *, step_limit: int | None = None, seed: int = 0
 ) -> Unfused:
     """Lowers a model's step and plans its unfused program; see `plan_program`."""
+    return plan_program(_program(model), time_limit, step_limit=step_limit, seed=seed)
+
+
+def standing_graph(model: BuiltModel) -> TensorGraph:
+    """The graph of a model's unfused program that `plan_unfused` orders and places."""
+    return _standing(_program(model).graph)
+
+
+def _program(model: BuiltModel) -> Program:
     import jax
 
     with tracing(model.name):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
-    module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
-    return plan_program(program(module), time_limit, step_limit=step_limit, seed=seed)
+    return program(module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True))))
 
 
 def plan_program(
@@ -94,10 +116,12 @@ def plan_program(
         seed=seed,
         bound_bytes=forced_live_bound(arrays)[0],
     )
-    ordered = time.monotonic()
+    ordered = time.monotonic() - started
     order = result.order.tolist()
     check_schedule(graph, order, result.peak_bytes)
-    placed = place_graph(graph, order, alignment=1, time_limit=_PLACE_SECONDS)
+    placed = placings(graph, order, _PLACE_SECONDS)[-1]
+    alone = _best_fit(graph, order)
+    requests, request_seconds = allocator_time(found)
     return Unfused(
         eager_live_bytes=eager.peak_live_bytes,
         eager_reserved_bytes=eager.peak_reserved_bytes,
@@ -105,11 +129,24 @@ def plan_program(
         peak_bytes=result.peak_bytes,
         bound_bytes=result.bound_bytes,
         lifetime_gap=result.peak_bytes / max(result.bound_bytes, 1) - 1,
-        placed_bytes=placed.placement.total_bytes,
+        placed_bytes=placed.bytes,
         operators=arrays.n,
-        order_seconds=round(ordered - started, 3),
-        place_seconds=round(time.monotonic() - ordered, 3),
+        order_seconds=round(ordered, 3),
+        place_seconds=round(placed.seconds, 3),
+        requests=requests,
+        request_seconds=request_seconds,
+        blocks=len(alone.offsets) if alone.offsets is not None else 0,
+        best_fit_bytes=alone.height,
+        best_fit_seconds=alone.seconds,
+        load_bytes=sum(alone.bounds.values()),
     )
+
+
+def _best_fit(graph: TensorGraph, order: list[int]) -> Packing:
+    """Best fit alone; the second time, when its machine code is loaded."""
+    problem = graph_problem(graph, order, alignment=1)
+    place(problem, method="best_fit")
+    return place(problem, method="best_fit")
 
 
 def _standing(graph: TensorGraph) -> TensorGraph:

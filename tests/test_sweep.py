@@ -42,6 +42,14 @@ def test_grid():
     assert str(grid()[1]) == "mlp, batch 8, cpu, adam, order"
 
 
+def test_the_unfused_graph_is_planned_once_for_all_targets():
+    modes, names = ("order", "eager"), ("h100", "cpu")
+    found = cells(("mlp",), ("1",), names, ("adam",), modes, targets=("cpu", "h100"))
+    assert [(c.target, c.mode) for c in found] == [
+        ("h100", "order"), ("h100", "eager"), ("cpu", "order"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -16,7 +16,7 @@ from olla_xla.baselines.allocator import (
 )
 from olla_xla.baselines.graph import Program
 
-__all__ = ["ALLOCATORS", "EagerRun", "run_eagerly"]
+__all__ = ["ALLOCATORS", "EagerRun", "eager_requests", "run_eagerly"]
 
 ALLOCATORS: dict[str, type[BlockSplittingAllocator] | type[PowerOfTwoAllocator]] = {
     "block splitting": BlockSplittingAllocator,
@@ -43,8 +43,8 @@ class EagerRun:
     fragmentation: float
 
 
-def run_eagerly(program: Program, allocator: Allocator) -> EagerRun:
-    """Runs the program once, from an empty pool."""
+def eager_requests(program: Program) -> list[int]:
+    """What one step asks of an allocator, in turn: t + 1 makes tensor t, -(t + 1) frees it."""
     graph = program.graph
     made: list[list[int]] = [[] for _ in graph.operators]
     dying: list[list[int]] = [[] for _ in graph.operators]
@@ -53,21 +53,28 @@ def run_eagerly(program: Program, allocator: Allocator) -> EagerRun:
     for number, t in enumerate(graph.tensors):
         if t.buffer in overwritten and not t.live_in:
             continue  # written into a donated argument
-        made[t.source].append(number)
+        made[t.source].append(number + 1)
         if not (t.live_out or number in program.gradients or t.buffer in overwritten):
-            dying[max((t.source, *t.sinks))].append(number)
+            dying[max((t.source, *t.sinks))].append(-number - 1)
+    return [r for v in range(len(graph.operators)) for r in (*made[v], *dying[v])]
+
+
+def run_eagerly(program: Program, allocator: Allocator) -> EagerRun:
+    """Runs the program once, from an empty pool."""
+    tensors = program.graph.tensors
     handles: dict[int, int] = {}
     live = peak = at_reserve = 0
     reserved = allocator.reserved
-    for v in range(len(graph.operators)):
-        for number in made[v]:
-            handles[number] = allocator.allocate(graph.tensors[number].bytes)
-            live += graph.tensors[number].bytes
-            if allocator.reserved > reserved:
-                reserved, at_reserve = allocator.reserved, allocator.allocated
+    for request in eager_requests(program):
+        size = tensors[abs(request) - 1].bytes
+        if request < 0:
+            allocator.free(handles.pop(-request))
+            live -= size
+            continue
+        handles[request] = allocator.allocate(size)
+        live += size
         peak = max(peak, live)
-        for number in dying[v]:
-            allocator.free(handles.pop(number))
-            live -= graph.tensors[number].bytes
+        if allocator.reserved > reserved:
+            reserved, at_reserve = allocator.reserved, allocator.allocated
     share = (reserved - at_reserve) / reserved if reserved else 0.0
     return EagerRun(peak, allocator.peak_allocated, reserved, share)

@@ -1,11 +1,14 @@
 """Draws the OLLA paper's figures from the rows of a sweep: a CSV and a PNG for each.
 
-Figures 7, 8, 9, 11 and 13 come from rows of mode eager, those against XLA from modes order and
-overhead. A figure without rows is left out and named.
+Figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from rows of mode eager, those
+against XLA from modes order and overhead. A figure without rows is left out and named. With
+--hardest=N the N models that took longest are planned again for progress over time: of the order
+(10) and of the places (12). Last come means over all models, and each model against XLA.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -15,16 +18,24 @@ from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
 
+Row = Mapping[str, str]
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("sweep", "sweep.csv", "The sweep's CSV.", flag_values=values)
     flags.DEFINE_string("out", "figures", "Folder for the files.", flag_values=values)
+    flags.DEFINE_integer(
+        "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.",
+        lower_bound=0, flag_values=values,
+    )  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
     """Writes the files and prints the means."""
     from olla_xla import figures
+    from olla_xla.comparisons import comparisons
+    from olla_xla.report.comparisons import comparison_table, model_table
     from olla_xla.report.tables import Table
 
     rows = figures.read_rows(values.sweep)
@@ -44,11 +55,63 @@ def run(values: flags.FlagValues) -> int:
         figures.write_png(figure, shown, folder / f"{figure.name}.png")
         for label in shown.values:
             means = [shown.mean(label, size) for size in sizes]
-            texts = ["-" if m is None else f"{m:.1f} {figure.unit}" for m in means]
+            texts = ["-" if m is None else f"{m:,.1f} {figure.unit}" for m in means]
             lines.append((figure.number or "-", figure.title, label, str(len(shown.names)), *texts))
+    lines += [(*line, *[""] * (len(sizes) - 1)) for line in _best_fit(rows, folder)]
+    if values.hardest:
+        _progress(rows, values.hardest, folder)
     console = shared.console()
     headings = ("figure", "what:", "of:", "rows", *(f"mean, batch {size}" for size in sizes))
     Table(headings, lines, f"Files in {folder}").print(console)
     if without:
         console.print(f"No rows for {', '.join(without)}.", markup=False)
+    found = comparisons(rows)
+    if found:
+        comparison_table(found).print(console)
+    if any(c.target != "any" for c in found):
+        model_table(found).print(console)
     return 0
+
+
+def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
+    """Sekiyama's figure; its line of the table, or none."""
+    from olla_xla import curves
+
+    found = curves.best_fits(rows)
+    if not found:
+        return []
+    curves.write_best_fit_csv(found, folder / "best_fit.csv")
+    title = "Best fit: time against blocks"
+    curves.write_best_fit_png(title, found, folder / "best_fit.png")
+    proven = sum(f.optimal for f in found)
+    return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
+
+
+def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
+    """Figures 10 and 12, of the rows that took longest."""
+    from olla_xla import curves, targets
+    from olla_xla.report.progress import Progress
+
+    targets.prepare_environment("cpu")
+    from olla_xla import models
+    from olla_xla.unfused import standing_graph
+
+    with Progress() as progress:
+        for column, kind in (("order_seconds", "ordering"), ("place_seconds", "placement")):
+            drawn = []
+            for row in curves.hardest(rows, column, count):
+                name = f"{row['model']}, batch {row['batch_size']}"
+                progress.stage(f"{name}: {kind}")
+                model = models.build(
+                    row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
+                )
+                graph = standing_graph(model)
+                curve, order = curves.order_curve(name, graph)
+                if kind == "placement":
+                    curve = curves.place_curve(name, graph, order.tolist())
+                drawn.append(curve)
+            if drawn:
+                number = "10" if kind == "ordering" else "12"
+                title = f"Progress of the {kind} (figure {number} of the paper)"
+                curves.write_curves_csv(drawn, folder / f"{kind}_progress.csv")
+                curves.write_curves_png(title, drawn, folder / f"{kind}_progress.png")

@@ -40,13 +40,19 @@ COLUMNS: tuple[str, ...] = (
     "operators",
     "order_seconds",
     "place_seconds",
+    "requests",
+    "request_seconds",
+    "blocks",
+    "best_fit_bytes",
+    "best_fit_seconds",
+    "load_bytes",
     "seconds",
     "error",
 )
 """The columns of a row: sizes in bytes, gaps, errors and fragmentation as shares of one.
 
 Totals are assigned, those of mode `eager` predicted: there `peak_bytes` is the lifetime peak of
-our order and `placed_bytes` the arena its tensors were placed in.
+our order and `placed_bytes` the arena its tensors were placed in; see `unfused.Unfused`.
 """
 
 
@@ -92,6 +98,9 @@ def cells(
 ) -> list[Cell]:
     """All combinations, in the order of the lists; the first list changes slowest.
 
+    Mode `eager` compiles nothing, so its rows are the same for every target: it has cells of the
+    first target only.
+
     Args:
       models, batch_sizes, target_names, optimizers, modes: as given on the command line.
       targets: the targets there are.
@@ -123,4 +132,5 @@ def cells(
     return [
         Cell(model, int(size), target, optimizer, mode)
         for model, size, target, optimizer, mode in itertools.product(*given.values())
+        if mode != "eager" or target == target_names[0]
     ]
