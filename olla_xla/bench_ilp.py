@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from olla_xla import schedule
 from olla_xla.bench_graphs import brute_force, random_graph
 from olla_xla.errors import OllaError
 from olla_xla.formulations import FORMS, ExactOrder, least_peak, plain_graph
 from olla_xla.formulations.lifetimes_ilp import DEFINING, EQUATIONS
 from olla_xla.formulations.running_ilp import EQUATIONS as RUNNING_EQUATIONS
+from olla_xla.lifetimes import GraphArrays
 from olla_xla.linear import Limits, Status
 from olla_xla.problem import TensorGraph
 
@@ -120,15 +122,19 @@ def _all(form: str) -> Sequence[str]:
 def steps(graph: TensorGraph, limits: Limits, backends: Sequence[str]) -> Iterator[Solve]:
     """One graph solved by every form that counts all of it, and by each of these backends.
 
-    First each form as it is, then tightened by minimum cuts (form "running+cuts").
+    First each form as it is, then tightened by minimum cuts (form "running+cuts"), then begun at
+    the order that the search finds ("running+cuts+start").
     """
+    candidates = schedule.candidates(GraphArrays.of(graph))
+    start = schedule.search(graph, candidates, time_limit=limits.time_limit).lifetime_order
+    variants = {"": {}, "+cuts": {"cuts": True}, "+cuts+start": {"cuts": True, "start": start}}
     for form, able in FORMS.items():
         for backend in able:
             if form == "plain" or backend not in backends:
                 continue
-            for cuts in (False, True):
-                found = least_peak(graph, form=form, backends=[backend], limits=limits, cuts=cuts)
-                yield _solve(graph.name, form + "+cuts" * cuts, backend, "", [found])
+            for variant, extra in variants.items():
+                found = least_peak(graph, form=form, backends=[backend], limits=limits, **extra)
+                yield _solve(graph.name, form + variant, backend, "", [found])
 
 
 def _solve(name: str, form: str, backend: str, without: str, found: Sequence[ExactOrder]) -> Solve:
