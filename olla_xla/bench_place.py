@@ -72,6 +72,8 @@ class PlanRow:
       arena_bytes: of our offsets. seconds: to find them. status: of the packing.
       xla_live_bytes: largest live sum of what XLA placed in its heap, under this order.
       xla_heap_bytes: what its packing of that takes (simulated rule).
+      moved: operators at another step than in the plan; where offsets leave a gap to the live sum
+        of the plan's order, others of no larger sum are tried.
     """
 
     case: str
@@ -82,6 +84,7 @@ class PlanRow:
     status: str
     xla_live_bytes: int
     xla_heap_bytes: int
+    moved: int = 0
 
     @property
     def fragmentation(self) -> float:
@@ -177,6 +180,7 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
         range(len(graph.operators)),
         alignment=ALIGNMENT[platform],
         time_limit=time_limit,
+        reorder=True,
     )
     seconds = time.monotonic() - started
     live, heap = simulated_heap(PlannedModule(planned, platform))
@@ -189,6 +193,7 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
         status=found.packing.status,
         xla_live_bytes=live,
         xla_heap_bytes=heap,
+        moved=sum(step != v for step, v in enumerate(found.order)),
     )
 
 

@@ -19,6 +19,7 @@ from olla_xla.errors import InputError
 from olla_xla.lifetimes import GraphArrays, intervals
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
+from olla_xla.place.reorder import delayed, relieved
 from olla_xla.place.sections import items_of
 from olla_xla.problem import Placement, TensorGraph
 
@@ -35,12 +36,14 @@ class GraphPlacement:
       live_bytes: the largest live sum, tensors rounded up to the alignment.
       packing: how the offsets were found; blocks as in `problem`.
       problem: the blocks.
+      order: operator ids in the order for which they are: the given one, unless `reorder`.
     """
 
     placement: Placement
     live_bytes: int
     packing: Packing
     problem: PlacementProblem
+    order: tuple[int, ...]
 
     @property
     def fragmentation(self) -> float:
@@ -56,6 +59,7 @@ def place_graph(
     pinned: Mapping[str, int] | None = None,
     time_limit: float = 5.0,
     node_limit: int | None = None,
+    reorder: bool = False,
 ) -> GraphPlacement:
     """Places the tensors of a graph, checked by both referees.
 
@@ -63,19 +67,51 @@ def place_graph(
       graph: the tensor graph. order: operator ids in execution order.
       alignment: of every offset (bytes).
       pinned: tensor name -> offset that its buffer must have (bytes), as arguments may.
-      time_limit, node_limit: as in `place`.
+      time_limit, node_limit: as in `place`, for each order.
+      reorder: where the order leaves a gap to its largest live sum, others of no larger sum are
+        tried: operators move so that no donated argument is dead longer than pays.
 
     Raises:
       InputError: a pinned tensor is unknown, two pinned ones clash, or one is not aligned.
       CheckError: the referee rejected the offsets (a bug).
     """
-    started = time.monotonic()
     pins = dict(pinned or {})
+    best = _placed(graph, order, alignment, pins, time_limit, node_limit)
+    if not reorder or best.fragmentation == 0:
+        return best
+    arrays = GraphArrays.of(graph)
+
+    def problem_of(order: Sequence[int]) -> PlacementProblem:
+        return graph_problem(graph, order, alignment=alignment, pinned=pins)
+
+    most = best.live_bytes
+    for other in (relieved(arrays, order, problem_of, time_limit), delayed(arrays, order)):
+        if tuple(other) == tuple(order) or _load(problem_of(other)) > most:
+            continue
+        rival = _placed(graph, other, alignment, pins, time_limit, node_limit)
+        if rival.placement.total_bytes < best.placement.total_bytes:
+            best = rival
+        if best.fragmentation == 0:
+            break
+    return best
+
+
+def _placed(
+    graph: TensorGraph,
+    order: Sequence[int],
+    alignment: int,
+    pins: Mapping[str, int],
+    time_limit: float,
+    node_limit: int | None,
+) -> GraphPlacement:
+    """Offsets for one order: all hand-overs kept, or else those that the peak needs."""
+    started = time.monotonic()
     tight = graph_problem(graph, order, alignment=alignment, pinned=pins)
     best, problem = place(tight, time_limit=time_limit / 2, node_limit=node_limit), tight
     if best.offsets is None:
         raise InputError(f"the pinned tensors of {graph.name} overlap while both live")
-    if best.status != "optimal":
+    live = _load(tight)
+    if best.height > live:
         loose = graph_problem(graph, order, alignment=alignment, pinned=pins, loose=True)
         left = max(time_limit - (time.monotonic() - started), time_limit / 4)
         rival = place(loose, time_limit=left, node_limit=node_limit)
@@ -89,7 +125,8 @@ def place_graph(
         for name, offset in zip(problem.names, best.offsets, strict=True)
     }
     check_placement(graph, order, offsets, best.height)
-    return GraphPlacement(Placement(best.height, offsets), _load(tight), best, problem)
+    placement = Placement(best.height, offsets)
+    return GraphPlacement(placement, live, best, problem, tuple(order))
 
 
 def graph_problem(

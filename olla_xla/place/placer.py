@@ -10,6 +10,7 @@ import numpy as np
 
 from olla_xla.errors import InputError, LimitError
 from olla_xla.place.best_fit import best_fit
+from olla_xla.place.dead import waste
 from olla_xla.place.exact import Budget, Search, searchable
 from olla_xla.place.greedy import first_fit, greedy_orders
 from olla_xla.place.problem import Packing, PlacementProblem
@@ -99,18 +100,18 @@ class _SpaceResult:
 
 def _place_space(items: Items, capacity: int | None, method: str, budget: Budget) -> _SpaceResult:
     """Places the items of one memory space."""
-    parts = sorted(independent(items), key=load_bound, reverse=True)
-    bound = max(map(load_bound, parts), default=0)
+    parts = sorted(((_bound(p), p) for p in independent(items)), key=lambda p: -p[0])
+    bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
         return _SpaceResult(bound, "infeasible", "proof", "bound", None)
     offsets = np.zeros(len(items), np.int64)
     sources: list[str] = []
     status = stopped_by = ""
     height = 0
-    for part in parts:
+    for least, part in parts:
         # A part need not be lower than the highest one before it.
         goal = max(bound, height) if capacity is None else capacity
-        found = _place_part(part, goal, capacity, method, budget)
+        found = _place_part(part, least, goal, capacity, method, budget)
         bound = max(bound, found.bound)
         if found.offsets is None:
             return dataclasses.replace(found, bound=bound)
@@ -143,15 +144,21 @@ def _height(items: Items, offsets: np.ndarray) -> int:
     return int(np.max(offsets + items.need, initial=0))
 
 
+def _bound(part: Items) -> int:
+    """The largest load, or what dead stretches force if that is more; in bytes."""
+    bound = load_bound(part)
+    padded = part.grain - 1 if (part.size != part.need).any() else 0
+    return max(bound, waste(part, bound + padded).bytes - padded)
+
+
 def _place_part(
-    part: Items, goal: int, capacity: int | None, method: str, budget: Budget
+    part: Items, bound: int, goal: int, capacity: int | None, method: str, budget: Budget
 ) -> _SpaceResult:
-    """Places one independent part at most `goal` bytes high if it can.
+    """Places one independent part, which needs `bound`, at most `goal` bytes high if it can.
 
     Returns:
       A result whose bound holds for the part; `stopped_by` is "" where the goal was met.
     """
-    bound = load_bound(part)
     best: np.ndarray | None = None
     source = ""
     for name, heuristic in _heuristics(part, method):

@@ -13,7 +13,7 @@ import numpy as np
 
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["Items", "independent", "items_of", "load_bound", "subset"]
+__all__ = ["Items", "independent", "items_of", "load_bound", "step_items", "subset"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +94,22 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, np.ndarray]:
     fixed[item[mine]] = problem.fixed[mine]
     ids = np.arange(n)
     return Items(count, ptr, first, last, height, size, need, align, fixed, span, grain, ids), item
+
+
+def step_items(problem: PlacementProblem) -> Items:
+    """The items of memory space 0 with a section for every unit of time from 0 on."""
+    items, item = items_of(problem, 0)
+    owner, lower, upper, raw = _parts(
+        problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item
+    )
+    order = np.lexsort((lower, owner))
+    return dataclasses.replace(
+        items,
+        count=int(upper.max(initial=0)),
+        part_first=lower[order],
+        part_last=upper[order] - 1,
+        part_height=(-(-raw // items.grain) * items.grain)[order],
+    )
 
 
 def _parts(

@@ -53,8 +53,8 @@ def plans_table(rows: Sequence[PlanRow]) -> Table:
     """Plans of train steps; sizes in MB."""
     return Table(
         headings=(
-            "case:", "blocks", "live", "arena", "frag %", "seconds", "status:", "XLA live",
-            "XLA heap", "XLA frag %",
+            "case:", "blocks", "live", "arena", "frag %", "seconds", "status:", "moved",
+            "XLA live", "XLA heap", "XLA frag %",
         ),
         rows=[
             (
@@ -65,6 +65,7 @@ def plans_table(rows: Sequence[PlanRow]) -> Table:
                 percent(row.fragmentation, 3),
                 f"{row.seconds:.2f}",
                 row.status,
+                f"{row.moved:,}",
                 megabytes(row.xla_live_bytes),
                 megabytes(row.xla_heap_bytes),
                 percent(row.xla_fragmentation, 3),

@@ -1,0 +1,120 @@
+"""Other orders of no larger live sum, for which offsets are easier to find.
+
+A donated argument keeps its place for the output that replaces it, though it is dead in between.
+If nothing fits in there, the largest live sum is out of reach (dead.py). Often a copy made the
+argument dead earlier than needed: made later, it costs nothing, as one or the other is live anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from olla_xla.lifetimes import GraphArrays
+from olla_xla.place.dead import Waste, waste
+from olla_xla.place.problem import PlacementProblem
+from olla_xla.place.sections import step_items
+
+__all__ = ["delayed", "relieved"]
+
+
+def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
+    """Every operator right before the first that needs it, unless more dies there than is made.
+
+    What is live between two operators never grows; what is live while one runs may.
+    """
+    position = arrays.positions(order)
+    place = position.copy()
+    for v in reversed(list(order)):
+        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
+        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
+        fixed = arrays.live_in[made].any() or arrays.live_out[made].any()
+        if not len(after) or not len(made) or fixed:
+            continue
+        stop = int(place[after].min())
+        dying = 0
+        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
+            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
+            rest = int(place[users[users != v]].max(initial=int(position[arrays.source[t]])))
+            if rest < stop and not arrays.live_out[t]:
+                dying += int(arrays.bytes[t])
+        if dying <= arrays.bytes[made].sum() and arrays.bytes[made].any():
+            place[v] = stop
+    return np.lexsort((position, place)).tolist()
+
+
+def relieved(
+    arrays: GraphArrays,
+    order: Sequence[int],
+    problem_of: Callable[[Sequence[int]], PlacementProblem],
+    seconds: float,
+) -> list[int]:
+    """Moves single operators until no dead stretch forces more than the largest live sum.
+
+    Args:
+      problem_of: the blocks of an order. seconds: at most.
+
+    Returns:
+      An order of no larger live sum; the given one if nothing helped.
+    """
+    best = list(order)
+    deadline = time.monotonic() + seconds
+    items = step_items(problem_of(best))
+    goal = int(items.loads().max(initial=0))
+    found = waste(items, goal)
+    while found.section >= 0:
+        moved = _better(arrays, best, found, problem_of, goal, deadline)
+        if moved is None:
+            break
+        best, found = moved
+    return best
+
+
+def _better(
+    arrays: GraphArrays,
+    order: list[int],
+    found: Waste,
+    problem_of: Callable[[Sequence[int]], PlacementProblem],
+    goal: int,
+    deadline: float,
+) -> tuple[list[int], Waste] | None:
+    """A move after which less is forced, or the same by fewer stretches; the largest come first."""
+    for _, first, last in sorted(found.stretches, reverse=True):
+        best: tuple[list[int], Waste] | None = None
+        least = (found.bytes, len(found.stretches))
+        for trial in _moves(arrays, order, found.section, first, last):
+            if time.monotonic() > deadline:
+                return best
+            items = step_items(problem_of(trial))
+            if items.loads().max() > goal:
+                continue
+            left = waste(items, goal)
+            if (left.bytes, len(left.stretches)) < least:
+                best, least = (trial, left), (left.bytes, len(left.stretches))
+        if best is not None:
+            return best
+    return None
+
+
+def _moves(
+    arrays: GraphArrays, order: list[int], step: int, first: int, last: int
+) -> Iterator[list[int]]:
+    """Orders in which a stretch of dead steps first..last begins after `step`, or ends before."""
+    position = arrays.positions(order)
+    at = first - 1
+    killer = order[at]
+    after = arrays.succ_idx[arrays.succ_ptr[killer] : arrays.succ_ptr[killer + 1]]
+    stop = int(position[after].min(initial=arrays.n))
+    for to in sorted({step, step + 1, step + 2, (step + stop) // 2, stop - 1}):
+        if step <= to < stop:
+            yield order[:at] + order[at + 1 : to + 1] + [killer] + order[to + 1 :]
+    if last + 1 >= arrays.n:
+        return
+    maker = order[last + 1]
+    before = arrays.pred_idx[arrays.pred_ptr[maker] : arrays.pred_ptr[maker + 1]]
+    low = int(position[before].max(initial=-1)) + 1
+    for to in sorted({step, step - 1, (step + low) // 2, low}, reverse=True):
+        if low <= to <= step:
+            yield order[:to] + [maker] + order[to : last + 1] + order[last + 2 :]
