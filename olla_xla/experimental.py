@@ -160,7 +160,8 @@ def _orders(
     yield "planned", planned
     if plan is None or plan.clones or plan.target != "cpu":
         return
-    compiles = apply._Compiles(lowered, None, {})
+    # With options, even none, JAX does not serve the executable that it keeps for calls.
+    compiles = apply._Compiles(lowered, {}, {})
     try:
         other = _least_peak(compiles.capture().module, plan, options)
         if other is not None:
@@ -173,7 +174,7 @@ def _least_peak(module: bytes, plan: Plan, options: PlanOptions) -> Plan | None:
     """The plan with the least lifetime peak; None if the plan has that already."""
     planned = PlannedModule(module, plan.target)
     entry = planned.module.entry
-    if len(planned.computations) > 1 or plan.aliases:
+    if len(planned.computations) > 1:  # loops and branches keep their places anyway
         return None
     lowered = planned.lowered(entry)
     arrays = GraphArrays.of(lowered.graph)
@@ -193,7 +194,8 @@ def _least_peak(module: bytes, plan: Plan, options: PlanOptions) -> Plan | None:
     # XLA's total is compared later, with the buffers in their new places: nothing is rejected here.
     return dataclasses.replace(
         plan,
-        order={**plan.order, entry.name: order},
+        order={entry.name: order},
+        aliases={},
         offsets={},
         peak_bytes=peak,
         xla_bytes=2**62,
