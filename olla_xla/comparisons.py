@@ -22,14 +22,17 @@ class Comparison:
       what: what is below what. target, batch_size: of the rows; "all" where they do not matter.
       values: by row, how far below.
       names: of the rows. aim: what the mean should reach, or None where the worst counts.
+      label: a short name. above: the values are how far above, and less is better.
     """
 
     what: str
+    label: str
     target: str
     batch_size: str
     names: tuple[str, ...]
     values: tuple[float, ...]
     aim: float | None
+    above: bool = False
 
     @property
     def mean(self) -> float:
@@ -38,15 +41,17 @@ class Comparison:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The row that is least below, and by how much."""
-        k = min(range(len(self.values)), key=lambda k: self.values[k])
+        """The row that is least below (or most above), and by how much."""
+        sign = -1 if self.above else 1
+        k = min(range(len(self.values)), key=lambda k: sign * self.values[k])
         return self.names[k], self.values[k]
 
     @property
     def worse(self) -> tuple[str, ...]:
         """Rows where the plan is larger."""
+        sign = -1 if self.above else 1
         pairs = zip(self.names, self.values, strict=True)
-        return tuple(name for name, value in pairs if value < -WORSE)
+        return tuple(name for name, value in pairs if sign * value < -WORSE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +59,13 @@ class _Kind:
     """One way of comparing: rows of which mode and target, by batch size or not; the aims."""
 
     what: str
+    label: str
     mode: str
     target: str
     value: Callable[[Row], float]
     needs: str
     aims: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    above: bool = False
 
 
 def _below(after: str, *before: str) -> Callable[[Row], float]:
@@ -68,40 +75,44 @@ def _below(after: str, *before: str) -> Callable[[Row], float]:
 
 _KINDS = (
     _Kind(
-        "arena of our order below an eager framework's reserved memory (predicted)", "eager", "",
-        _below("placed_bytes", "eager_reserved_bytes"), "placed_bytes", {"1": 0.304, "32": 0.361},
+        "arena of our order below an eager framework's reserved memory (predicted)", "eager",
+        "eager", "", _below("placed_bytes", "eager_reserved_bytes"), "placed_bytes",
+        {"1": 0.304, "32": 0.361},
     ),
     _Kind(
-        "arena of our order below an eager framework's live memory (predicted)", "eager", "",
-        _below("placed_bytes", "eager_live_bytes"), "placed_bytes",
+        "arena of our order below an eager framework's live memory (predicted)", "eager, live",
+        "eager", "", _below("placed_bytes", "eager_live_bytes"), "placed_bytes",
     ),
     _Kind(
-        "fragmentation: our arena above its live memory, negative", "eager", "",
-        lambda row: 1 - float(row["placed_bytes"]) / float(row["peak_bytes"]), "placed_bytes",
+        "fragmentation: arena of our order above its own live memory (predicted)",
+        "fragmentation", "eager", "",
+        lambda row: float(row["placed_bytes"]) / float(row["peak_bytes"]) - 1, "placed_bytes",
+        {"all": 0.0}, above=True,
     ),
     _Kind(
-        "planned below XLA's default (assigned)", "order", "cpu",
+        "planned below XLA's default (assigned)", "cpu: XLA", "order", "cpu",
         _below("planned_bytes", "xla_bytes"), "planned_bytes", {"all": 0.30},
     ),
     _Kind(
-        "planned below XLA's memory-optimized scheduler (assigned)", "order", "cpu",
-        _below("planned_bytes", "memory_optimized_bytes"), "memory_optimized_bytes", {"all": 0.30},
+        "planned below XLA's memory-optimized scheduler (assigned)", "cpu: XLA mem.", "order",
+        "cpu", _below("planned_bytes", "memory_optimized_bytes"), "memory_optimized_bytes",
+        {"all": 0.30},
     ),
     _Kind(
-        "planned below the better of both (assigned)", "order", "cpu",
+        "planned below the better of both (assigned)", "cpu: better", "order", "cpu",
         _below("planned_bytes", "xla_bytes", "memory_optimized_bytes"), "memory_optimized_bytes",
     ),
     _Kind(
-        "planned below XLA's default (assigned)", "order", "h100",
+        "planned below XLA's default (assigned)", "h100: XLA", "order", "h100",
         _below("planned_bytes", "xla_bytes"), "planned_bytes",
     ),
     _Kind(
-        "planned below XLA's default, 5 % time may be added (assigned)", "overhead", "cpu",
-        _below("planned_bytes", "xla_bytes"), "planned_bytes",
+        "planned below XLA's default, 5 % time may be added (assigned)", "cpu: +5 %", "overhead",
+        "cpu", _below("planned_bytes", "xla_bytes"), "planned_bytes",
     ),
     _Kind(
-        "planned below XLA's default, 5 % time may be added (assigned)", "overhead", "h100",
-        _below("planned_bytes", "xla_bytes"), "planned_bytes", {"32": 0.25},
+        "planned below XLA's default, 5 % time may be added (assigned)", "h100: +5 %", "overhead",
+        "h100", _below("planned_bytes", "xla_bytes"), "planned_bytes", {"32": 0.25},
     ),
 )  # fmt: skip
 
@@ -122,11 +133,13 @@ def comparisons(rows: Sequence[Row]) -> list[Comparison]:
             found.append(
                 Comparison(
                     kind.what,
+                    kind.label,
                     kind.target or "any",
                     size,
                     tuple(f"{row['model']}, batch {row['batch_size']}" for row in mine),
                     tuple(map(kind.value, mine)),
                     kind.aims.get(size),
+                    kind.above,
                 )
             )
     return found

@@ -16,14 +16,17 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from olla_xla.check import check_placement
 from olla_xla.errors import OllaError
 from olla_xla.problem import TensorGraph
 
 __all__ = ["Placed", "placings"]
 
-NODES = (2_000, 20_000, 40_000)
+NODES = (20_000, 40_000)
 """Growing limits of the search, each a run of its own; equal graphs get equal places unless the
 time is up."""
+_SHARES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
+"""Shares above the largest live sum that are tried before, once each and without backtracking."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Placed:
 def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Placed]:
     """The arenas found within `seconds`, by time; the last is the least.
 
-    Each heuristic alone comes first, then all of them and the search under each of `NODES`, until
-    an arena has no fragmentation.
+    Each heuristic alone comes first, then short tries at falling heights, then all of them and the
+    search under each of `NODES`, until an arena has no fragmentation.
 
     Raises:
       OllaError: the process failed, or not even a heuristic was done in time.
@@ -79,7 +82,7 @@ def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
     from olla_xla.place.graph import graph_problem, place_graph
     from olla_xla.place.placer import place
 
-    problem = graph_problem(graph, order, alignment=1)
+    problem = graph_problem(graph, order, alignment=1)  # so that sizes are the tensors' own
     methods = ("greedy_size", "greedy_area", "best_fit")
     for method in methods:
         place(problem, method=method)  # loads its machine code
@@ -90,6 +93,21 @@ def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
         if best is None or alone.height < best:
             best = alone.height
             yield Placed(time.monotonic() - started, best, alone.bound, method)
+    for share in _SHARES:
+        height = int(alone.bound * (1 + share))
+        if best is None or height >= best or best <= alone.bound:
+            continue
+        capped = dataclasses.replace(problem, capacity={0: height})
+        tried = place(capped, method="search", node_limit=len(problem.names), time_limit=1e6)
+        if tried.offsets is None:
+            break
+        offsets = {
+            name: (int(offset), int(size))
+            for name, offset, size in zip(problem.names, tried.offsets, problem.size, strict=True)
+        }
+        check_placement(graph, order, offsets, tried.height)
+        best = tried.height
+        yield Placed(time.monotonic() - started, best, alone.bound, f"search, {share:.2%} above")
     for nodes in NODES:
         found = place_graph(graph, order, alignment=1, time_limit=1e6, node_limit=nodes)
         total, live = found.placement.total_bytes, found.live_bytes

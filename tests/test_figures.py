@@ -107,6 +107,10 @@ def test_comparisons():
     assert both.mean == pytest.approx(0.25)
     over = found["planned below XLA's default, 5 % time may be added (assigned)", "h100", "32"]
     assert over.mean == pytest.approx(0.3) and over.aim == 0.25
+    broken = [{**rows[-1], "placed_bytes": "110"}, rows[-1]]
+    (lost,) = (c for c in comparisons(broken) if c.above and c.batch_size == "32")
+    assert lost.mean == pytest.approx(0.05) and lost.worst[1] == pytest.approx(0.1)
+    assert len(lost.worse) == 1
     eager = [c for c in found.values() if c.target == "any" and c.batch_size == "32"]
     assert sorted(c.mean for c in eager) == pytest.approx([0, 1 / 3, 0.5])
     lines = comparison_table(list(found.values())).rows
@@ -114,6 +118,7 @@ def test_comparisons():
     per_model = model_table(list(found.values()))
     assert [row[0] for row in per_model.rows] == ["mlp, batch 1", "mlp, batch 32"]
     assert per_model.rows[1][-1] == "30.0" and per_model.rows[0][-1] == "-"
+    assert per_model.headings[-1] == "h100: +5 %"
 
 
 def chain(sizes):

@@ -68,7 +68,6 @@ def run(values: flags.FlagValues) -> int:
     found = comparisons(rows)
     if found:
         comparison_table(found).print(console)
-    if any(c.target != "any" for c in found):
         model_table(found).print(console)
     return 0
 

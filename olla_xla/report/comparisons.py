@@ -10,27 +10,27 @@ from olla_xla.report.units import percent
 
 __all__ = ["comparison_table", "model_table"]
 
-_HEADINGS = ("what:", "target:", "batch:", "rows", "mean %", "aim %", "least %", "at:", "larger")
+_HEADINGS = ("what:", "target:", "batch:", "rows", "mean %", "aim %", "worst %", "at:", "larger")
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
     """A line for each comparison; `larger` counts the rows where the plan takes more."""
     lines = []
     for c in found:
-        name, least = c.worst
+        name, worst = c.worst
         aim = "-" if c.aim is None else percent(c.aim, 1)
-        counts = (str(len(c.values)), percent(c.mean, 1), aim, percent(least, 2), name)
+        counts = (str(len(c.values)), percent(c.mean, 1), aim, percent(worst, 2), name)
         lines.append((c.what, c.target, c.batch_size, *counts, str(len(c.worse))))
     return Table(_HEADINGS, lines, "Means over the rows of a sweep; totals include arguments.")
 
 
 def model_table(found: Sequence[Comparison]) -> Table:
-    """Per model: a line for each row of a comparison over all batch sizes, a column for each."""
-    columns = [c for c in found if c.batch_size == "all" and c.target != "any"]
-    names = list(dict.fromkeys(name for c in columns for name in c.names))
-    by_name = [dict(zip(c.names, c.values, strict=True)) for c in columns]
-    lines = [
-        (name, *("-" if name not in of else percent(of[name], 1) for of in by_name))
-        for name in names
-    ]
-    return Table(("model:", *(f"{c.what}, {c.target}" for c in columns)), lines)
+    """A line for each model and batch size, a column for each comparison."""
+    labels = list(dict.fromkeys(c.label for c in found))
+    shares = {
+        (c.label, name): value for c in found for name, value in zip(c.names, c.values, strict=True)
+    }
+    whole_first = sorted(found, key=lambda c: c.batch_size != "all")
+    names = list(dict.fromkeys(name for c in whole_first for name in c.names))
+    lines = [(n, *(percent(shares.get((label, n)), 1) for label in labels)) for n in names]
+    return Table(("model:", *labels), lines, "The same by model, %.")
