@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 from importlib import resources
 from typing import Any
 
@@ -27,10 +28,12 @@ class Target:
     Attributes:
       name: one of `TARGETS`.
       device: a compile-only `jax.Device`, or None for the default device of this process.
+      memory_bytes: what the device has; None where that is this machine's affair.
     """
 
     name: str
     device: Any = None
+    memory_bytes: int | None = None
 
     @property
     def platform(self) -> str:
@@ -81,17 +84,18 @@ def target(name: str) -> Target:
                 f"target=cpu, but JAX runs on {jax.default_backend()}; set JAX_PLATFORMS=cpu"
             )
         return Target(name)
-    return Target(name, _h100())
+    config = resources.files("olla_xla").joinpath("data/h100.txtpb").read_text()
+    memory = re.search(r"device_memory_size: (\d+)", config)
+    return Target(name, _h100(config), int(memory[1]) if memory else None)
 
 
-def _h100() -> Any:
+def _h100(config: str) -> Any:
     hint = "pip install 'olla-xla[cuda13]'"
     # Without the check JAX would name its plugins' entry points rather than what is missing.
     if importlib.util.find_spec("jax_plugins") is None:
         raise InputError(f"target=h100 needs JAX's CUDA plugin; {hint}")
     from jax.experimental import topologies
 
-    config = resources.files("olla_xla").joinpath("data/h100.txtpb").read_text()
     try:
         topology = topologies.get_topology_desc(
             platform="cuda", target_config=config, topology="1x1x1"

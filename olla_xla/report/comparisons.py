@@ -30,7 +30,6 @@ def model_table(found: Sequence[Comparison]) -> Table:
     shares = {
         (c.label, name): value for c in found for name, value in zip(c.names, c.values, strict=True)
     }
-    whole_first = sorted(found, key=lambda c: c.batch_size != "all")
-    names = list(dict.fromkeys(name for c in whole_first for name in c.names))
+    names = list(dict.fromkeys(name for c in found for name in c.names))
     lines = [(n, *(percent(shares.get((label, n)), 1) for label in labels)) for n in names]
     return Table(("model:", *labels), lines, "The same by model, %.")

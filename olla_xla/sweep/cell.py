@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from olla_xla import targets
-from olla_xla.errors import OllaError
+from olla_xla.errors import InputError, OllaError
 from olla_xla.options import PlanOptions
 from olla_xla.sweep.grid import Cell, Settings
 
@@ -53,6 +54,7 @@ def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
         max_overhead=_MOST_OVERHEAD if cell.mode == "overhead" else None,
     )
     target = targets.target(cell.target)
+    _check_fit("its arguments alone", _argument_bytes(model.arguments), target)
     result = plan_model(
         model,
         target,
@@ -63,6 +65,7 @@ def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
     )
     plan = result.plan
     total = result.report.assigned_bytes
+    _check_fit("planned", total, target)
     return {
         "xla_bytes": plan.xla_bytes,
         "memory_optimized_bytes": result.memory_optimized_bytes,
@@ -78,6 +81,22 @@ def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
         "operators": sum(map(len, plan.order.values())),
         "order_seconds": plan.seconds,
     }
+
+
+def _argument_bytes(arguments: Any) -> int:
+    import jax
+
+    leaves = [leaf for leaf in jax.tree.leaves(arguments) if hasattr(leaf, "dtype")]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _check_fit(what: str, size: int, target: targets.Target) -> None:
+    """Raises InputError if that many bytes are more than the target has."""
+    if target.memory_bytes is not None and size > target.memory_bytes:
+        raise InputError(
+            f"does not fit: {what} {size / 2**30:,.1f} GiB, {target.name} has "
+            f"{target.memory_bytes / 2**30:,.1f} GiB; take a smaller batch"
+        )
 
 
 def _eager(cell: Cell, settings: Settings) -> dict[str, Any]:
