@@ -85,7 +85,8 @@ def place_graph(
         return graph_problem(graph, order, alignment=alignment, pinned=pins)
 
     most = best.live_bytes
-    for other in (relieved(arrays, order, problem_of, time_limit), delayed(arrays, order)):
+    for start in (list(order), delayed(arrays, order)):
+        other = relieved(arrays, start, problem_of, time_limit)
         if tuple(other) == tuple(order) or _load(problem_of(other)) > most:
             continue
         rival = _placed(graph, other, alignment, pins, time_limit, node_limit)
