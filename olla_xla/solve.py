@@ -27,7 +27,7 @@ __all__ = ["MoreOrders", "Solved", "solve"]
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
 
-_MORE = 0.05  # a total this much above the bound is worth asking another scheduler
+_MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
 
 @dataclasses.dataclass(frozen=True)
