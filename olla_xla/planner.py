@@ -35,7 +35,7 @@ _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each, half of what
 those before it left."""
 
-_ORDER_SHARE = 0.2
+_ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
 
 
