@@ -35,6 +35,7 @@ class Instruction:
       backend_config: raw bytes.
       contracting: of a dot, the dimensions of its left operand that are summed over.
       kernel_features: of a convolution, the kernel's dimensions of input and output features.
+      feature_groups: of a convolution, into how many its features fall, each by itself.
       op_name, location: JAX's op name and "file:line" of the user's source, or "".
     """
 
@@ -58,6 +59,7 @@ class Instruction:
     backend_config: bytes = b""
     contracting: tuple[int, ...] = ()
     kernel_features: tuple[int, int] = (0, 0)
+    feature_groups: int = 1
     op_name: str = ""
     location: str = ""
 
@@ -289,6 +291,7 @@ def _read_particulars(
     if p.HasField("dot_dimension_numbers"):
         i.contracting = tuple(p.dot_dimension_numbers.lhs_contracting_dimensions)
     if p.HasField("convolution_dimension_numbers"):
+        i.feature_groups = max(p.feature_group_count, 1)
         i.kernel_features = (
             p.convolution_dimension_numbers.kernel_input_feature_dimension,
             p.convolution_dimension_numbers.kernel_output_feature_dimension,

@@ -239,6 +239,10 @@ ENTRY e { x = f32[1,8,8,16] parameter(0)
     on_cpu, on_gpu = module_work(view, "cpu"), module_work(view, "cuda")
     assert (on_cpu.depthwise, on_cpu.operations, on_cpu.matrix) == (count, 0, 0)
     assert (on_gpu.depthwise, on_gpu.operations, on_gpu.matrix) == (0, count, 0)
+    dense = text.replace("8,8,16]", "8,8,1]", 1).replace(", feature_group_count=16", "")
+    view = module_from_bytes(with_program_order(from_hlo_text(dense)))
+    work = module_work(view, "cpu")
+    assert (work.depthwise, work.operations, work.matrix) == (0, 0, count)
 
 
 def test_a_run_pays_for_its_temporaries():

@@ -42,7 +42,12 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         for number, request in enumerate(requests, 1):
             progress.stage(f"{request.model} ({number} of {len(requests)})")
-            rows.append((request, measure_one(request, progress.stage)))
+            found = measure_one(request, progress.stage)
+            rows.append((request, found))
+            progress(
+                f"{request.model}: {found.predicted_seconds or 0:.3f} s predicted, "
+                f"{found.seconds:.3f} s measured"
+            )
     console = shared.console()
     cost_table(rows).print(console)
     console.print(cost_summary(rows), markup=False)

@@ -217,7 +217,8 @@ def _convolution(i: Instruction) -> int:
 
 def _is_depthwise(i: Instruction) -> bool:
     """Whether each output feature of a convolution sees one input feature: no matrix product."""
-    if len(i.operands) < 2 or not ("conv" in i.custom_call_target or i.opcode == "convolution"):
+    # At batch size 1 a gradient of weights has one input feature too, and is a matrix product.
+    if i.feature_groups == 1 or not ("conv" in i.custom_call_target or i.opcode == "convolution"):
         return False
     result = i.shape.elements[0] if i.shape.elements else i.shape
     kernel = result if "BackwardFilter" in i.custom_call_target else i.operands[1].shape
