@@ -126,6 +126,15 @@ def test_a_real_cell(mode):
         assert row["placed_bytes"] < row["eager_reserved_bytes"]
 
 
+def test_quick_code_changes_no_total(monkeypatch):
+    """The cell compiles without optimizing machine code, unless told otherwise."""
+    cell = Cell("lenet", 2, "cpu", "adam", "order")
+    quick = run_process(cell, SETTINGS)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    full = run_process(cell, SETTINGS)
+    assert untimed([quick]) == untimed([full]) and quick["xla_bytes"] > 0
+
+
 def test_failures_are_rows(monkeypatch):
     unknown = Cell("nothing", 1, "cpu", "adam", "order")
     assert "unknown model" in run_process(unknown, SETTINGS)["error"]
