@@ -536,13 +536,26 @@ def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
     measured = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    monkeypatch.setattr(calibrate, "_busy", lambda: False)
     for _ in range(2):
         calibrate.calibrated_cpu.cache_clear()
         assert calibrate.calibrated_cpu() == CPU
     assert len(measured) == 1
     (file,) = (tmp_path / "olla_xla").iterdir()
-    assert json.loads(file.read_text()) == dataclasses.asdict(CPU)
+    kept = json.loads(file.read_text(), parse_constant=float)
+    assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
     file.write_text("{")
     calibrate.calibrated_cpu.cache_clear()
     assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
+    calibrate.calibrated_cpu.cache_clear()
+
+
+def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    for busy, times in ((True, 1), (True, 1), (False, 2), (True, 2), (False, 2)):
+        monkeypatch.setattr(calibrate, "_busy", lambda busy=busy: busy)
+        calibrate.calibrated_cpu.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
     calibrate.calibrated_cpu.cache_clear()

@@ -21,7 +21,7 @@ __all__ = ["calibrated_cpu", "measure_cpu"]
 
 _logger = logging.getLogger("olla_xla")
 
-_VERSION = 2
+_VERSION = 3
 """Of the file's meaning; raised when the benchmarks change."""
 
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
@@ -36,13 +36,23 @@ _ROUNDS, _MOMENT = 8, 0.05  # seconds
 
 @functools.cache
 def calibrated_cpu() -> Device:
-    """This machine's rates: from the file of an earlier run, else measured (a few seconds)."""
+    """This machine's rates: from the file of an earlier run, else measured (a few seconds).
+
+    Rates measured while the machine was busy are low; they are measured again once it is not.
+    """
     path = _path()
-    found = _read(path)
-    if found is None:
-        found = measure_cpu()
-        _write(path, found)
+    busy = _busy()
+    kept = _read(path)
+    if kept is not None and (busy or not kept[1]):
+        return kept[0]
+    found = measure_cpu()
+    _write(path, found, busy)
     return found
+
+
+def _busy() -> bool:
+    """Whether more wants to run than there are cores."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _path() -> Path:
@@ -55,17 +65,19 @@ def _path() -> Path:
     return cache / "olla_xla" / f"cpu-{digest}.json"
 
 
-def _read(path: Path) -> Device | None:
+def _read(path: Path) -> tuple[Device, bool] | None:
+    """The rates, and whether the machine was busy then."""
     try:
-        return Device(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        fields = json.loads(path.read_text())
+        return Device(**fields["rates"]), fields["busy"]
+    except (OSError, ValueError, TypeError, KeyError):
         return None  # not there, or not ours: it is measured again
 
 
-def _write(path: Path, device: Device) -> None:
+def _write(path: Path, device: Device, busy: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dataclasses.asdict(device)) + "\n")
+        path.write_text(json.dumps({"rates": dataclasses.asdict(device), "busy": busy}) + "\n")
     except OSError as error:
         _logger.info("the CPU's rates are not kept: %s", error)
 
