@@ -1,4 +1,4 @@
-"""Draws the OLLA paper's figures from the rows of a sweep: a CSV and a PNG for each.
+"""Draws the OLLA paper's figures from the rows of sweeps: a CSV and a PNG for each.
 
 Figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from rows of mode eager, those
 against XLA from modes order and overhead. A figure without rows is left out and named. With
@@ -23,7 +23,7 @@ Row = Mapping[str, str]
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("sweep", "sweep.csv", "The sweep's CSV.", flag_values=values)
+    flags.DEFINE_list("sweep", ["sweep.csv"], "Sweeps' CSVs.", flag_values=values)
     flags.DEFINE_string("out", "figures", "Folder for the files.", flag_values=values)
     flags.DEFINE_integer(
         "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.",
@@ -38,7 +38,7 @@ def run(values: flags.FlagValues) -> int:
     from olla_xla.report.comparisons import comparison_table, model_table
     from olla_xla.report.tables import Table
 
-    rows = figures.read_rows(values.sweep)
+    rows = [row for path in values.sweep for row in figures.read_rows(path)]
     folder = Path(values.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
