@@ -192,7 +192,8 @@ def check_placement(
         for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
-            passes_on = _last(graph, o, steps) == start and frozenset((t, o)) in pairs
+            dies = not a.live_out and _last(graph, o, steps) == start
+            passes_on = dies and frozenset((t, o)) in pairs
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
                 if other_offset == offset:
                     continue

@@ -112,6 +112,16 @@ def test_two_live_tensors_must_not_overlap(graph, rng):
         assert "overlap" in str(error.value) or "buffer" in str(error.value)
 
 
+def test_an_output_of_the_step_passes_nothing_on():
+    graph = chain()
+    kept = dataclasses.replace(graph.tensors[1], live_out=True)
+    graph = dataclasses.replace(
+        graph, tensors=(graph.tensors[0], kept, graph.tensors[2]), inplace=((2, 1),)
+    )
+    with pytest.raises(CheckError, match="b at .* and c at .* overlap"):
+        check_placement(graph, [0, 1, 2], {"a": (0, 8), "b": (8, 8), "c": (8, 8)})
+
+
 def test_a_place_one_byte_too_low():
     graph = chain()
     offsets = {"a": (0, 8), "b": (8, 8), "c": (16, 8)}
