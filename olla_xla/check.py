@@ -163,6 +163,8 @@ def check_placement(
     order: Sequence[int],
     offsets: Mapping[str, tuple[int, int]],
     arena_bytes: int | None = None,
+    *,
+    one_offset: bool = True,
 ) -> None:
     """Checks that no two tensors that live at the same time share a byte.
 
@@ -170,6 +172,8 @@ def check_placement(
       graph: the tensor graph. order: operator ids in execution order.
       offsets: tensor name -> (offset, size): the tensor occupies bytes [offset, offset + size).
       arena_bytes: the arena's size, or None for no limit.
+      one_offset: memory that passes on must begin where it began; else any overlap of such
+        tensors will do.
 
     Raises:
       CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors
@@ -195,7 +199,7 @@ def check_placement(
             dies = not a.live_out and _last(graph, o, steps) == start
             passes_on = dies and frozenset((t, o)) in pairs
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
-                if other_offset == offset:
+                if other_offset == offset or not one_offset:
                     continue
                 raise CheckError(
                     f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "

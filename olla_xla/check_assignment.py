@@ -279,8 +279,9 @@ def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
         order = range(len(graph.operators))
         peak = check_schedule(graph, order)
         planned.peaks[computation] = peak
+        check_placement(graph, order, offsets)
         whole = _with_callees(graph, called)
-        check_placement(whole, order, offsets)
+        check_placement(whole, order, offsets, one_offset=False)
         inner[computation.name] = list(whole.tensors)
     return peak
 

@@ -136,6 +136,23 @@ def test_tensors_of_a_loop_body_may_not_lie_on_what_lives_across_the_loop(case):
         check_assignment(module, moved, plan)
 
 
+def test_tensors_of_a_loop_body_may_share_memory_at_any_offset():
+    def shrinking(weights, x):
+        def body(_, a):
+            scale = jnp.sort(a @ a.T, axis=0).sum(axis=1, keepdims=True)
+            first = jnp.sort(a * scale, axis=0)
+            second = jnp.sort(first, axis=1)
+            third = jnp.sort(second + first, axis=0)
+            return a + jnp.sort(third * first, axis=1) * second
+
+        looped = jax.lax.fori_loop(0, 3, body, x)
+        return [w * jnp.sum(w @ w.T + looped.sum()) for w in weights]
+
+    planned = olla_xla.plan(shrinking, donate_argnums=0, time_limit=5, step_limit=300)
+    tall = jax.ShapeDtypeStruct((4 * WIDTH, WIDTH), jnp.float32)
+    assert planned.lower(ARGUMENTS[0], tall).compile().check().tensors > 10
+
+
 def test_totals(case):
     module, assignment, plan = case
     wrong = dataclasses.replace(plan, assigned_bytes=plan.assigned_bytes - 1)
