@@ -9,7 +9,9 @@ constraint programs).
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -39,8 +41,9 @@ class Budget:
     """
 
     def __init__(self, seconds: float, nodes: int | None = None) -> None:
-        self.started = time.monotonic()
-        self.deadline = self.started + seconds
+        self.deadline = time.monotonic() + seconds
+        self.limit = seconds
+        self.total = nodes
         self.nodes = nodes
         self.spent = 0
         self._rate = 10_000.0
@@ -57,11 +60,27 @@ class Budget:
         by_time = int(seconds * self._rate) + 1
         return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
+    def nodes_left(self) -> int:
+        """Nodes left whatever time they take."""
+        return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
+
     def charge(self, nodes: int, seconds: float) -> None:
         """Counts nodes, and learns how many a second takes."""
         self.spent += nodes
         if seconds > 0.01:
             self._rate = nodes / seconds
+
+    @contextlib.contextmanager
+    def portion(self, part: float) -> Iterator[None]:
+        """Within the block, no more than a part of all that there was is left."""
+        whole = self.deadline, self.nodes
+        self.deadline = min(self.deadline, time.monotonic() + part * self.limit)
+        if self.nodes is not None and self.total is not None:
+            self.nodes = min(self.nodes, self.spent + int(part * self.total) + 1)
+        try:
+            yield
+        finally:
+            self.deadline, self.nodes = whole
 
     @property
     def stopped_by(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from olla_xla.errors import InputError
 from olla_xla.lifetimes import GraphArrays, intervals
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.place.reorder import delayed, relieved
+from olla_xla.place.reorder import delayed, postponed, relieved
 from olla_xla.place.sections import items_of
 from olla_xla.problem import Placement, TensorGraph
 
@@ -37,6 +37,7 @@ class GraphPlacement:
       packing: how the offsets were found; blocks as in `problem`.
       problem: the blocks.
       order: operator ids in the order for which they are: the given one, unless `reorder`.
+      loose: whether hand-overs that the peak does not need were given up.
     """
 
     placement: Placement
@@ -44,6 +45,7 @@ class GraphPlacement:
     packing: Packing
     problem: PlacementProblem
     order: tuple[int, ...]
+    loose: bool = False
 
     @property
     def fragmentation(self) -> float:
@@ -76,25 +78,61 @@ def place_graph(
       CheckError: the referee rejected the offsets (a bug).
     """
     pins = dict(pinned or {})
-    best = _placed(graph, order, alignment, pins, time_limit, node_limit)
-    if not reorder or best.fragmentation == 0:
-        return best
+    if not reorder:
+        return _placed(graph, order, alignment, pins, time_limit, node_limit)
+    # Little time for each order first, then more for the most promising.
+    best = _placed(graph, order, alignment, pins, _GLANCE * time_limit, node_limit)
+    tried = [best]
+    if best.fragmentation > 0:
+        for other in _others(graph, order, alignment, pins, time_limit, best.live_bytes):
+            tried.append(_placed(graph, other, alignment, pins, _GLANCE * time_limit, node_limit))
+            best = min(best, tried[-1], key=_arena)
+            if best.fragmentation == 0:
+                break
+    for first in sorted(tried, key=lambda p: p.fragmentation):
+        if best.fragmentation == 0:
+            break
+        if first.packing.bound >= best.placement.total_bytes:
+            continue
+        rest = (1 - _GLANCE) * time_limit
+        again = _placed(graph, first.order, alignment, pins, rest, node_limit, first.loose)
+        best = min(best, again, key=_arena)
+    return best
+
+
+_GLANCE = 0.2
+"""Part of the time limit that each order gets at first."""
+
+
+def _arena(placed: GraphPlacement) -> int:
+    return placed.placement.total_bytes
+
+
+def _others(
+    graph: TensorGraph,
+    order: Sequence[int],
+    alignment: int,
+    pins: Mapping[str, int],
+    time_limit: float,
+    most: int,
+) -> Iterator[list[int]]:
+    """Orders of a largest live sum no larger than `most`, all different, in which less is dead."""
     arrays = GraphArrays.of(graph)
 
     def problem_of(order: Sequence[int]) -> PlacementProblem:
         return graph_problem(graph, order, alignment=alignment, pinned=pins)
 
-    most = best.live_bytes
-    for start in (list(order), delayed(arrays, order)):
-        other = relieved(arrays, start, problem_of, time_limit)
-        if tuple(other) == tuple(order) or _load(problem_of(other)) > most:
-            continue
-        rival = _placed(graph, other, alignment, pins, time_limit, node_limit)
-        if rival.placement.total_bytes < best.placement.total_bytes:
-            best = rival
-        if best.fragmentation == 0:
-            break
-    return best
+    seen = {tuple(order)}
+    makers = (
+        lambda: list(order),
+        lambda: delayed(arrays, order),
+        lambda: postponed(arrays, order, alignment),
+    )
+    for maker in makers:
+        other = relieved(arrays, maker(), problem_of, time_limit)
+        if tuple(other) not in seen and _load(problem_of(other)) <= most:
+            seen.add(tuple(other))
+            yield other
 
 
 def _placed(
@@ -104,15 +142,23 @@ def _placed(
     pins: Mapping[str, int],
     time_limit: float,
     node_limit: int | None,
+    only: bool | None = None,
 ) -> GraphPlacement:
-    """Offsets for one order: all hand-overs kept, or else those that the peak needs."""
+    """Offsets for one order: all hand-overs kept, or else those that the peak needs.
+
+    only: False or True if just the one or the other is to be tried.
+    """
     started = time.monotonic()
     tight = graph_problem(graph, order, alignment=alignment, pinned=pins)
-    best, problem = place(tight, time_limit=time_limit / 2, node_limit=node_limit), tight
+    problem = tight
+    if only:
+        problem = graph_problem(graph, order, alignment=alignment, pinned=pins, loose=True)
+    share = time_limit / 2 if only is None else time_limit
+    best = place(problem, time_limit=share, node_limit=node_limit)
     if best.offsets is None:
         raise InputError(f"the pinned tensors of {graph.name} overlap while both live")
     live = _load(tight)
-    if best.height > live:
+    if best.height > live and only is None:
         loose = graph_problem(graph, order, alignment=alignment, pinned=pins, loose=True)
         left = max(time_limit - (time.monotonic() - started), time_limit / 4)
         rival = place(loose, time_limit=left, node_limit=node_limit)
@@ -127,7 +173,7 @@ def _placed(
     }
     check_placement(graph, order, offsets, best.height)
     placement = Placement(best.height, offsets)
-    return GraphPlacement(placement, live, best, problem, tuple(order))
+    return GraphPlacement(placement, live, best, problem, tuple(order), problem is not tight)
 
 
 def graph_problem(

@@ -14,6 +14,7 @@ from olla_xla.place.dead import waste
 from olla_xla.place.exact import Budget, Search, searchable
 from olla_xla.place.greedy import first_fit, greedy_orders
 from olla_xla.place.problem import Packing, PlacementProblem
+from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.search import EXHAUSTED, FOUND
 from olla_xla.place.sections import Items, independent, items_of, load_bound
 
@@ -21,6 +22,15 @@ __all__ = ["METHODS", "place"]
 
 METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area")
 """What may place: all that helps, the exact search alone, or one heuristic alone."""
+
+_MANY = 500
+"""Items from which on packings are repaired; the search serves fewer better, and may prove."""
+
+_FIRST_REPAIR = 0.1
+"""Part of the time in which packings are repaired before the search, and at first after it."""
+
+_SEARCH = 0.3
+"""Part of the time for the search; what is left then is for repair."""
 
 _FIRST_NODES = 4000
 """Of the first tries above the bound; at the bound itself four times as many."""
@@ -176,7 +186,41 @@ def _place_part(
         return _SpaceResult(
             bound, "unknown" if over else "feasible", "size_limit", source, None if over else best
         )
-    return _searched(Search(part), bound, goal, capacity, best, source, budget)
+    few = len(part) < _MANY or not repairable(part)
+    if method == "search" or capacity is not None or best is None or few:
+        return _searched(Search(part), bound, goal, capacity, best, source, budget)
+    best, source = _repair(part, goal, best, source, budget, _FIRST_REPAIR, 0)
+    if _height(part, best) <= goal:
+        return _SpaceResult(bound, "feasible", "", source, best)
+    with budget.portion(_SEARCH):
+        found = _searched(Search(part), bound, goal, None, best, source, budget)
+    assert found.offsets is not None
+    goal = max(goal, found.bound)
+    best, source = found.offsets, found.source
+    turn = 1
+    while _height(part, best) > goal and budget.left() > 0:
+        best, source = _repair(part, goal, best, source, budget, 1 / 3, turn)
+        turn += 1
+    met = _height(part, best) <= goal
+    stopped_by = "" if met else budget.stopped_by
+    return _SpaceResult(found.bound, "feasible", stopped_by, source, best)
+
+
+def _repair(
+    part: Items,
+    goal: int,
+    best: np.ndarray,
+    source: str,
+    budget: Budget,
+    portion: float,
+    turn: int,
+) -> tuple[np.ndarray, str]:
+    """Repairs the best packing for a part of the whole time; (offsets, source)."""
+    with budget.portion(portion):
+        found = repaired(part, goal, best, budget, turn)
+    if _height(part, found) < _height(part, best):
+        return found, "repair"
+    return best, source
 
 
 def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np.ndarray]]]:

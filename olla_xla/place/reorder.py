@@ -7,17 +7,18 @@ argument dead earlier than needed: made later, it costs nothing, as one or the o
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from olla_xla.lifetimes import GraphArrays
+from olla_xla.lifetimes import GraphArrays, timeline
 from olla_xla.place.dead import Waste, waste
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.place.sections import step_items
 
-__all__ = ["delayed", "relieved"]
+__all__ = ["delayed", "postponed", "relieved"]
 
 
 def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
@@ -43,6 +44,46 @@ def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
         if dying <= arrays.bytes[made].sum() and arrays.bytes[made].any():
             place[v] = stop
     return np.lexsort((position, place)).tolist()
+
+
+def postponed(arrays: GraphArrays, order: Sequence[int], alignment: int) -> list[int]:
+    """Every operator as late as the first that needs it and the largest live sum allow.
+
+    Unlike `delayed`, this moves no operator past steps where what it would keep live would raise
+    the largest live sum; sizes are rounded up to `alignment`.
+    """
+    aligned = dataclasses.replace(
+        arrays,
+        bytes=-(-arrays.bytes // alignment) * alignment,
+        transient=-(-np.maximum(arrays.transient, 0) // alignment) * alignment,
+    )
+    order = list(order)
+    live = timeline(aligned, order)
+    peak = int(live.max(initial=0))
+    position = arrays.positions(order)
+    for v in reversed(list(order)):
+        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
+        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
+        at = int(position[v])
+        if not len(after) or not len(made) or arrays.live_in[made].any():
+            continue
+        stop = int(position[after].min())
+        if stop <= at + 1:
+            continue
+        dying = 0
+        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
+            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
+            if not arrays.live_out[t] and position[users].max() == at:
+                dying += int(aligned.bytes[t])
+        room = live[at + 1 : stop] + dying + aligned.transient[v] <= peak
+        if dying > aligned.bytes[made].sum() or not room.any():
+            continue
+        to = at + 1 + int(np.flatnonzero(room)[-1])
+        trial = order[:at] + order[at + 1 : to + 1] + [v] + order[to + 1 :]
+        there = timeline(aligned, trial)
+        if there.max() <= peak:
+            order, live, position = trial, there, arrays.positions(trial)
+    return order
 
 
 def relieved(
