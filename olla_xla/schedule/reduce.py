@@ -111,8 +111,10 @@ def _reads(g: GraphArrays, v: int) -> set[int]:
 def _condensed(full: GraphArrays, group: np.ndarray, n: int, prologue: bool) -> GraphArrays:
     """The arrays over groups, without empty and ever-live tensors (these become transient)."""
     constant = full.live_in & full.live_out
-    takes = np.isin(np.arange(full.m), full.pair_b[full.pair_must])  # even if it is empty
-    keep = np.flatnonzero(((full.bytes > 0) | takes) & ~constant)
+    # Of a buffer that passes on both tensors stay, even if one is empty.
+    must = np.concatenate([full.pair_b[full.pair_must], full.pair_a[full.pair_must]])
+    passes = np.isin(np.arange(full.m), must)
+    keep = np.flatnonzero(((full.bytes > 0) | passes) & ~constant)
     number = np.full(full.m, -1, np.int64)
     number[keep] = np.arange(len(keep))
     transient = np.zeros(n, np.int64)
