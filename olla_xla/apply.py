@@ -42,6 +42,7 @@ from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
 __all__ = [
+    "MEMORY_OPTIMIZED",
     "Captured",
     "Donation",
     "Outcome",
@@ -62,7 +63,7 @@ _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Clones that compute nothing; XLA may do without them."""
 _PLATFORMS = ("cpu", "cuda")
-_MEMORY_OPTIMIZED = {
+MEMORY_OPTIMIZED = {
     "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
 """By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
@@ -163,17 +164,17 @@ class _Hook:
         if found is None:
             return None
         requests = [r for r in self._requests if r.token == found.group()]
+        if not requests:
+            return None
         try:
-            result = requests[0].transform(platform, module) if requests else None
-            if requests and requests[0].last:
-                raise _Seen
-            return result
-        except _Seen:
-            raise
+            result = requests[0].transform(platform, module)
         except Exception as error:  # Out of the callback it would fail the user's compile.
             for request in requests:
                 request.error = error
             return None
+        if requests[0].last:
+            raise _Seen
+        return result
 
 
 _hook = _Hook()
@@ -469,17 +470,18 @@ class _Compiles:
                 "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
             )
         platform, module = found[-1]
-        more = self._memory_optimized if platform in _MEMORY_OPTIMIZED else None
+        other = MEMORY_OPTIMIZED.get(platform)
+        more = None if other is None else functools.partial(self._orders_with, other)
         return Captured(platform, module, assigned_bytes(compiled), more)
 
-    def _memory_optimized(self) -> Mapping[str, tuple[str, ...]]:
+    def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
         """The orders of XLA's scheduler for memory; the compile ends with the schedule."""
         from olla_xla import planner
 
         found: list[tuple[str, bytes]] = []
         token = f"olla_xla-capture-{uuid.uuid4().hex}"
         request = _Request(token.encode(), lambda *seen: found.append(seen), last=True)
-        options = {**(self._kwargs["compiler_options"] or {}), **_MEMORY_OPTIMIZED["cpu"]}
+        options = {**(self._kwargs["compiler_options"] or {}), **scheduler}
         with self._marked(request.token), _next_scope()(), no_cache_writes():
             with _hook.listening(request), contextlib.suppress(jax.errors.JaxRuntimeError):
                 self._lowered.compile(**{**self._kwargs, "compiler_options": options})

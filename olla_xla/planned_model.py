@@ -22,8 +22,6 @@ __all__ = ["PlannedModel", "plan_model", "plan_progress"]
 
 Progress = Callable[[str], None]
 
-_MEMORY_OPTIMIZED = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-
 
 @dataclasses.dataclass(frozen=True)
 class PlannedModel:
@@ -73,7 +71,7 @@ def plan_model(
     import jax
 
     import olla_xla
-    from olla_xla.apply import assigned_bytes
+    from olla_xla.apply import MEMORY_OPTIMIZED, assigned_bytes
 
     started = time.monotonic()
     arguments = target.place(model.arguments)
@@ -94,10 +92,11 @@ def plan_model(
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
     optimized = None
-    if compare and target.platform == "cpu":
+    scheduler = MEMORY_OPTIMIZED.get(target.platform)
+    if compare and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
         plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
-        optimized = assigned_bytes(plain.compile(compiler_options=_MEMORY_OPTIMIZED))
+        optimized = assigned_bytes(plain.compile(compiler_options=dict(scheduler)))
     executable = compiled.runtime_executable()
     return PlannedModel(
         plan=compiled.plan,
