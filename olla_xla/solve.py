@@ -88,6 +88,7 @@ def solve(
         progress=progress,
     )
     work.add({"lifetimes": least.lifetime_order})
+    work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
     ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)

@@ -36,6 +36,8 @@ __all__ = ["Fit", "Front", "fit"]
 
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # its target is 0.03% of the first
+_FIRST = 8  # the first target tried
+_DEARER = 1.5  # times the allowance at which a choice is given up; taking back evictions saves some
 _PATIENCE = 4  # targets in a row that are all dearer than allowed before the walk ends
 _FRONT_SHARE = 0.5  # part of the time that the front may take
 _GRACE = 3  # times its time that a choice may overrun
@@ -92,13 +94,20 @@ class Front:
         """The peak that choice number `k` aims at."""
         return int(self.start.peak * _STEP**k)
 
-    def point(self, k: int) -> Point:
-        """Choice number `k`; its peak may lie above its target where no less was found."""
+    def point(self, k: int, seconds: float = math.inf) -> Point:
+        """Choice number `k`; its peak may lie above its target where no less was found.
+
+        Args:
+          k: number. seconds: added time that is not to be exceeded; a dearer choice may be left
+            unfinished.
+        """
         if self._deadline == math.inf:
             self._deadline = time.monotonic() + self._seconds
             self.selector.deadline = self._deadline + _GRACE * self._seconds
         if k not in self._points:
-            self._points[k] = self.selector.reduce(self.start.evictions, self.target_bytes(k))
+            self._points[k] = self.selector.reduce(
+                self.start.evictions, self.target_bytes(k), _DEARER * seconds
+            )
         return self._points[k]
 
     def _late(self) -> bool:
@@ -124,27 +133,23 @@ class Front:
         return _undominated(found)
 
     def within(self, seconds: float) -> list[Point]:
-        """Choices that add at most `seconds`, lowest peak first."""
-        found = [self.start]
+        """Choices that add at most `seconds`, lowest peak first.
+
+        Targets fall twice as far each time until one is too dear; what lies between it and the last
+        that was not is halved. Out of time, it is what was found so far.
+        """
         low, high = 0, _LAST
         while high - low > 1 and not self._late():
-            k = max((low + high) // 2, 1) if low else min(2 * (low + 1) + 6, high - 1)
-            low, high = self._halved(k, seconds, found, low, high)
+            k = (low + high) // 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
+            point = self.point(k, seconds)
+            lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
+            low, high = (k, high) if lower else (low, k)
         for k in range(high + 1, high + _PATIENCE):  # price and peak do not fall in step
             if self._late():
                 break
-            self._halved(k, seconds, found, low, high)
-        return sorted(found, key=lambda p: (p.peak, p.seconds))
-
-    def _halved(
-        self, k: int, seconds: float, found: list[Point], low: int, high: int
-    ) -> tuple[int, int]:
-        """The limits of the search after a look at choice number `k`."""
-        point = self.point(k)
-        if point.seconds > seconds:
-            return low, k
-        found.append(point)
-        return (low, k) if point.peak > self.target_bytes(k) else (k, high)
+            self.point(k, seconds)
+        found = [self.start, *self._points.values()]
+        return sorted((p for p in found if p.seconds <= seconds), key=lambda p: (p.peak, p.seconds))
 
     def least(self) -> Point:
         """The choice with the least peak, whatever it takes."""
@@ -265,6 +270,9 @@ class _Fitting:
         self.least = min(self.least or plan.predicted_bytes, plan.predicted_bytes)
         return Fit(plan, data, made, point.seconds, bound, point.moved)
 
+    def _late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
     def cheapest(self, base: Plan, budget: int, allowance: float) -> Fit:
         """The cheapest choice whose total fits. Raises BudgetError."""
         self.least = base.predicted_bytes
@@ -296,7 +304,7 @@ class _Fitting:
         total = base.predicted_bytes
         points = self.front.within(allowance)[:_LOWEST]
         for k, point in enumerate(points):
-            if not len(point.evictions):
+            if not len(point.evictions) or (best is not None and self._late()):
                 continue
             fit = self.tried(point, len(points) - k)
             if fit.plan.predicted_bytes < total:

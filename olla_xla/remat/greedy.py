@@ -53,12 +53,17 @@ class Selector:
         e = expand(self.graph, evictions)
         return Point(e.peak, e.seconds, e.moved, evictions)
 
-    def reduce(self, start: np.ndarray, target: int) -> Point:
-        """Adds evictions until the peak is at most `target`, or nothing helps any more."""
+    def reduce(self, start: np.ndarray, target: int, seconds: float = np.inf) -> Point:
+        """Adds evictions until the peak is at most `target`, or nothing helps any more.
+
+        Args:
+          start: evictions to begin with. target: bytes.
+          seconds: ends the search where the evictions add more, however high the peak still is.
+        """
         chosen = start
         now = expand(self.graph, chosen)
         self._ratios = {}
-        while now.peak > target and time.monotonic() < self.deadline:
+        while now.peak > target and now.seconds <= seconds and time.monotonic() < self.deadline:
             step = self._best(chosen, now, target)
             if step is None:
                 break

@@ -37,11 +37,16 @@ _OBJECTIVE_HISTORY = 50
 _OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends:
 _PATIENCE_PER_GAP = 40_000  # within these limits, this many times the gap to the least peak,
 _PATIENCE_WORK = 400_000  # and at most this many divided by the number of operators
+_RESTARTS = 12  # of annealing from the first best, at most, while the peak may be lowered
+_RESTARTS_GAP = 0.01  # by more than this part of the bound;
+_RESTARTS_FRUITLESS = 5  # it ends after so many in a row without progress
+_NEAR, _MOST_NEAR = 1.03, 4  # annealed orders kept: their peak over the least, and their number
+_RESTART_SEED = 500  # added to the seed of the k-th restart, with k
 _PROGRESS = 2e-4  # what counts as progress, as a part of the objective
 _ROUNDS = 6  # of local search for the objective, at most; it ends sooner
 _ROUNDS_GAP = 0.01  # if the objective is this near to the least peak,
 _ROUNDS_WORK = (30_000_000, 200_000_000)  # or after so many steps times operators: within these
-_WORK_PER_GAP = 2_000_000_000  # limits, this many times the gap;
+_WORK_PER_GAP = 4_000_000_000  # limits, this many times the gap;
 _FRUITLESS = 3  # or after so many rounds without progress
 
 
@@ -53,6 +58,7 @@ class SearchResult:
       order: int64 [n], all operators. peak_bytes: its lifetime peak.
       objective_bytes: its objective (the lifetime peak if no objective was given).
       lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
+      near_orders: a few others whose peak is little more.
       bound_bytes: no order has a lower lifetime peak. bound_at: the operator that proves it, or -1
         if the caller's bound is no weaker.
       steps: search steps taken.
@@ -63,6 +69,7 @@ class SearchResult:
     peak_bytes: int
     objective_bytes: int
     lifetime_order: np.ndarray
+    near_orders: tuple[np.ndarray, ...]
     least_peak_bytes: int
     bound_bytes: int
     bound_at: int
@@ -178,6 +185,7 @@ class _Run:
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, bound)
         self.least: _Scored | None = None  # by lifetime peak
+        self.near: list[tuple[int, np.ndarray]] = []  # what each annealing ended with, by peak
         self.best: _Scored | None = None  # by objective
         self.best_order: np.ndarray | None = None
 
@@ -235,12 +243,24 @@ class _Run:
             peak_bytes=peak_bytes(self.full, self.best_order),
             objective_bytes=self.best.objective,
             lifetime_order=self.reduced.expand(self.least.groups),
+            near_orders=tuple(self.reduced.expand(groups) for groups in self._near_least()),
             least_peak_bytes=self.least.peak,
             bound_bytes=min(self.cuts.bound, self.least.peak),
             bound_at=-1 if at < 0 else int(self.reduced.keys[at]),
             steps=self.limits.steps,
             stopped_by=reason,
         )
+
+    def _near_least(self) -> list[np.ndarray]:
+        """Orders of little more than the least peak, from annealing; the lowest first."""
+        assert self.least is not None
+        limit = self.least.peak * _NEAR
+        least = self.least.groups
+        kept: list[np.ndarray] = []
+        for peak, groups in sorted(self.near, key=lambda row: row[0]):
+            if peak <= limit and not any(np.array_equal(groups, k) for k in (least, *kept)):
+                kept.append(groups)
+        return kept[:_MOST_NEAR]
 
     # Phases.
 
@@ -287,11 +307,30 @@ class _Run:
             self._prove()
         if self.objective is None and not self._near(self.least.peak):
             groups = self.anneal(self.problem, self.least.groups, self.seed * 1000)
-            improve(self.cuts, groups, offer)
-            found.append((self.least.peak, "", self.least.groups))
+            groups, peak = improve(self.cuts, groups, offer)
+            self.near.append((peak, groups))
             self._prove()
+            self._restart(self.least.groups, offer)
+            found.append((self.least.peak, "", self.least.groups))
         limit = self.least.peak * 1.02
         return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
+
+    def _restart(self, start: np.ndarray, offer: Callable[[np.ndarray, int], None]) -> None:
+        """Local search for the peak with other random numbers, while the gap is wide.
+
+        What came near the best may serve the objective better; it is kept as well.
+        """
+        assert self.least is not None
+        fruitless = 0
+        for k in range(1, _RESTARTS + 1):
+            before = self.least.peak
+            if before <= self.cuts.bound * (1 + _RESTARTS_GAP) or fruitless >= _RESTARTS_FRUITLESS:
+                return
+            groups = self.anneal(self.problem, start, self.seed * 1000 + _RESTART_SEED + k)
+            groups, peak = improve(self.cuts, groups, offer)
+            self.near.append((peak, groups))
+            fruitless = 0 if self.least.peak < before * (1 - _PROGRESS) else fruitless + 1
+            self._prove()
 
     def _prove(self) -> None:
         """Raises the bound on the least peak, unless it is met."""
