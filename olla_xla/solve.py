@@ -101,6 +101,7 @@ def solve(
             ours.arrays,
             starts,
             objective=objective,
+            exact=ours.total,
             beyond=beyond,
             time_limit=max(deadline - time.monotonic(), 0.01),
             step_limit=steps,
@@ -154,9 +155,13 @@ class _Work:
     def add(self, orders: Mapping[str, np.ndarray]) -> None:
         """Scores orders of the graph."""
         for name, order in orders.items():
-            total = self.planned.model.simulate(self.whole(order)).total_bytes
+            total = self.total(order)
             self.starts[name] = order
             self.scores[name] = (total, peak_bytes(self.arrays, order))
+
+    def total(self, order: np.ndarray) -> int:
+        """The predicted total of the module with an order."""
+        return self.planned.model.simulate(self.whole(order)).total_bytes
 
     def whole(
         self, order: Sequence[int] | np.ndarray

@@ -86,6 +86,7 @@ def search(
     starts: Mapping[str, Sequence[int] | np.ndarray],
     *,
     objective: Callable[[np.ndarray], int] | None = None,
+    exact: Callable[[np.ndarray], int] | None = None,
     beyond: int = 0,
     time_limit: float,
     step_limit: int | None = None,
@@ -99,6 +100,7 @@ def search(
     Args:
       graph: the graph. starts: name -> order of all operators; at least one.
       objective: bytes of an order; the lifetime peak if None.
+      exact: the same more exactly and more slowly, to choose among the best; None if it is exact.
       beyond: by how many bytes the objective is expected to exceed the lifetime peak at best, as
         where the graph is a part of what the objective measures.
       time_limit: seconds. step_limit: steps, or None.
@@ -111,7 +113,7 @@ def search(
       The best order met, never worse than the best start.
     """
     limits = _Limits(time_limit, step_limit)
-    run = _Run(graph, objective, beyond, limits, seed, bound_bytes, tolerance, progress)
+    run = _Run(graph, objective, exact, beyond, limits, seed, bound_bytes, tolerance, progress)
     try:
         run.go({name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except _Stop as stop:
@@ -165,6 +167,7 @@ class _Run:
         self,
         graph: TensorGraph | GraphArrays,
         objective: Callable[[np.ndarray], int] | None,
+        exact: Callable[[np.ndarray], int] | None,
         beyond: int,
         limits: _Limits,
         seed: int,
@@ -181,24 +184,26 @@ class _Run:
         self.reduced: Reduced = reduce_graph(self.full)
         self.first = int(self.reduced.prologue)
         self.objective = objective
+        self.exact = exact
         self.beyond = beyond
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, bound)
         self.least: _Scored | None = None  # by lifetime peak
         self.near: list[tuple[int, np.ndarray]] = []  # what each annealing ended with, by peak
         self.best: _Scored | None = None  # by objective
-        self.best_order: np.ndarray | None = None
+        self.best_order: np.ndarray | None = None  # by the exact objective
+        self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     # Scoring.
 
     def met(self) -> bool:
         """Whether the best order is as near to the bound as was asked for."""
-        return self.best is not None and self._near(self.best.objective)
+        return self.best_order is not None and self._near(self.best_exact[0])
 
     def _settled(self) -> bool:
         """Whether the objective could only fall further with the least lifetime peak."""
-        assert self.best is not None
-        return self.best.objective <= self._expected() * (1 + self.tolerance)
+        assert self.best_order is not None
+        return self.best_exact[0] <= self._expected() * (1 + self.tolerance)
 
     def _expected(self) -> int:
         """The least objective that can be hoped for."""
@@ -221,27 +226,30 @@ class _Run:
         peak = peak_bytes(self.full, order)
         value = peak if self.objective is None else int(self.objective(order))
         scored = _Scored(groups, value, peak)
-        if self.best is None or (value, peak) < (self.best.objective, self.best.peak):
-            self.best, self.best_order = scored, order
+        if self.best is None or _rank(scored) < _rank(self.best):
+            self.best = scored
+            found = value if self.exact is None else int(self.exact(order)), peak
+            if self.best_order is None or found < self.best_exact:
+                self.best_exact, self.best_order = found, order
         return scored
 
     def report(self, phase: str) -> None:
         """One line of progress."""
-        assert self.best is not None and self.least is not None
+        assert self.least is not None
         self.progress(
-            f"{phase}: {self.best.objective / _MIB:.1f} MiB, least peak "
+            f"{phase}: {self.best_exact[0] / _MIB:.1f} MiB, least peak "
             f"{self.least.peak / _MIB:.1f}, bound {self.cuts.bound / _MIB:.1f}, "
             f"{self.limits.steps} steps"
         )
 
     def result(self, reason: str) -> SearchResult:
         """The best found so far."""
-        assert self.best is not None and self.best_order is not None and self.least is not None
+        assert self.best_order is not None and self.least is not None
         at = self.cuts.at
         return SearchResult(
             order=self.best_order,
             peak_bytes=peak_bytes(self.full, self.best_order),
-            objective_bytes=self.best.objective,
+            objective_bytes=self.best_exact[0],
             lifetime_order=self.reduced.expand(self.least.groups),
             near_orders=tuple(self.reduced.expand(groups) for groups in self._near_least()),
             least_peak_bytes=self.least.peak,
