@@ -2,7 +2,8 @@
 
 A clone is an instruction of its own with a new name and id, of the same opcode, shape and
 configuration as its original, and with its own copy of the computation that a fusion calls. Some
-readers of the original read the clone instead; what nothing reads any more is removed.
+readers of the original read the clone instead; what nothing reads any more is removed, outputs of
+fusions included (`hlo.trim`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
+from hlo.trim import without_unread
 
 __all__ = ["Clone", "with_clones"]
-
-_FORWARDING = ("bitcast", "get-tuple-element")
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
@@ -158,8 +158,12 @@ class _Writer:
         for i in self._computation.instructions:
             listed += [i, *self._clones.get(i.name, ())]
         scheduled = self._scheduled()
-        dead = self._dead(listed)
-        kept = [i for i in listed if i.name not in dead]
+        touched = [self._by_name[name] for name in self._clones]
+        touched += [clone for clones in self._clones.values() for clone in clones]
+        fused = self._fused | {body.id: body for _, body in self.bodies}
+        kept, root = without_unread(
+            listed, self._computation.root_id, fused, [i.id for i in touched]
+        )
         local = self._schedules_local_ids()
         ids = {i.name: i.id & _LOCAL if local else i.id for i in kept}
         sequence = self._proto.schedule.sequences[self._computation.id]
@@ -167,6 +171,7 @@ class _Writer:
         copies = [xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in kept]
         del self._computation.instructions[:]
         self._computation.instructions.extend(copies)
+        self._computation.root_id = root
 
     def _schedules_local_ids(self) -> bool:
         sequence = self._proto.schedule.sequences[self._computation.id].instruction_ids
@@ -187,24 +192,3 @@ class _Writer:
         for name in self._order:
             before.setdefault(names[sequence[step[name]]], []).append(name)
         return [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
-
-    def _dead(self, listed: Sequence[xla_pb2.HloInstructionProto]) -> set[str]:
-        """Originals, and what leads to them alone, whose readers all read clones now."""
-        reads = dict.fromkeys((i.id for i in listed), 0)
-        by_id = {i.id: i for i in listed}
-        for i in listed:
-            for k in {*i.operand_ids, *i.control_predecessor_ids}:
-                reads[k] += 1
-        lost = [self._by_name[name] for name in self._clones]
-        dead: set[str] = set()
-        while lost:
-            i = lost.pop()
-            if reads[i.id] or i.id == self._computation.root_id or i.name in dead:
-                continue
-            dead.add(i.name)
-            for k in {*i.operand_ids, *i.control_predecessor_ids}:
-                reads[k] -= 1
-                before = by_id[k]
-                if before.name in self._clones or before.opcode in _FORWARDING:
-                    lost.append(before)
-        return dead

@@ -40,6 +40,14 @@ class Comparison:
         a, b = self._instructions[0][old.id], self._instructions[1][new.id]
         return _bare(a) == _bare(b) and self._same_called(a, b)
 
+    def alike(self, old: Instruction, new: Instruction, but: str) -> bool:
+        """Whether two instructions have the same fields of their own but for the field `but`.
+
+        Their operands are not compared, nor what they call.
+        """
+        a, b = self._instructions[0][old.id], self._instructions[1][new.id]
+        return _bare(a, but) == _bare(b, but)
+
     def _same_called(self, a: xla_pb2.HloInstructionProto, b: xla_pb2.HloInstructionProto) -> bool:
         if len(a.called_computation_ids) != len(b.called_computation_ids):
             return False
@@ -63,10 +71,10 @@ class Comparison:
         return True
 
 
-def _bare(i: xla_pb2.HloInstructionProto) -> bytes:
-    """An instruction without its own names, ids and notes."""
+def _bare(i: xla_pb2.HloInstructionProto, *without: str) -> bytes:
+    """An instruction without its own names, ids and notes, and without some more fields."""
     copy = xla_pb2.HloInstructionProto()
     copy.CopyFrom(i)
-    for field in _OWN:
+    for field in (*_OWN, *without):
         copy.ClearField(field)  # pyright: ignore[reportArgumentType]
     return copy.SerializeToString(deterministic=True)
