@@ -12,6 +12,8 @@ from olla_xla.bounds import forced_live_bound
 from olla_xla.lifetimes import GraphArrays, peak_bytes, timeline
 from olla_xla.problem import Operator, Tensor, TensorGraph
 from olla_xla.schedule.anneal import Problem, anneal, evaluate, new_state, standing
+from olla_xla.schedule.branch import branch
+from olla_xla.schedule.cuts import Cuts
 from olla_xla.schedule.reduce import reduce_graph
 from tests.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
@@ -57,6 +59,55 @@ def test_candidates_are_legal(graph):
     assert set(found) == {"list", "least_peak", "backward_list", "dfs", "post_order"}
     for order in found.values():
         assert _is_legal(graph, order)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tensor_graphs())
+def test_branching_finds_and_proves_the_least_peak_of_small_graphs(graph):
+    arrays = GraphArrays.of(graph)
+    start = np.arange(arrays.n)
+    met = [(peak_bytes(arrays, start), start)]
+    cuts = Cuts(arrays)
+    branch(cuts, start, lambda order, peak: met.append((peak, order)), lambda _: None)
+    for peak, order in met:
+        assert _is_legal(graph, order)
+        assert peak == peak_bytes(arrays, order)
+    least = min(oracle_peak(graph, order) for order in all_orders(graph))
+    assert cuts.bound == least == min(peak for peak, _ in met)
+
+
+def test_branching_proves_what_single_cuts_cannot():
+    # Two chains of 3 bytes, then 1: at each operator the other chain may not have begun, but
+    # whichever comes second has the first's byte beside it.
+    operators = tuple(Operator(name, "op") for name in ("p1", "q1", "p2", "q2", "sum"))
+    sizes, sinks = (3, 1, 3, 1, 1), ((1,), (4,), (3,), (4,), ())
+    tensors = tuple(
+        Tensor(f"t{k}", size, k, reads, k, live_out=not reads)
+        for k, (size, reads) in enumerate(zip(sizes, sinks, strict=True))
+    )
+    arrays = GraphArrays.of(TensorGraph("chains", operators, tensors))
+    alone = Cuts(arrays)
+    assert max(alone[v].bytes for v in range(arrays.n)) == alone.bound == 4
+    cuts = Cuts(arrays)
+    branch(cuts, np.arange(arrays.n), lambda *_: None, lambda _: None)
+    assert cuts.bound == 5
+
+
+def test_branching_ends_when_it_is_told_to():
+    class Stop(Exception):
+        pass
+
+    def spend(cuts):
+        spent.append(cuts)
+        if len(spent) == 3:
+            raise Stop
+
+    spent = []
+    arrays = GraphArrays.of(train_step(3))
+    cuts = Cuts(arrays)
+    with pytest.raises(Stop):
+        branch(cuts, np.arange(arrays.n), lambda *_: None, spend)
+    assert cuts.bound <= peak_bytes(arrays, _search(train_step(3)).order)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,7 +1,8 @@
 """The search: prove the least lifetime peak, then look for the least objective near it.
 
 1. Minimum cuts (`schedule.cuts`) lower the peak of every start, and bound it from below.
-2. Without an objective, if that leaves a gap: local search for the peak, and cuts again.
+2. Without an objective, if that leaves a gap: local search for the peak, cuts again, and branch and
+   bound on who runs first (`schedule.branch`).
 3. With an objective: local search for the peak with all argument buffers standing, then local
    search accepted on the objective itself, from the best of all orders so far.
 
@@ -20,6 +21,7 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, peak_bytes
 from olla_xla.problem import TensorGraph
 from olla_xla.schedule.anneal import Problem, anneal, evaluate, new_state, perturb, standing
+from olla_xla.schedule.branch import branch
 from olla_xla.schedule.cuts import Cuts, improve, prove, prove_together
 from olla_xla.schedule.reduce import Reduced, reduce_graph
 
@@ -37,6 +39,7 @@ _OBJECTIVE_HISTORY = 50
 _OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends:
 _PATIENCE_PER_GAP = 40_000  # within these limits, this many times the gap to the least peak,
 _PATIENCE_WORK = 400_000  # and at most this many divided by the number of operators
+_BRANCH_GAP = 1e-3  # part of the bound from which on branch and bound is tried
 _RESTARTS = 12  # of annealing from the first best, at most, while the peak may be lowered
 _RESTARTS_GAP = 0.01  # by more than this part of the bound;
 _RESTARTS_FRUITLESS = 5  # it ends after so many in a row without progress
@@ -318,10 +321,18 @@ class _Run:
             groups, peak = improve(self.cuts, groups, offer)
             self.near.append((peak, groups))
             self._prove()
+            self._branch(offer)
             self._restart(self.least.groups, offer)
             found.append((self.least.peak, "", self.least.groups))
         limit = self.least.peak * 1.02
         return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
+
+    def _branch(self, offer: Callable[[np.ndarray, int], None]) -> None:
+        """Closes the gap from both sides, if it is worth that."""
+        assert self.least is not None
+        if self.least.peak > self.cuts.bound * (1 + _BRANCH_GAP):
+            spend = self.limits.spend
+            branch(self.cuts, self.least.groups, offer, lambda cuts: spend(cuts * CUT_STEPS))
 
     def _restart(self, start: np.ndarray, offer: Callable[[np.ndarray, int], None]) -> None:
         """Local search for the peak with other random numbers, while the gap is wide.
