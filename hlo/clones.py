@@ -168,7 +168,9 @@ class _Writer:
         ids = {i.name: i.id & _LOCAL if local else i.id for i in kept}
         sequence = self._proto.schedule.sequences[self._computation.id]
         sequence.instruction_ids[:] = [ids[name] for name in scheduled if name in ids]
-        copies = [xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in kept]
+        copies = [
+            xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in _post_order(kept)
+        ]
         del self._computation.instructions[:]
         self._computation.instructions.extend(copies)
         self._computation.root_id = root
@@ -192,3 +194,24 @@ class _Writer:
         for name in self._order:
             before.setdefault(names[sequence[step[name]]], []).append(name)
         return [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
+
+
+def _post_order(
+    instructions: Sequence[xla_pb2.HloInstructionProto],
+) -> list[xla_pb2.HloInstructionProto]:
+    """The order in which XLA will walk the instructions; it decides ties between their buffers."""
+    by_id = {i.id: i for i in instructions}
+    read = {k for i in instructions for k in i.operand_ids}
+    begun: set[int] = set()
+    done: dict[int, None] = {}
+    for last in sorted(by_id.keys() - read):
+        stack = [last]
+        while stack:
+            k = stack[-1]
+            if k in begun:
+                done[stack.pop()] = None
+                continue
+            begun.add(k)
+            stack += reversed(by_id[k].operand_ids)
+            stack += by_id[k].control_predecessor_ids
+    return [by_id[k] for k in done]
