@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import time
 
 import jax
 import numpy as np
@@ -329,6 +330,24 @@ def test_the_programme_agrees_with_the_evaluator(name):
     assert e.seconds <= found.result.value * (1 + 1e-9) + 1e-12
     point, bound = f.refined(f.below(target)[0], 20)
     assert point.peak <= target and bound <= point.seconds + 1e-12
+
+
+def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
+    f = Front(scheduled("gpt"), "cpu", CostModel(CPU, "cpu"), 60)
+    allowed = 0.2 * f.graph.seconds.sum()
+    found = f.within(allowed)
+    assert len(found) > 1
+    later = time.monotonic() + 1e6
+    monkeypatch.setattr("olla_xla.remat.fit.time.monotonic", lambda: later)
+    assert f.within(allowed) == found
+
+
+def test_an_allowance_ends_the_search_for_what_is_too_dear():
+    f = front("gpt")
+    few = f.selector.reduce(f.start.evictions, f.target_bytes(200), 0.01 * f.graph.seconds.sum())
+    many = f.selector.reduce(f.start.evictions, f.target_bytes(200))
+    assert few.seconds < many.seconds
+    assert few.peak > many.peak
 
 
 def test_more_overhead_never_takes_more_memory():
