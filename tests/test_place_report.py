@@ -41,10 +41,15 @@ def test_rows_and_tables():
     random = bench.measure_random(300)
     assert 0 <= random.gap < 0.5
     plan = bench.PlanRow("m/1/adam/cpu", 3, 100, 100, 0.1, "optimal", 90, 99)
-    assert plan.fragmentation == 0 and plan.xla_fragmentation == pytest.approx(0.1)
+    assert plan.fragmentation == plan.change == 0
+    assert plan.xla_fragmentation == pytest.approx(0.1)
+    shorter = dataclasses.replace(plan, live_bytes=90, arena_bytes=95, planned_bytes=100)
+    assert shorter.fragmentation == pytest.approx(5 / 90)
+    assert shorter.change == pytest.approx(-0.05)
     result = bench.as_json([row], [plan], [random])
     assert result["summary"]["solved"] == 1
     assert result["summary"]["plans_without_fragmentation"] == 1
+    assert result["summary"]["plans_within_their_live_sum"] == 1
     assert "tiny" in instance_table([row]).markdown()
     assert "m/1/adam/cpu" in plans_table([plan]).markdown()
     assert "300 random blocks" in random_line(random)

@@ -16,11 +16,15 @@ import numpy as np
 
 from olla_xla.check import check_placement
 from olla_xla.errors import InputError
-from olla_xla.lifetimes import GraphArrays, intervals
+from olla_xla.lifetimes import GraphArrays
+from olla_xla.place.blocks import graph_problem, inside_name, load_of
+from olla_xla.place.dead import waste
+from olla_xla.place.exact import Budget
+from olla_xla.place.joint import repaired_together
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.place.reorder import delayed, postponed, relieved
-from olla_xla.place.sections import items_of
+from olla_xla.place.reorder import delayed, hastened, postponed, relieved
+from olla_xla.place.sections import step_items
 from olla_xla.problem import Placement, TensorGraph
 
 __all__ = ["GraphPlacement", "graph_problem", "place_graph"]
@@ -69,9 +73,11 @@ def place_graph(
       graph: the tensor graph. order: operator ids in execution order.
       alignment: of every offset (bytes).
       pinned: tensor name -> offset that its buffer must have (bytes), as arguments may.
-      time_limit, node_limit: as in `place`, for each order.
+      time_limit, node_limit: as in `place`, for one order. With `reorder`, several orders get part
+        of it each: where all leave a gap, that may be six times as much in all.
       reorder: where the order leaves a gap to its largest live sum, others of no larger sum are
-        tried: operators move so that no donated argument is dead longer than pays.
+        tried: operators move so that tensors live shorter and no donated argument is dead longer
+        than pays; then order and packing are repaired together. The smallest arena wins.
 
     Raises:
       InputError: a pinned tensor is unknown, two pinned ones clash, or one is not aligned.
@@ -82,26 +88,48 @@ def place_graph(
         return _placed(graph, order, alignment, pins, time_limit, node_limit)
     # Little time for each order first, then more for the most promising.
     best = _placed(graph, order, alignment, pins, _GLANCE * time_limit, node_limit)
+    if best.fragmentation == 0:
+        return best
     tried = [best]
-    if best.fragmentation > 0:
-        for other in _others(graph, order, alignment, pins, time_limit, best.live_bytes):
-            tried.append(_placed(graph, other, alignment, pins, _GLANCE * time_limit, node_limit))
-            best = min(best, tried[-1], key=_arena)
-            if best.fragmentation == 0:
-                break
-    for first in sorted(tried, key=lambda p: p.fragmentation):
+    for other, bound in _others(graph, order, alignment, pins, time_limit, best.live_bytes):
+        if bound >= _arena(best):
+            continue
+        tried.append(
+            _placed(graph, other, alignment, pins, _GLANCE * time_limit, node_limit, False)
+        )
+        best = min(best, tried[-1], key=_arena)
         if best.fragmentation == 0:
-            break
-        if first.packing.bound >= best.placement.total_bytes:
+            return best
+    tried = [p for p in tried if p.live_bytes < _arena(best)]
+    tried = sorted(tried, key=lambda p: p.fragmentation)[:_MANY]
+    for turn in range(_TURNS):
+        for k, first in enumerate(tried):
+            tried[k] = _together(graph, first, alignment, pins, time_limit, node_limit, turn)
+            best = min(best, tried[k], key=_arena)
+            if best.fragmentation == 0:
+                return best
+    for first in tried:
+        if first.packing.bound >= _arena(best):
             continue
         rest = (1 - _GLANCE) * time_limit
         again = _placed(graph, first.order, alignment, pins, rest, node_limit, first.loose)
         best = min(best, again, key=_arena)
+        if best.fragmentation == 0:
+            break
     return best
 
 
 _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
+
+_MANY, _TURNS = 2, 4
+"""Orders that are repaired together with their packings, and how often each."""
+
+_TOGETHER = 0.25
+"""Part of the time limit for each of these repairs."""
+
+_LEAST = 500
+"""Tensors from which on order and packing are repaired together; the search serves fewer better."""
 
 
 def _arena(placed: GraphPlacement) -> int:
@@ -115,24 +143,78 @@ def _others(
     pins: Mapping[str, int],
     time_limit: float,
     most: int,
-) -> Iterator[list[int]]:
-    """Orders of a largest live sum no larger than `most`, all different, in which less is dead."""
+) -> Iterator[tuple[list[int], int]]:
+    """Orders of a largest live sum no larger than `most`, all different, each with a lower bound.
+
+    Tensors live shorter under them, or less is dead.
+    """
     arrays = GraphArrays.of(graph)
 
     def problem_of(order: Sequence[int]) -> PlacementProblem:
         return graph_problem(graph, order, alignment=alignment, pinned=pins)
 
     seen = {tuple(order)}
+    late = delayed(arrays, order)
     makers = (
+        lambda: hastened(arrays, late),
+        lambda: hastened(arrays, postponed(arrays, order, alignment)),
         lambda: list(order),
-        lambda: delayed(arrays, order),
+        lambda: late,
         lambda: postponed(arrays, order, alignment),
+        lambda: hastened(arrays, order),
     )
     for maker in makers:
-        other = relieved(arrays, maker(), problem_of, time_limit)
-        if tuple(other) not in seen and _load(problem_of(other)) <= most:
-            seen.add(tuple(other))
-            yield other
+        other = relieved(arrays, maker(), problem_of, _GLANCE * time_limit)
+        if tuple(other) in seen:
+            continue
+        seen.add(tuple(other))
+        items = step_items(problem_of(other))
+        load = int(items.loads().max(initial=0))
+        if load <= most:
+            yield other, max(load, waste(items, load).bytes)
+
+
+def _together(
+    graph: TensorGraph,
+    first: GraphPlacement,
+    alignment: int,
+    pins: Mapping[str, int],
+    time_limit: float,
+    node_limit: int | None,
+    turn: int,
+) -> GraphPlacement:
+    """Repairs the order and the packing of a placement together; `first` where that is no help."""
+    if pins or len(first.problem) < _LEAST:
+        return first
+    started = time.monotonic()
+    part = _TOGETHER * time_limit
+    budget = Budget(part, None if node_limit is None else max(1, int(_TOGETHER * node_limit)))
+    found = repaired_together(graph, first.order, first.placement.offsets, alignment, budget, turn)
+    if found is None:
+        return first
+    order, offsets, height = found
+    problem = graph_problem(graph, order, alignment=alignment)
+    placed = np.array([offsets[name] for name in problem.names], np.int64)
+    numbers, group = np.unique(problem.group, return_inverse=True)
+    shared = np.zeros(len(numbers), np.int64)
+    shared[group] = placed
+    # What is tied together under the new order may differ from what was tied before.
+    if (shared[group] != placed).any() or height >= _arena(first):
+        return first
+    live = load_of(problem)
+    heights = problem.check(placed)
+    met = height <= live
+    packing = Packing(
+        offsets=placed,
+        heights=heights,
+        bounds={0: live},
+        status="optimal" if met else "feasible",
+        stopped_by="proof" if met else budget.stopped_by,
+        source="repair",
+        nodes=budget.spent,
+        seconds=time.monotonic() - started,
+    )
+    return _checked(graph, order, problem, packing, live, False)
 
 
 def _placed(
@@ -157,148 +239,32 @@ def _placed(
     best = place(problem, time_limit=share, node_limit=node_limit)
     if best.offsets is None:
         raise InputError(f"the pinned tensors of {graph.name} overlap while both live")
-    live = _load(tight)
+    live = load_of(tight)
     if best.height > live and only is None:
         loose = graph_problem(graph, order, alignment=alignment, pinned=pins, loose=True)
         left = max(time_limit - (time.monotonic() - started), time_limit / 4)
         rival = place(loose, time_limit=left, node_limit=node_limit)
         if rival.offsets is not None and rival.height < best.height:
             best, problem = rival, loose
-    assert best.offsets is not None
-    sizes = {t.name: t.bytes for t in graph.tensors}
-    sizes |= {_inside(op.name): op.transient_bytes for op in graph.operators}
-    offsets = {
-        name: (int(offset), sizes[name])
-        for name, offset in zip(problem.names, best.offsets, strict=True)
-    }
-    check_placement(graph, order, offsets, best.height)
-    placement = Placement(best.height, offsets)
-    return GraphPlacement(placement, live, best, problem, tuple(order), problem is not tight)
+    return _checked(graph, order, problem, best, live, problem is not tight)
 
 
-def graph_problem(
+def _checked(
     graph: TensorGraph,
     order: Sequence[int],
-    *,
-    alignment: int = 64,
-    pinned: Mapping[str, int] | None = None,
-    loose: bool = False,
-) -> PlacementProblem:
-    """The blocks of a graph under an order; times are steps, sizes rounded up to `alignment`.
-
-    Args:
-      loose: hand-overs that the peak does not need are given up, so that operand and output lie
-        apart, both live at the operator's step.
-      graph, order, alignment, pinned: see `place_graph`.
-    """
-    arrays = GraphArrays.of(graph)
-    spans = intervals(arrays, order)
-    position = arrays.positions(order)
-    sizes = -(-arrays.bytes // alignment) * alignment
-    inside = -(-np.maximum(arrays.transient, 0) // alignment) * alignment
-    live = np.zeros(arrays.n + 1, np.int64)
-    np.add.at(live, spans[:, 0], sizes)
-    np.subtract.at(live, spans[:, 1], sizes)
-    live = np.cumsum(live)[:-1] + inside[np.asarray(order, np.int64)]
-    group = _groups(arrays, spans, position, sizes, live, loose)
-    keep = np.flatnonzero((arrays.bytes > 0) & (spans[:, 0] < spans[:, 1]))
-    # A tensor that hands its memory on at its own first step is live at no step of its own.
-    lone = np.flatnonzero((arrays.bytes > 0) & (spans[:, 0] >= spans[:, 1]))
-    calls = np.flatnonzero(inside > 0)
-    names = [graph.tensors[i].name for i in (*keep, *lone)]
-    names += [_inside(graph.operators[k].name) for k in calls]
-    first = max(int(group.max(initial=-1)) + 1, 0)
-    groups = np.concatenate([group[keep], group[lone], first + np.arange(len(calls))])
-    return PlacementProblem.of(
-        np.concatenate([spans[keep, 0], spans[lone, 0], position[calls]]),
-        np.concatenate([spans[keep, 1], spans[lone, 0] + 1, position[calls] + 1]),
-        np.concatenate([sizes[keep], sizes[lone], inside[calls]]),
-        names=names,
-        alignment=alignment,
-        group=groups,
-        fixed=_pins(names, groups, pinned or {}),
-    )
-
-
-def _inside(name: str) -> str:
-    return f"{name}()"
-
-
-def _load(problem: PlacementProblem) -> int:
-    """The largest live sum of a problem, blocks of one group that meet counted once."""
-    best = 0
-    for space in np.unique(problem.space):
-        items, _ = items_of(problem, int(space))
-        best += int(items.loads().max(initial=0))
-    return best
-
-
-def _pins(names: Sequence[str], groups: np.ndarray, pinned: Mapping[str, int]) -> np.ndarray:
-    """The pinned offset of each block: that of any member of its group."""
-    place = {name: k for k, name in enumerate(names)}
-    at: dict[int, int] = {}
-    for name, offset in pinned.items():
-        if name not in place:
-            raise InputError(f"cannot pin {name}: the graph has no such tensor with bytes")
-        if at.setdefault(int(groups[place[name]]), offset) != offset:
-            raise InputError(f"{name} shares a buffer that is pinned to another offset")
-    return np.array([at.get(int(g), -1) for g in groups], np.int64)
-
-
-def _groups(
-    arrays: GraphArrays,
-    spans: np.ndarray,
-    position: np.ndarray,
-    sizes: np.ndarray,
-    live: np.ndarray,
+    problem: PlacementProblem,
+    packing: Packing,
+    live: int,
     loose: bool,
-) -> np.ndarray:
-    """[m] tensors with one number lie at one offset; spans of hand-overs given up are extended."""
-    label = arrays.buffer.copy()
-    members: dict[int, list[int]] = {}
-    for t, b in enumerate(label.tolist()):
-        members.setdefault(b, []).append(t)
-    peak = int(live.max(initial=0))
-    for b, a, step, must in _hand_overs(arrays, position):
-        if sizes[b] < sizes[a]:  # the rest of the operand is still being read
-            spans[a, 1] = step + 1
-        if must:
-            continue
-        one, two = int(label[a]), int(label[b])
-        spare = loose and live[step] + sizes[a] <= peak
-        if spare or _meet(spans, members[one], members[two]):
-            spans[a, 1] = step + 1
-            live[step] += sizes[a]
-            continue
-        if one != two:
-            members[one] += members.pop(two)
-            label[members[one]] = one
-    return label
-
-
-def _hand_overs(arrays: GraphArrays, position: np.ndarray) -> list[tuple[int, int, int, bool]]:
-    """(output, operand, step, same buffer) of every hand-over that `intervals` counted."""
-    taken: set[int] = set()
-    given: set[int] = set()
-    found = []
-    for b, a, must in zip(
-        arrays.pair_b.tolist(), arrays.pair_a.tolist(), arrays.pair_must.tolist(), strict=True
-    ):
-        step = int(position[arrays.source[b]])
-        last = step + 1 if a not in given else -1
-        uses = arrays.sink_idx[arrays.sink_ptr[a] : arrays.sink_ptr[a + 1]]
-        dies = int(max(position[uses].max(initial=-1), position[arrays.source[a]])) + 1
-        if last != dies or (b in taken and not must):
-            continue
-        given.add(a)
-        taken.add(b)
-        found.append((b, a, step, must))
-    return found
-
-
-def _meet(spans: np.ndarray, some: list[int], others: list[int]) -> bool:
-    """Whether any tensor of one group is live together with one of another."""
-    a, b = spans[some], spans[others]
-    return bool(
-        ((a[:, None, 0] < b[None, :, 1]) & (b[None, :, 0] < a[:, None, 1])).any() and some != others
-    )
+) -> GraphPlacement:
+    """The offsets by name, accepted by the referee."""
+    assert packing.offsets is not None
+    sizes = {t.name: t.bytes for t in graph.tensors}
+    sizes |= {inside_name(op.name): op.transient_bytes for op in graph.operators}
+    offsets = {
+        name: (int(offset), sizes[name])
+        for name, offset in zip(problem.names, packing.offsets, strict=True)
+    }
+    check_placement(graph, order, offsets, packing.height)
+    placement = Placement(packing.height, offsets)
+    return GraphPlacement(placement, live, packing, problem, tuple(order), loose)

@@ -21,7 +21,7 @@ from olla_xla.lifetimes import jit
 from olla_xla.place.exact import Budget
 from olla_xla.place.sections import Items, subset
 
-__all__ = ["repairable", "repaired"]
+__all__ = ["fit", "overlapping", "put", "relocate", "repairable", "repaired"]
 
 _ROUNDS = 400
 """Of first fit, for each order that they begin with."""
@@ -149,7 +149,7 @@ class _Repair:
         left = self.budget.seconds()
         tries = int(max(100, min(_TRIES, left / self.rate, self.budget.nodes_left())))
         started = time.monotonic()
-        best, placed = _relocate(
+        best, placed = relocate(
             offsets.copy(), *self.parts, self.items.size, self.goal, tries, seed,
             _SOME[seed % len(_SOME)], _PATIENCE, _BUMP,
         )  # fmt: skip
@@ -188,10 +188,10 @@ def _squeaky(
         count = 0
         top = np.int64(0)
         for i in order:
-            x = _fit(i, part_ptr, part_first, part_last, size[i], goal, 0, placed, count)
+            x = fit(i, part_ptr, part_first, part_last, size[i], goal, 0, placed, count)
             offset[i] = x
             top = max(top, x + size[i])
-            count = _put(i, x, part_ptr, part_first, part_last, part_height, placed, count)
+            count = put(i, x, part_ptr, part_first, part_last, part_height, placed, count)
         if least < 0 or top < least:
             least = top
             best[:] = offset
@@ -206,7 +206,7 @@ def _squeaky(
 
 
 @jit
-def _fit(
+def fit(
     i: int,
     part_ptr: np.ndarray,
     part_first: np.ndarray,
@@ -255,7 +255,7 @@ def _fit(
 
 
 @jit
-def _put(
+def put(
     i: int,
     x: int,
     part_ptr: np.ndarray,
@@ -284,7 +284,7 @@ def _put(
 
 
 @jit
-def _overlapping(
+def overlapping(
     i: int, part_ptr: np.ndarray, part_first: np.ndarray, part_last: np.ndarray, found: np.ndarray
 ) -> int:  # pragma: no cover
     """Writes the items that overlap item i in time to `found`; returns how many."""
@@ -304,7 +304,7 @@ def _overlapping(
 
 
 @jit
-def _relocate(
+def relocate(
     offset: np.ndarray,
     part_ptr: np.ndarray,
     part_first: np.ndarray,
@@ -331,7 +331,7 @@ def _relocate(
     now, then = np.empty((5, total), np.int64), np.empty((5, total), np.int64)
     count = 0
     for i in np.argsort(offset, kind="mergesort"):
-        count = _put(i, offset[i], part_ptr, part_first, part_last, part_height, now, count)
+        count = put(i, offset[i], part_ptr, part_first, part_last, part_height, now, count)
     out, near = np.empty(n, np.int64), np.empty(n, np.int64)
     taken, key = np.empty(n, np.int64), np.empty(n)
     mark = np.zeros(n, np.bool_)
@@ -370,7 +370,7 @@ def _relocate(
                 c += 1
         kind = np.random.randint(3)
         at = np.int64(-1)
-        m = _overlapping(target, part_ptr, part_first, part_last, near)
+        m = overlapping(target, part_ptr, part_first, part_last, near)
         if m > 0 and kind == 0:
             # The target takes the place of whatever lies in a band of its size.
             j = near[np.random.randint(m)]
@@ -391,7 +391,7 @@ def _relocate(
             middle = offset[j] + (size[j] if np.random.random() < 0.5 else 0)
             half = size[target] * (0.1 + 2 * np.random.random() ** 2)
             if np.random.random() < 0.3:
-                m = _overlapping(j, part_ptr, part_first, part_last, near)
+                m = overlapping(j, part_ptr, part_first, part_last, near)
             first = np.random.randint(m)
             for k in range(m):
                 j = near[(first + k) % m]
@@ -407,7 +407,7 @@ def _relocate(
                         break
         elif m > 0:
             # A few that overlap an item in time, mostly from near one address.
-            m = _overlapping(near[np.random.randint(m)], part_ptr, part_first, part_last, near)
+            m = overlapping(near[np.random.randint(m)], part_ptr, part_first, part_last, near)
             middle = offset[near[np.random.randint(m)]]
             half = size[target] * (1 + 4 * np.random.random())
             anywhere = np.random.random() < 0.3
@@ -451,7 +451,7 @@ def _relocate(
             i = taken[k]
             x = at
             if at < 0 or i != target:
-                x = _fit(i, part_ptr, part_first, part_last, size[i], goal, mode, then, kept)
+                x = fit(i, part_ptr, part_first, part_last, size[i], goal, mode, then, kept)
             spent += 1
             fresh[i] = x
             z = min(size[i], max(np.int64(0), x + size[i] - goal))
@@ -460,7 +460,7 @@ def _relocate(
             if cost > limit:
                 good = False
                 break
-            kept = _put(i, x, part_ptr, part_first, part_last, part_height, then, kept)
+            kept = put(i, x, part_ptr, part_first, part_last, part_height, then, kept)
         if not good:
             continue
         if cost < limit:

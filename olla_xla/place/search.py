@@ -54,6 +54,7 @@ from olla_xla.place.state import (
     SECOND,
     SPLIT,
     START,
+    WORK,
     State,
     start,
 )
@@ -62,6 +63,9 @@ __all__ = ["EXHAUSTED", "FOUND", "LIMIT", "descend"]
 
 FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 """Outcomes: a packing was found, there is none, the node limit was reached."""
+
+_WORK = 300_000
+"""Entries that may be looked at for each node of the limit, so that a descent ends in time."""
 
 
 @jit
@@ -78,7 +82,7 @@ def descend(
     Args:
       model: the items. rank: [items] the preorder, a permutation: of candidates at one offset the
         lowest rank is tried first.
-      capacity: bytes. node_limit: placements tried.
+      capacity: bytes. node_limit: placements tried; it also limits the work for all of them.
       weight: [sections] float64; failures in each section are added to it.
       trail: entries of the undo trails; the search stops (LIMIT) before they overflow.
 
@@ -90,6 +94,8 @@ def descend(
     n = len(rank)
     good = _root(model, state) and _infer(model, state, capacity)
     while True:
+        if state.count[WORK] // _WORK >= node_limit:
+            return LIMIT, nodes, state.offset
         chosen = _candidate(model, state, rank) if good else -1
         if chosen < 0:
             chosen = _backtrack(model, state)
@@ -147,6 +153,7 @@ def _lift(model: Model, state: State, i: int, least: int) -> bool:  # pragma: no
         for p in range(model.part_ptr[i], model.part_ptr[i + 1]):
             start, stop = model.part_first[p], model.part_last[p] + 1
             state.dirty[start:stop] = True
+            state.count[WORK] += stop - start
             for t in range(start, stop):
                 state.highest[t] = max(state.highest[t], value)
     return True
@@ -159,6 +166,7 @@ def _candidate(model: Model, state: State, rank: np.ndarray) -> int:  # pragma: 
     best, best_rest, best_rank = -1, FAR, np.int64(0)
     hole = FAR
     frame = state.frames[state.count[ACTIVE]]
+    state.count[WORK] += frame[HI] - frame[LO]
     for k in range(frame[LO], frame[HI]):
         i = state.waiting[k]
         rest = state.rest[i]
@@ -180,6 +188,7 @@ def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:  #
     """Whether placing i at its rest is left to a symmetric branch."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
+    state.count[WORK] += model.kin_ptr[i + 1] - model.kin_ptr[i]
     for e in range(model.kin_ptr[i], model.kin_ptr[i + 1]):
         j = model.kin_idx[e]
         if (
@@ -213,6 +222,7 @@ def _place(
     _swap(state, state.slot[i], state.frames[active, HI])
     state.dirty[:] = False
     apart = _account(model, state, i, -1)
+    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
     for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
         j = model.nb_idx[e]
         if state.offset[j] >= 0:
@@ -261,8 +271,12 @@ def _split(model: Model, state: State) -> None:  # pragma: no cover
     count = old
     first, start = state.frames[active, FIRST], lo
     for s in range(state.frames[active, FIRST], last + 1):
+        if state.total[s] == 0:  # whatever lies before was split off at the border before
+            first = s + 1
+            continue
         if s < last and state.crossing[s] > 0:
             continue
+        state.count[WORK] += hi - start
         end = start
         for k in range(start, hi):
             if model.first[state.waiting[k]] <= s:
@@ -289,6 +303,7 @@ def _split(model: Model, state: State) -> None:  # pragma: no cover
 @jit
 def _account(model: Model, state: State, i: int, sign: int) -> bool:  # pragma: no cover
     """Adds item i to its sections, or takes it away; True where it was the last across a border."""
+    state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
     for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
         t = model.sec_idx[e]
         state.total[t] += sign * model.sec_height[e]
@@ -360,8 +375,14 @@ def _pass_over(model: Model, state: State, i: int) -> bool:  # pragma: no cover
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
         return True
     least = FAR
+    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
+    # As `_end` has it; a call for each neighbour would take a hundred times longer.
+    level = state.count[LEVEL]
     for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
-        end = _end(model, state, e)
+        j = model.nb_idx[e]
+        if state.offset[j] >= 0:
+            continue
+        end = max(state.earliest[j], level) + model.nb_above[e]
         if end < least:
             least = end
             state.support[i] = e
@@ -402,6 +423,7 @@ def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cov
     again = True
     while again:
         again = False
+        state.count[WORK] += frame[LAST] + 1 - frame[FIRST]
         for t in range(frame[FIRST], frame[LAST] + 1):
             if not state.dirty[t]:
                 continue
@@ -422,6 +444,7 @@ def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cov
 def _infer_section(model: Model, state: State, t: int, room: int) -> bool:  # pragma: no cover
     """Who can come first in section t, where at most `room` bytes may lie below the first."""
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
+    state.count[WORK] += hi - lo
     least = FAR
     first, several = -1, False
     highest = 0

@@ -12,7 +12,7 @@ from olla_xla.place.model import Model
 FAR = 2**62
 
 # Entries of State.count.
-ACTIVE, FRAMES, RESTS, BOUNDS, DEPTH, LEVEL, RANK = range(7)
+ACTIVE, FRAMES, RESTS, BOUNDS, DEPTH, LEVEL, RANK, WORK = range(8)
 
 # Columns of State.frames: a set of unplaced items that no other unplaced item meets in time.
 LO, HI, FIRST, LAST, LOWEST, ABOVE, NEXT, PARENT, SPLIT, START = range(10)
@@ -41,8 +41,8 @@ class State(NamedTuple):
         decisions begin at depth START.
       stack: [depth] item of a decision, 1 once its first branch is done, lengths of the trails
         before it, its frame, and the number of frames.
-      count: the active frame, numbers of frames and of entries on the trails, the depth, and the
-        offset and rank of the last candidate.
+      count: the active frame, numbers of frames and of entries on the trails, the depth, the
+        offset and rank of the last candidate, and entries looked at to raise bounds.
       weight: [sections] failures seen.
     """
 
@@ -87,7 +87,7 @@ def start(model: Model, capacity: int, weight: np.ndarray, trail: int) -> State:
     frames = np.zeros((2 * n + 2, 10), np.int64)
     frames[0, HI], frames[0, LAST] = n, sections - 1
     frames[0, ABOVE] = frames[0, NEXT] = frames[0, PARENT] = -1
-    count = np.zeros(7, np.int64)
+    count = np.zeros(8, np.int64)
     count[FRAMES] = 1
     count[RANK] = -1
     return State(

@@ -53,16 +53,18 @@ def plans_table(rows: Sequence[PlanRow]) -> Table:
     """Plans of train steps; sizes in MB."""
     return Table(
         headings=(
-            "case:", "blocks", "live", "arena", "frag %", "seconds", "status:", "moved",
-            "XLA live", "XLA heap", "XLA frag %",
+            "case:", "blocks", "plan live", "live", "arena", "frag %", "to plan %", "seconds",
+            "status:", "moved", "XLA live", "XLA heap", "XLA frag %",
         ),
         rows=[
             (
                 row.case,
                 f"{row.blocks:,}",
+                megabytes(row.planned_bytes or row.live_bytes),
                 megabytes(row.live_bytes),
                 megabytes(row.arena_bytes),
                 percent(row.fragmentation, 3),
+                percent(row.change, 3),
                 f"{row.seconds:.2f}",
                 row.status,
                 f"{row.moved:,}",
