@@ -102,12 +102,16 @@ def place_graph(
             return best
     tried = [p for p in tried if p.live_bytes < _arena(best)]
     tried = sorted(tried, key=lambda p: p.fragmentation)[:_MANY]
+    latest = list(tried)
     for turn in range(_TURNS):
-        for k, first in enumerate(tried):
-            tried[k] = _together(graph, first, alignment, pins, time_limit, node_limit, turn)
-            best = min(best, tried[k], key=_arena)
+        promising = min(range(len(latest)), key=lambda k: latest[k].fragmentation)
+        for k in range(len(latest)) if turn == 0 else [promising]:
+            again = _together(graph, latest[k], alignment, pins, time_limit, node_limit, turn)
+            best = min(best, again, key=_arena)
             if best.fragmentation == 0:
                 return best
+            # Where it is stuck, it begins anew.
+            latest[k] = again if _arena(again) < _arena(latest[k]) else tried[k]
     for first in tried:
         if first.packing.bound >= _arena(best):
             continue
@@ -122,8 +126,9 @@ def place_graph(
 _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
 
-_MANY, _TURNS = 2, 4
-"""Orders that are repaired together with their packings, and how often each."""
+_MANY, _TURNS = 2, 7
+"""Orders that are repaired together with their packings, and how often: first each, then the one
+that is nearest to its live sum."""
 
 _TOGETHER = 0.25
 """Part of the time limit for each of these repairs."""
