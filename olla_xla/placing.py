@@ -1,7 +1,7 @@
 """Places the tensors of a graph in a process of its own, which is ended when its time is up.
 
-A single try of the exact search looks at no clock and may take minutes on thousands of blocks. What
-was found before the time was up counts.
+One order's search and repair may overrun its limit on thousands of blocks. What was found before
+the time was up counts.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from olla_xla.check import check_placement
 from olla_xla.errors import OllaError
 from olla_xla.problem import TensorGraph
 
 __all__ = ["Placed", "placings"]
 
-NODES = (20_000, 40_000)
-"""Growing limits of the search, each a run of its own; equal graphs get equal places unless the
-time is up."""
-_SHARES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
-"""Shares above the largest live sum that are tried before, once each and without backtracking."""
+_ORDERS_SECONDS = 10.0
+"""The time limit of `place_graph`, for each order that it tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Placed:
 
     Attributes:
       seconds: since the start, of placing alone. bytes: of the arena. live_bytes: no packing under
-        this order is smaller. source: what found it.
+        the order that was used is smaller (the given one, but at the end). source: what found it.
     """
 
     seconds: float
@@ -47,8 +43,8 @@ class Placed:
 def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Placed]:
     """The arenas found within `seconds`, by time; the last is the least.
 
-    Each heuristic alone comes first, then short tries at falling heights, then all of them and the
-    search under each of `NODES`, until an arena has no fragmentation.
+    Each heuristic alone comes first, then search and repair, under this order and others of no
+    larger live sum, until an arena has no fragmentation.
 
     Raises:
       OllaError: the process failed, or not even a heuristic was done in time.
@@ -93,30 +89,12 @@ def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
         if best is None or alone.height < best:
             best = alone.height
             yield Placed(time.monotonic() - started, best, alone.bound, method)
-    for share in _SHARES:
-        height = int(alone.bound * (1 + share))
-        if best is None or height >= best or best <= alone.bound:
-            continue
-        capped = dataclasses.replace(problem, capacity={0: height})
-        tried = place(capped, method="search", node_limit=len(problem.names), time_limit=1e6)
-        if tried.offsets is None:
-            break
-        offsets = {
-            name: (int(offset), int(size))
-            for name, offset, size in zip(problem.names, tried.offsets, problem.size, strict=True)
-        }
-        check_placement(graph, order, offsets, tried.height)
-        best = tried.height
-        yield Placed(time.monotonic() - started, best, alone.bound, f"search, {share:.2%} above")
-    for nodes in NODES:
-        found = place_graph(graph, order, alignment=1, time_limit=1e6, node_limit=nodes)
-        total, live = found.placement.total_bytes, found.live_bytes
-        if best is None or total < best or total <= live or nodes == NODES[-1]:
-            best = total if best is None else min(best, total)
-            source = f"{found.packing.source}, {nodes} nodes"
-            yield Placed(time.monotonic() - started, best, live, source)
-        if best <= live:
-            return
+    if best is not None and best <= alone.bound:
+        return
+    found = place_graph(graph, order, alignment=1, time_limit=_ORDERS_SECONDS, reorder=True)
+    total, live = found.placement.total_bytes, found.live_bytes
+    if best is None or total < best:
+        yield Placed(time.monotonic() - started, total, live, "search, repair, other orders")
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from olla_xla.problem import Operator, Tensor, TensorGraph
 __all__ = ["Unfused", "plan_program", "plan_unfused", "standing_graph"]
 
 _ALLOCATOR = "block splitting"
-_PLACE_SECONDS = 60.0
+_PLACE_SECONDS = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Unfused:
       eager_live_bytes: largest live sum in program order, gradients kept to the end.
       eager_reserved_bytes: what the caching allocator took from the device.
       eager_fragmentation: share of the reserved bytes that held nothing at the peak.
-      peak_bytes: lifetime peak of our order. bound_bytes: no order has a lower one.
+      peak_bytes: lifetime peak of our order, as placed. bound_bytes: no order has a lower one.
       lifetime_gap: one over the other, less one.
       placed_bytes: the arena in which its tensors were placed.
       operators: how many the program has.
@@ -121,15 +121,16 @@ def plan_program(
     order = result.order.tolist()
     check_schedule(graph, order, result.peak_bytes)
     placed = placings(graph, order, _PLACE_SECONDS)[-1]
+    peak = min(result.peak_bytes, placed.live_bytes)  # of the order that was placed in the end
     alone = _best_fit(graph, order)
     requests, request_seconds = allocator_time(found)
     return Unfused(
         eager_live_bytes=eager.peak_live_bytes,
         eager_reserved_bytes=eager.peak_reserved_bytes,
         eager_fragmentation=eager.fragmentation,
-        peak_bytes=result.peak_bytes,
+        peak_bytes=peak,
         bound_bytes=result.bound_bytes,
-        lifetime_gap=result.peak_bytes / max(result.bound_bytes, 1) - 1,
+        lifetime_gap=peak / max(result.bound_bytes, 1) - 1,
         placed_bytes=placed.bytes,
         operators=arrays.n,
         order_seconds=round(ordered, 3),
