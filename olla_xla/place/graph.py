@@ -100,7 +100,11 @@ def place_graph(
         best = min(best, tried[-1], key=_arena)
         if best.fragmentation == 0:
             return best
-    tried = [p for p in tried if p.live_bytes < _arena(best)]
+    freed = _freed(graph, best, alignment, pins, time_limit, node_limit)
+    best = min(best, freed, key=_arena)
+    if best.fragmentation == 0:
+        return best
+    tried = [p for p in (*tried, freed) if p.live_bytes < _arena(best)]
     tried = sorted(tried, key=lambda p: p.fragmentation)[:_MANY]
     latest = list(tried)
     for turn in range(_TURNS):
@@ -177,6 +181,25 @@ def _others(
         load = int(items.loads().max(initial=0))
         if load <= most:
             yield other, max(load, waste(items, load).bytes)
+
+
+def _freed(
+    graph: TensorGraph,
+    first: GraphPlacement,
+    alignment: int,
+    pins: Mapping[str, int],
+    time_limit: float,
+    node_limit: int | None,
+) -> GraphPlacement:
+    """The placement with dead stretches mended in its order; `first` where that is no help."""
+
+    def problem_of(order: Sequence[int]) -> PlacementProblem:
+        return graph_problem(graph, order, alignment=alignment, pinned=pins)
+
+    order = relieved(GraphArrays.of(graph), first.order, problem_of, time_limit)
+    if tuple(order) == tuple(first.order):
+        return first
+    return _placed(graph, order, alignment, pins, _GLANCE * time_limit, node_limit, False)
 
 
 def _together(

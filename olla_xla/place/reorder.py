@@ -8,6 +8,7 @@ argument dead earlier than needed: made later, it costs nothing, as one or the o
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +17,7 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, timeline
 from olla_xla.place.dead import Waste, waste
 from olla_xla.place.problem import PlacementProblem
-from olla_xla.place.sections import step_items
+from olla_xla.place.sections import Items, step_items
 
 __all__ = ["delayed", "hastened", "postponed", "relieved"]
 
@@ -146,10 +147,15 @@ def _better(
     deadline: float,
 ) -> tuple[list[int], Waste] | None:
     """A move after which less is forced, or the same by fewer stretches; the largest come first."""
-    for _, first, last in sorted(found.stretches, reverse=True):
+    now = step_items(problem_of(order))
+    for size, first, last in sorted(found.stretches, reverse=True):
         best: tuple[list[int], Waste] | None = None
         least = (found.bytes, len(found.stretches))
-        for trial in _moves(arrays, order, found.section, first, last):
+        trials = itertools.chain(
+            _moves(arrays, order, found.section, first, last),
+            _fills(arrays, order, now, found.section, size, first, last),
+        )
+        for trial in trials:
             if time.monotonic() > deadline:
                 return best
             items = step_items(problem_of(trial))
@@ -183,3 +189,46 @@ def _moves(
     for to in sorted({step, step - 1, (step + low) // 2, low}, reverse=True):
         if low <= to <= step:
             yield order[:to] + [maker] + order[to : last + 1] + order[last + 2 :]
+
+
+_FILLS = 4  # parts that are brought into a stretch, at each of its ends
+
+
+def _fills(
+    arrays: GraphArrays,
+    order: list[int],
+    items: Items,
+    step: int,
+    size: int,
+    first: int,
+    last: int,
+) -> Iterator[list[int]]:
+    """Orders in which a part that is live at `step` lies within the dead steps first..last.
+
+    It stuck out of them at one end: there, what bounds the stretch moves behind what bounds the
+    part, or the other way round. Only parts of at most `size` bytes can fill the stretch.
+    """
+    live = (items.part_first <= step) & (step <= items.part_last) & (items.part_height <= size)
+    early = live & (items.part_first < first) & (items.part_last <= last)
+    late = live & (items.part_first >= first) & (items.part_last > last)
+    for begin in np.sort(items.part_first[early])[::-1][:_FILLS].tolist():
+        yield from _swapped(arrays, order, begin, first - 1)
+    for end in np.sort(items.part_last[late])[:_FILLS].tolist():
+        yield from _swapped(arrays, order, last + 1, end)
+
+
+def _swapped(arrays: GraphArrays, order: list[int], low: int, high: int) -> Iterator[list[int]]:
+    """Orders in which the operator at step `high` runs right before that at step `low`.
+
+    Either of the two moves there, with nothing else; orders that are not legal are left out.
+    """
+    if not 0 <= low < high < arrays.n:
+        return
+    position = arrays.positions(order)
+    one, two = order[low], order[high]
+    before = arrays.pred_idx[arrays.pred_ptr[two] : arrays.pred_ptr[two + 1]]
+    if int(position[before].max(initial=-1)) < low:
+        yield order[:low] + [two] + order[low:high] + order[high + 1 :]
+    after = arrays.succ_idx[arrays.succ_ptr[one] : arrays.succ_ptr[one + 1]]
+    if int(position[after].min(initial=arrays.n)) > high:
+        yield order[:low] + order[low + 1 : high + 1] + [one] + order[high + 1 :]
