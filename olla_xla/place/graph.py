@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -145,6 +145,13 @@ def _arena(placed: GraphPlacement) -> int:
     return placed.placement.total_bytes
 
 
+def _problems(
+    graph: TensorGraph, alignment: int, pins: Mapping[str, int]
+) -> Callable[[Sequence[int]], PlacementProblem]:
+    """The blocks of a graph, by order."""
+    return lambda order: graph_problem(graph, order, alignment=alignment, pinned=pins)
+
+
 def _others(
     graph: TensorGraph,
     order: Sequence[int],
@@ -158,10 +165,7 @@ def _others(
     Tensors live shorter under them, or less is dead.
     """
     arrays = GraphArrays.of(graph)
-
-    def problem_of(order: Sequence[int]) -> PlacementProblem:
-        return graph_problem(graph, order, alignment=alignment, pinned=pins)
-
+    problem_of = _problems(graph, alignment, pins)
     seen = {tuple(order)}
     late = delayed(arrays, order)
     makers = (
@@ -192,10 +196,7 @@ def _freed(
     node_limit: int | None,
 ) -> GraphPlacement:
     """The placement with dead stretches mended in its order; `first` where that is no help."""
-
-    def problem_of(order: Sequence[int]) -> PlacementProblem:
-        return graph_problem(graph, order, alignment=alignment, pinned=pins)
-
+    problem_of = _problems(graph, alignment, pins)
     order = relieved(GraphArrays.of(graph), first.order, problem_of, time_limit)
     if tuple(order) == tuple(first.order):
         return first
