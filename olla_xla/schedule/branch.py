@@ -22,7 +22,8 @@ import numpy as np
 
 from olla_xla.lifetimes import GraphArrays, timeline
 from olla_xla.mincut import Closure, closure, least_live
-from olla_xla.schedule.cuts import Cuts
+from olla_xla.schedule.cuts import Cuts, needs
+from olla_xla.schedule.greedy import by_priority
 
 __all__ = ["branch"]
 
@@ -88,9 +89,7 @@ class _Branching:
         self._spend = spend
         self.made = 0
         g = self.graph
-        self.need = g.transient.copy()
-        np.add.at(self.need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
-        np.add.at(self.need, g.source, np.where(g.live_in, 0, g.bytes))
+        self.need = needs(g)
         many = np.argsort(-self.need, kind="stable")[: 3 * _FIRST].tolist()
         self.spend(len(many))
         known = {v: cuts[v] for v in many}
@@ -180,7 +179,7 @@ class _Branching:
             rank[case.cuts[v].before] = k
         position = np.empty(self.graph.n, np.int64)
         position[self.order] = np.arange(self.graph.n)
-        order = _legal(case.graph, rank * self.graph.n + position)
+        order = by_priority(case.graph, rank * self.graph.n + position)
         live = timeline(self.graph, order)
         self.offer(order, int(live.max()))
         if live.max() < self.peak:
@@ -202,22 +201,6 @@ class _Branching:
         new = new[: _MOST - len(self.matter)]
         self.matter += new
         return bool(new)
-
-
-def _legal(graph: GraphArrays, priority: np.ndarray) -> np.ndarray:
-    """Operators by priority, each after its predecessors."""
-    waiting = np.diff(graph.pred_ptr).copy()
-    ready = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, v = heapq.heappop(ready)
-        order.append(v)
-        for w in graph.succ_idx[graph.succ_ptr[v] : graph.succ_ptr[v + 1]].tolist():
-            waiting[w] -= 1
-            if not waiting[w]:
-                heapq.heappush(ready, (int(priority[w]), w))
-    return np.array(order, np.int64)
 
 
 def _with_precedence(graph: GraphArrays, u: int, v: int) -> GraphArrays:

@@ -16,7 +16,7 @@ import numpy as np
 from olla_xla.lifetimes import GraphArrays, timeline
 from olla_xla.mincut import Closure, closure, least_live
 
-__all__ = ["Cuts", "improve", "prove", "prove_together"]
+__all__ = ["Cuts", "improve", "needs", "prove", "prove_together"]
 
 _MOVES = 64  # most moves from one start
 _PROOF = 4_000_000  # most operators, times the graph's size, at which a bound is sought
@@ -103,6 +103,14 @@ def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
         cuts[int(order[step])]
 
 
+def needs(g: GraphArrays) -> np.ndarray:
+    """int64 [n] bytes that each operator reads, makes and takes besides, without in-place reuse."""
+    need = g.transient.copy()
+    np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
+    np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
+    return need
+
+
 def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
     """Raises the bound by operators that each need much memory and cannot all have the best place.
 
@@ -114,9 +122,7 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
       cuts: of the graph. spend: called before every new cut.
     """
     g = cuts.graph
-    need = g.transient.copy()
-    np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
-    np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
+    need = needs(g)
     most = min(_TOGETHER, math.isqrt(_PROOF // max(g.n, 1)))
     chosen = np.argsort(-need, kind="stable")[:most].tolist()
     for which in ("late", "early"):
