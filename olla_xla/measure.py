@@ -15,6 +15,7 @@ import dataclasses
 import gc
 import hashlib
 import json
+import math
 import os
 import resource
 import statistics
@@ -41,7 +42,7 @@ __all__ = [
 
 Progress = Callable[[str], None]
 
-_LEAST_TURNS = 10
+_CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,20 +143,48 @@ class Recomputation:
 
     Attributes:
       kept: without clones. again: with them.
+      planned: time that the clones add as the plan predicts it, as a part of the step's: that of
+        the operators that run again.
     """
 
     kept: Variant
     again: Variant
+    planned: float
+
+    @property
+    def _overheads(self) -> list[float]:
+        """Measured time that the clones add as a part of a step without, by turn, ascending."""
+        pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
+        return sorted(again / kept - 1 for again, kept in pairs)
 
     @property
     def overhead(self) -> float:
         """Measured time that the clones add, as a part of a step without: median over turns."""
-        pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
-        return statistics.median(again / kept for again, kept in pairs) - 1
+        return statistics.median(self._overheads)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where that median lies, with a confidence of 95 % or the most that so few turns give.
+
+        Of n independent turns, the k-th least and the k-th most enclose the median unless fewer
+        than k fall to one side of it: a matter of tossing n coins, however times are distributed.
+        """
+        found = self._overheads
+        turns = len(found)
+        k, outside = 0, math.comb(turns, 0) / 2**turns
+        while k < (turns - 1) // 2 and 2 * outside <= 1 - _CONFIDENCE:
+            k += 1
+            outside += math.comb(turns, k) / 2**turns
+        k = max(k - 1, 0)
+        return found[k], found[-1 - k]
 
     @property
     def predicted(self) -> float:
-        """The same by the cost model; it counts that less temporary memory is asked for, too."""
+        """As `planned`, by what both executables run and the temporaries that they ask for.
+
+        A smaller temporary takes less time to get from the system, and what XLA drops because the
+        clones made it useless does not run.
+        """
         return self.again.predicted_seconds / self.kept.predicted_seconds - 1
 
 
@@ -181,12 +210,13 @@ class Comparison:
         return self.planned.seconds / self.unplanned.seconds
 
 
-def measure(request: Request, progress: Progress) -> Comparison:
+def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison:
     """Measures a request planned and unplanned, one after the other.
 
     Args:
       request: what to run; its `planned` is overridden.
       progress: called with one line at each stage.
+      turns: steps with and without clones, where the plan has any; at least 2.
 
     Raises:
       InputError: the model cannot be built or traced.
@@ -200,10 +230,9 @@ def measure(request: Request, progress: Progress) -> Comparison:
         planned = _measure(request, progress, cache)
         recomputation = None
         if planned.clones:
-            turns = max(request.steps, _LEAST_TURNS)
             progress(f"with and without clones: {turns} steps of each in turns")
             fields = _spawn(dataclasses.replace(request, turns=turns), cache)
-            recomputation = Recomputation(_variant(fields["kept"]), _variant(fields["again"]))
+            recomputation = _recomputation(fields)
     difference = compare(planned, unplanned)
     if recomputation and recomputation.kept.digests != recomputation.again.digests:
         difference = difference or "the plan without its clones gives other outputs"
@@ -248,6 +277,10 @@ def _variant(fields: dict[str, Any]) -> Variant:
     fields["step_seconds"] = tuple(fields["step_seconds"])
     fields["digests"] = tuple(fields["digests"])
     return Variant(**fields)
+
+
+def _recomputation(fields: dict[str, Any]) -> Recomputation:
+    return Recomputation(_variant(fields["kept"]), _variant(fields["again"]), fields["planned"])
 
 
 def _spawn(request: Request, cache: str) -> dict[str, Any]:
@@ -361,6 +394,7 @@ def _run_in_turns(request: Request) -> Recomputation:
     _, again, _ = _compiled(model, request)
     with models.tracing(model.name):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    planned = again.plan.overhead
     executables = (compile_without_clones(lowered, again.plan), again)
     device = jax.devices()[0]
     digests = []
@@ -389,7 +423,7 @@ def _run_in_turns(request: Request) -> Recomputation:
         )
         for k in range(2)
     )
-    return Recomputation(kept, again)
+    return Recomputation(kept, again, planned)
 
 
 def _predicted(compiled: Any) -> float | None:

@@ -41,28 +41,36 @@ def test_recomputation_is_measured_against_the_same_order_without():
         "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
         max_overhead=0.3,
     )  # fmt: skip
-    result = measure(request, stages.append)
+    result = measure(request, stages.append, turns=10)
     assert result.difference == "" and result.planned.clones and result.recomputation
     kept, again = result.recomputation.kept, result.recomputation.again
     assert again.assigned_bytes == result.planned.assigned_bytes < kept.assigned_bytes
     assert again.digests == kept.digests == result.unplanned.digests[0]
     assert len(again.step_seconds) == len(kept.step_seconds) == 10
     assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
+    assert result.recomputation.planned == result.planned.overhead > 0
     assert stages[-1] == "with and without clones: 10 steps of each in turns"
 
 
 def test_noise_that_meets_both_variants_alike_cancels():
     kept = Variant(100, 2.0, (1.0, 4.0, 2.0), ("a",))
     again = Variant(90, 2.2, (1.1, 4.4, 9.0), ("a",))
-    found = Recomputation(kept, again)
+    found = Recomputation(kept, again, planned=0.12)
     assert found.overhead == pytest.approx(0.1) and found.predicted == pytest.approx(0.1)
     without, with_ = recomputation_table(found).rows
-    assert without[2:] == ("2000.0", "2000.0", "0.0", "", "")
-    assert with_[2:] == ("2200.0", "4400.0", "-50.0", "10.0", "10.0")
+    assert without[2:] == ("2000.0", "2000.0", "0.0", "", "", "", "")
+    assert with_[2:] == ("2200.0", "4400.0", "-50.0", "12.0", "10.0", "10.0", "10.0 to 350.0")
     ours = measured(clones=3, overhead=0.08)
     verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
     assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
     assert "10.0 % measured against the same order without" in verdict
+
+
+@pytest.mark.parametrize(("turns", "first"), [(5, 0), (6, 0), (9, 1), (40, 13), (100, 39)])
+def test_the_interval_encloses_the_median_in_95_of_100_cases(turns, first):
+    kept = Variant(100, 2.0, (1.0,) * turns, ("a",))
+    again = Variant(90, 2.2, tuple(1.0 + k for k in range(turns)), ("a",))
+    assert Recomputation(kept, again, 0.0).interval == (first, turns - 1 - first)
 
 
 def test_predictions_are_held_against_measurements():

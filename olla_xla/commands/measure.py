@@ -21,6 +21,13 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
+    flags.DEFINE_integer(
+        "turns",
+        40,
+        "Steps of the plan with and without recomputation, run in turns.",
+        lower_bound=2,
+        flag_values=values,
+    )
     shared.define_recomputation(values)
     shared.define_limits(values)
 
@@ -46,7 +53,7 @@ def run(values: flags.FlagValues) -> int:
         max_overhead=options.max_overhead,
     )
     with Progress() as progress:
-        comparison = measure(request, progress.stage)
+        comparison = measure(request, progress.stage, values.turns)
     title = f"{request.model}, batch {request.batch_size}, {request.optimizer}, cpu"
     console = shared.console()
     measured_table(comparison, title).print(console)

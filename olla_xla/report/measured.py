@@ -52,12 +52,17 @@ def recomputation_table(found: Recomputation) -> Table:
                 f"planned, {name}",
                 megabytes(one.assigned_bytes),
                 *_prediction(one.predicted_seconds, one.seconds),
+                "" if first else percent(found.planned, 1),
                 "" if first else percent(found.predicted, 1),
                 "" if first else percent(found.overhead, 1),
+                "" if first else " to ".join(percent(end, 1) for end in found.interval),
             )
         )
     title = f"Run in turns, {len(found.again.step_seconds)} steps of each"
-    headings = (":", "assigned", "predicted ms", "measured ms", "err. %", "pred. + %", "meas. + %")
+    headings = (
+        *(":", "assigned", "pred. ms", "meas. ms", "err. %"),
+        *("clones + %", "pred. + %", "meas. + %", "95 %"),
+    )
     return Table(headings, rows, title)
 
 
