@@ -20,7 +20,8 @@ from absl import flags
 from rich.console import Console
 
 from olla_xla.errors import InputError, OllaError
-from olla_xla.measure import Comparison, Request, measure
+from olla_xla.measure import measure
+from olla_xla.measured import Comparison, Request
 from olla_xla.report.measured import measured_verdict
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent

@@ -1,6 +1,6 @@
 """Made-up measurements of a step, for the tests of what is done with them."""
 
-from olla_xla.measure import Measured
+from olla_xla.measured import Measured
 
 
 def measured(**changes):

@@ -6,7 +6,8 @@ import pytest
 
 from olla_xla.commands import bench_cost
 from olla_xla.errors import InputError, OllaError
-from olla_xla.measure import Comparison, Recomputation, Request, Variant, compare, measure
+from olla_xla.measure import measure
+from olla_xla.measured import Comparison, Recomputation, Request, Variant, compare
 from olla_xla.report.measured import cost_summary, cost_table, measured_verdict, recomputation_table
 from tests.measurements import measured
 

@@ -10,7 +10,8 @@ from absl import flags
 
 from olla_xla.commands import shared
 from olla_xla.errors import InputError
-from olla_xla.measure import Request, measure_one
+from olla_xla.measure import measure_one
+from olla_xla.measured import Request
 from olla_xla.report.progress import Progress
 
 __all__ = ["define_flags", "run"]

@@ -34,7 +34,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
-    from olla_xla.measure import Request, measure
+    from olla_xla.measure import measure
+    from olla_xla.measured import Request
     from olla_xla.report.measured import measured_table, measured_verdict, recomputation_table
 
     options = shared.options(values)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from olla_xla.measure import Comparison, Measured, Recomputation, Request
+from olla_xla.measured import Comparison, Measured, Recomputation, Request
 from olla_xla.report.tables import Table
 from olla_xla.report.units import megabytes, percent
 
@@ -113,9 +113,10 @@ def measured_verdict(comparison: Comparison) -> str:
     else:
         line = f"Measured: all {leaves} outputs of {steps} steps are identical bit for bit."
     if ours.clones:
+        again = "instruction is" if ours.clones == 1 else "instructions are"
         line += (
-            f" {ours.clones} instructions are computed again: {percent(ours.overhead, 1)} % added "
-            "time planned for"
+            f" {ours.clones} {again} computed again: {percent(ours.overhead, 1)} % added time "
+            "planned for"
         )
         if found := comparison.recomputation:
             line += f", {percent(found.overhead, 1)} % measured against the same order without"
