@@ -22,8 +22,8 @@ from olla_xla.options import PlanOptions
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact import Budget
-from olla_xla.place.graph import place_graph
 from olla_xla.place.joint import repaired_together
+from olla_xla.place.reordered import place_reordered
 from olla_xla.place.trace import read_trace
 from olla_xla.problem import Operator, Tensor, TensorGraph
 
@@ -199,12 +199,11 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
     planned = apply_plan(module, plan)
     graph = graphs(planned, platform)[-1]
     started = time.monotonic()
-    found = place_graph(
+    found = place_reordered(
         graph,
         range(len(graph.operators)),
         alignment=ALIGNMENT[platform],
         time_limit=time_limit,
-        reorder=True,
     )
     seconds = time.monotonic() - started
     own = graph_problem(graph, range(len(graph.operators)), alignment=ALIGNMENT[platform])

@@ -22,7 +22,7 @@ from olla_xla.problem import TensorGraph
 __all__ = ["Placed", "placings"]
 
 _ORDERS_SECONDS = 10.0
-"""The time limit of `place_graph`, for each order that it tries."""
+"""The time limit of `place_reordered`, for each order that it tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,9 @@ def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[P
 
 def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
     """Arenas as they are found, each less than the one before or the last of all."""
-    from olla_xla.place.graph import graph_problem, place_graph
+    from olla_xla.place.graph import graph_problem
     from olla_xla.place.placer import place
+    from olla_xla.place.reordered import place_reordered
 
     problem = graph_problem(graph, order, alignment=1)  # so that sizes are the tensors' own
     methods = ("greedy_size", "greedy_area", "best_fit")
@@ -91,7 +92,7 @@ def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
             yield Placed(time.monotonic() - started, best, alone.bound, method)
     if best is not None and best <= alone.bound:
         return
-    found = place_graph(graph, order, alignment=1, time_limit=_ORDERS_SECONDS, reorder=True)
+    found = place_reordered(graph, order, alignment=1, time_limit=_ORDERS_SECONDS)
     total, live = found.placement.total_bytes, found.live_bytes
     if best is None or total < best:
         yield Placed(time.monotonic() - started, total, live, "search, repair, other orders")

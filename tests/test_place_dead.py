@@ -9,6 +9,7 @@ from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead import waste
 from olla_xla.place.graph import graph_problem, place_graph
 from olla_xla.place.reorder import delayed, relieved
+from olla_xla.place.reordered import place_reordered
 from olla_xla.place.sections import items_of, load_bound, step_items
 from olla_xla.problem import Operator, Tensor, TensorGraph
 from tests.graphs import all_orders, tensor_graphs
@@ -85,7 +86,7 @@ def test_copies_are_made_later_where_that_helps():
     kept = place_graph(graph, order, alignment=1)
     assert (kept.live_bytes, kept.placement.total_bytes) == (44, 52)
     assert kept.packing.status == "optimal" and kept.order == tuple(order)
-    found = place_graph(graph, order, alignment=1, reorder=True)
+    found = place_reordered(graph, order, alignment=1)
     assert (found.live_bytes, found.placement.total_bytes) == (44, 44)
     assert found.order.index(2) > found.order.index(3)
     arrays = GraphArrays.of(graph)
@@ -125,7 +126,7 @@ def test_what_sticks_out_of_a_dead_place_is_brought_into_it():
 
     better = relieved(GraphArrays.of(graph), order, problem_of, 10.0)
     assert better.index(3) < better.index(2)
-    found = place_graph(graph, order, alignment=1, reorder=True)
+    found = place_reordered(graph, order, alignment=1)
     assert (found.live_bytes, found.placement.total_bytes) == (36, 36)
 
 
@@ -134,7 +135,7 @@ def test_what_sticks_out_of_a_dead_place_is_brought_into_it():
 def test_other_orders_never_need_more(graph):
     order = next(all_orders(graph))
     kept = place_graph(graph, order, alignment=8, node_limit=2000)
-    found = place_graph(graph, order, alignment=8, node_limit=2000, reorder=True)
+    found = place_reordered(graph, order, alignment=8, node_limit=2000)
     assert found.placement.total_bytes <= kept.placement.total_bytes
     assert found.live_bytes <= kept.live_bytes
     for other in (delayed(GraphArrays.of(graph), order), found.order):

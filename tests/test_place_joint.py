@@ -13,6 +13,7 @@ from olla_xla.place.exact import Budget
 from olla_xla.place.graph import place_graph
 from olla_xla.place.joint import repaired_together
 from olla_xla.place.reorder import hastened
+from olla_xla.place.reordered import place_reordered
 from olla_xla.problem import Operator, Tensor, TensorGraph
 from tests.graphs import all_orders, tensor_graphs
 from tests.test_place_dead import update
@@ -112,8 +113,8 @@ def test_dead_stretches_are_ended():
 def test_arena_is_never_larger_than_without(graph):
     order = next(all_orders(graph))
     kept = place_graph(graph, order, alignment=8, node_limit=2000)
-    with mock.patch("olla_xla.place.graph._LEAST", 1):
-        found = place_graph(graph, order, alignment=8, node_limit=2000, reorder=True)
+    with mock.patch("olla_xla.place.reordered._LEAST", 1):
+        found = place_reordered(graph, order, alignment=8, node_limit=2000)
     assert found.placement.total_bytes <= kept.placement.total_bytes
     assert found.live_bytes <= kept.live_bytes
     check_schedule(graph, found.order, peak_bytes(graph, found.order))

@@ -56,13 +56,18 @@ class Problem(NamedTuple):
         return cls(size=g.bytes, made=made, pick=np.cumsum(g.bytes), **fields)
 
 
-def standing(g: GraphArrays) -> Problem:
+def standing(g: GraphArrays, *, replaced: bool = False) -> Problem:
     """The problem if every buffer that holds an argument were occupied for the whole run.
 
     XLA keeps such a buffer, and only now and then finds a temporary to put in while it is dead; so
     orders that do well here do well under its assignment.
+
+    Args:
+      replaced: only buffers of arguments that another tensor replaces.
     """
     stands = np.isin(g.buffer, g.buffer[g.live_in])
+    if replaced:
+        stands &= np.bincount(g.buffer)[g.buffer] > 1
     first = np.unique(g.buffer[stands], return_index=True)[1]
     problem = Problem.of(g)
     size = np.where(stands, 0, g.bytes)
@@ -368,10 +373,12 @@ def anneal(
     steps: int,
     history: np.ndarray,
     best: np.ndarray,
+    cap: int = 0,
 ) -> tuple[int, int]:
     """Runs `steps` moves, or fewer if the target is met; returns (peak of best, moves done).
 
-    Steps below `first` are never touched. `best` receives the order with the least peak met.
+    Steps below `first` are never touched. `best` receives the order with the least peak met; if
+    `cap` is not 0, no step rises above it, and `best` is the order with the least cost.
     """
     n = len(s.order)
     scale = 100.0 / max(target, 1)
@@ -399,6 +406,8 @@ def anneal(
         if hi < lo:
             continue
         _try(p, s, lo, hi)
+        if cap and s.trial_live[lo : hi + 1].max() > cap:
+            continue
         delta = _excess(s.trial_live, lo, hi, target, scale) - _excess(
             s.live, lo, hi, target, scale
         )
@@ -409,7 +418,7 @@ def anneal(
             if cost < least_cost:
                 least_cost = cost
                 now = s.live.max()
-                if now < peak:
+                if now < peak or cap:
                     peak = now
                     best[:] = s.order
         history[slot] = cost
