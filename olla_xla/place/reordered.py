@@ -134,13 +134,17 @@ class _Search:
     def flattened(self) -> Iterator[GraphPlacement]:
         """Under flatter orders than the given one that need no more."""
         budget = Budget(_FLAT * self.time_limit, self.node_limit)
+        orders = flattened(
+            self.arrays,
+            self.first.order,
+            alignment=self.alignment,
+            spend=lambda moves: budget.charge(moves, 0.0),
+        )
         wasted = 0
-        orders = flattened(self.arrays, self.first.order, alignment=self.alignment)
-        for order, moves in itertools.islice(orders, _FLAT_ROUNDS):
-            placed = self.place(order)
+        for order in itertools.islice(orders, _FLAT_ROUNDS):
+            placed = self.place(order.tolist())
             if placed.live_bytes <= self.first.live_bytes:
                 yield placed
-            budget.charge(moves, 0.0)
             wasted = wasted + 1 if placed.packing.bound > placed.live_bytes else 0
             if wasted == _WASTED or not budget.left():
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -28,11 +28,18 @@ _MOVES, _MOVES_PER_OPERATOR = 100_000, 50
 """In the first round, at most; each later one for the same level has twice as many as the last."""
 
 _HISTORY = 300  # late acceptance: moves looked back upon
+_CHUNK = 20_000  # moves between looks at the limits
 
 
 def flattened(
-    graph: GraphArrays, order: Sequence[int], *, alignment: int = 1, seed: int = 0
-) -> Iterator[tuple[list[int], int]]:
+    graph: GraphArrays,
+    order: Sequence[int] | np.ndarray,
+    *,
+    alignment: int = 1,
+    seed: int = 0,
+    first: int = 0,
+    spend: Callable[[int], None] = lambda moves: None,
+) -> Iterator[np.ndarray]:
     """Flatter and flatter orders from one to begin with, without end.
 
     Where arguments are dead before another tensor replaces them, rounds take turns: in every second
@@ -41,34 +48,34 @@ def flattened(
 
     Args:
       graph: the graph. order: operator ids. alignment: sizes are rounded up to it (bytes).
-      seed: of the random numbers.
+      seed: of the random numbers. first: operators before this step stay where they are.
+      spend: is told every now and then how many moves were tried; may raise.
 
     Yields:
-      (order, moves tried for it). Under none is the largest live sum larger than under `order`.
+      Orders; under none is the largest live sum larger than under `order`.
     """
     aligned = dataclasses.replace(
         graph,
         bytes=_rounded(graph.bytes, alignment),
         transient=_rounded(np.maximum(graph.transient, 0), alignment),
     )
-    if aligned.n < 2:
+    if aligned.n - first < 2:
         return
     start = np.asarray(order, np.int64)
     problems = [Problem.of(aligned), standing(aligned, replaced=True)]
-    first, held = (new_state(problem, start, seed) for problem in problems)
-    if np.array_equal(first.live, held.live):
+    true, held = (new_state(problem, start, seed) for problem in problems)
+    if np.array_equal(true.live, held.live):
         problems.pop()
-    least = int(first.live.max())
+    peak = int(true.live.max())
     for k in itertools.count():
         level = _LEVELS[k % len(_LEVELS)]
         runs = [_Run(problem, start, level, seed + k) for problem in problems]
         moves = min(_MOVES, _MOVES_PER_OPERATOR * aligned.n)
         for _ in range(_ROUNDS):
             for run in runs:
-                best, done = run.round(moves)
-                first.order[:] = best
-                if evaluate(problems[0], first) <= least:
-                    yield best.tolist(), done
+                true.order[:] = run.round(moves, first, spend)
+                if evaluate(problems[0], true) <= peak:
+                    yield true.order.copy()
             moves *= 2
 
 
@@ -78,14 +85,20 @@ class _Run:
     def __init__(self, problem: Problem, start: np.ndarray, level: float, seed: int) -> None:
         self.problem = problem
         self.state = new_state(problem, start, seed)
+        self.best = start.copy()
         self.peak, least = int(self.state.live.max()), int(self.state.live.min())
         self.level = least + int(level * (self.peak - least))
 
-    def round(self, moves: int) -> tuple[np.ndarray, int]:
-        """The flattest order of so many moves, and how many were tried."""
-        history, best = np.zeros(_HISTORY), np.empty_like(self.state.order)
-        found = anneal(self.problem, self.state, 0, self.level, moves, history, best, self.peak)
-        return best, int(found[1])
+    def round(self, moves: int, first: int, spend: Callable[[int], None]) -> np.ndarray:
+        """The order after so many moves."""
+        history = np.zeros(_HISTORY)
+        for begun in range(0, moves, _CHUNK):
+            chunk = min(_CHUNK, moves - begun)
+            _, done = anneal(
+                self.problem, self.state, first, self.level, chunk, history, self.best, self.peak
+            )
+            spend(int(done))
+        return self.best
 
 
 def _rounded(sizes: np.ndarray, alignment: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The search: prove the least lifetime peak, then look for the least objective near it.
 
 1. Minimum cuts (`schedule.cuts`) lower the peak of every start, and bound it from below.
-2. Without an objective, if that leaves a gap: local search for the peak, cuts again, and branch and
-   bound on who runs first (`schedule.branch`).
+2. Without an objective, if that leaves a gap: local search for the peak, cuts again, branch and
+   bound on who runs first (`schedule.branch`), and flat orders (`schedule.flatten`).
 3. With an objective: local search for the peak with all argument buffers standing, then local
    search accepted on the objective itself, from the best of all orders so far.
 
@@ -23,6 +23,7 @@ from olla_xla.problem import TensorGraph
 from olla_xla.schedule.anneal import Problem, anneal, evaluate, new_state, perturb, standing
 from olla_xla.schedule.branch import branch
 from olla_xla.schedule.cuts import Cuts, improve, prove, prove_together
+from olla_xla.schedule.flatten import flattened
 from olla_xla.schedule.reduce import Reduced, reduce_graph
 
 __all__ = ["CUT_STEPS", "OBJECTIVE_STEPS", "SearchResult", "search"]
@@ -39,7 +40,8 @@ _OBJECTIVE_HISTORY = 50
 _OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends:
 _PATIENCE_PER_GAP = 40_000  # within these limits, this many times the gap to the least peak,
 _PATIENCE_WORK = 400_000  # and at most this many divided by the number of operators
-_BRANCH_GAP = 1e-3  # part of the bound from which on branch and bound is tried
+_WIDE_GAP = 1e-3  # part of the bound from which on branch and bound and flat orders are tried
+_FLAT_FRUITLESS = 2  # flat orders in a row without progress before no more are looked for
 _RESTARTS = 12  # of annealing from the first best, at most, while the peak may be lowered
 _RESTARTS_GAP = 0.01  # by more than this part of the bound;
 _RESTARTS_FRUITLESS = 5  # it ends after so many in a row without progress
@@ -323,6 +325,7 @@ class _Run:
             self._prove()
             self._branch(offer)
             self._restart(self.least.groups, offer)
+            self._flatten(offer)
             found.append((self.least.peak, "", self.least.groups))
         limit = self.least.peak * 1.02
         return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
@@ -330,9 +333,29 @@ class _Run:
     def _branch(self, offer: Callable[[np.ndarray, int], None]) -> None:
         """Closes the gap from both sides, if it is worth that."""
         assert self.least is not None
-        if self.least.peak > self.cuts.bound * (1 + _BRANCH_GAP):
+        if self._wide():
             spend = self.limits.spend
             branch(self.cuts, self.least.groups, offer, lambda cuts: spend(cuts * CUT_STEPS))
+
+    def _flatten(self, offer: Callable[[np.ndarray, int], None]) -> None:
+        """Local search for orders that are flat: on the way to them the peak falls too."""
+        assert self.least is not None
+        graph, groups = self.reduced.arrays, self.least.groups
+        orders = flattened(graph, groups, seed=self.seed, first=self.first, spend=self.limits.spend)
+        fruitless = 0
+        while fruitless < _FLAT_FRUITLESS and self._wide():
+            before = self.least.peak
+            if (flat := next(orders, None)) is None:
+                return
+            self.peak(flat)
+            improve(self.cuts, flat, offer)
+            self._prove()
+            fruitless = 0 if self.least.peak < before * (1 - _PROGRESS) else fruitless + 1
+
+    def _wide(self) -> bool:
+        """Whether the gap is worth closing by dear means."""
+        assert self.least is not None
+        return self.least.peak > self.cuts.bound * (1 + _WIDE_GAP)
 
     def _restart(self, start: np.ndarray, offer: Callable[[np.ndarray, int], None]) -> None:
         """Local search for the peak with other random numbers, while the gap is wide.
