@@ -30,9 +30,10 @@ __all__ = ["place_reordered"]
 _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
 
-_FLAT, _FLAT_ROUNDS, _WASTED = 4, 18, 2
-"""Flatter orders may take so many times the time limit in all; at most so many are tried, and
-they are given up after so many in a row under which what is dead forces more than is live."""
+_FLAT_SEEDS, _FLAT, _FLAT_ROUNDS, _WASTED = 2, 4, 18, 2
+"""Flatter orders are looked for with so many seeds. For each they may take so many times the time
+limit; at most so many are tried, and they are given up after so many in a row under which what is
+dead forces more than is live."""
 
 _MANY, _TURNS = 2, 7
 """Orders that are repaired together with their packings, and how often: first each, then the one
@@ -62,7 +63,7 @@ def place_reordered(
       graph: the tensor graph. order: operator ids in execution order.
       alignment: of every offset (bytes).
       time_limit, node_limit: as in `place`, for one order. Several orders get part of it each:
-        where all leave a gap, that may be ten times as much in all.
+        where all leave a gap, that may be some fifteen times as much in all.
 
     Raises:
       CheckError: the referee rejected offsets (a bug).
@@ -107,8 +108,9 @@ class _Search:
 
     def rivals(self) -> Iterator[GraphPlacement]:
         """Placements under other orders, what promises most first."""
-        yield from self.flattened()
-        yield from self.together()
+        for seed in range(_FLAT_SEEDS):
+            yield from self.flattened(seed)
+            yield from self.together()
         yield from self.others()
         yield self.freed()
         yield from self.together()
@@ -131,13 +133,14 @@ class _Search:
         """The blocks under an order."""
         return graph_problem(self.graph, order, alignment=self.alignment)
 
-    def flattened(self) -> Iterator[GraphPlacement]:
+    def flattened(self, seed: int) -> Iterator[GraphPlacement]:
         """Under flatter orders than the given one that need no more."""
         budget = Budget(_FLAT * self.time_limit, self.node_limit)
         orders = flattened(
             self.arrays,
             self.first.order,
             alignment=self.alignment,
+            seed=seed * _FLAT_ROUNDS,
             spend=lambda moves: budget.charge(moves, 0.0),
         )
         wasted = 0
