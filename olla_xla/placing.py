@@ -24,6 +24,9 @@ __all__ = ["Placed", "placings"]
 _ORDERS_SECONDS = 10.0
 """The time limit of `place_reordered`, for each order that it tries."""
 
+_SEARCH_SHARE = 0.9
+"""Part of the time after which no further order is tried: what was found is still to be told."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
@@ -54,7 +57,7 @@ def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[P
     try:
         run = subprocess.run(
             [sys.executable, "-m", "olla_xla.placing"],
-            input=pickle.dumps((graph, list(order))),
+            input=pickle.dumps((graph, list(order), _SEARCH_SHARE * seconds)),
             env=environment,
             capture_output=True,
             timeout=seconds,
@@ -73,7 +76,7 @@ def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[P
     return found
 
 
-def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
+def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Placed]:
     """Arenas as they are found, each less than the one before or the last of all."""
     from olla_xla.place.graph import graph_problem
     from olla_xla.place.placer import place
@@ -92,7 +95,9 @@ def _found(graph: TensorGraph, order: list[int]) -> Iterator[Placed]:
             yield Placed(time.monotonic() - started, best, alone.bound, method)
     if best is not None and best <= alone.bound:
         return
-    found = place_reordered(graph, order, alignment=1, time_limit=_ORDERS_SECONDS)
+    found = place_reordered(
+        graph, order, alignment=1, time_limit=_ORDERS_SECONDS, total_limit=seconds
+    )
     total, live = found.placement.total_bytes, found.live_bytes
     if best is None or total < best:
         yield Placed(time.monotonic() - started, total, live, "search, repair, other orders")

@@ -8,6 +8,7 @@ order alone is enough, order and packing are repaired together (joint.py).
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -31,9 +32,9 @@ _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
 
 _FLAT_SEEDS, _FLAT, _FLAT_ROUNDS, _WASTED = 2, 4, 18, 2
-"""Flatter orders are looked for with so many seeds. For each they may take so many times the time
-limit; at most so many are tried, and they are given up after so many in a row under which what is
-dead forces more than is live."""
+"""Flatter orders are looked for with so many seeds, at first and again at last. For each they may
+take so many times the time limit; at most so many are tried, and they are given up after so many in
+a row under which what is dead forces more than is live."""
 
 _MANY, _TURNS = 2, 7
 """Orders that are repaired together with their packings, and how often: first each, then the one
@@ -53,6 +54,7 @@ def place_reordered(
     alignment: int = 64,
     time_limit: float = 5.0,
     node_limit: int | None = None,
+    total_limit: float = math.inf,
 ) -> GraphPlacement:
     """Places the tensors of a graph under an order, or under another that needs less.
 
@@ -63,12 +65,14 @@ def place_reordered(
       graph: the tensor graph. order: operator ids in execution order.
       alignment: of every offset (bytes).
       time_limit, node_limit: as in `place`, for one order. Several orders get part of it each:
-        where all leave a gap, that may be some fifteen times as much in all.
+        where all leave a gap, that may be some twenty times as much in all.
+      total_limit: seconds after which no further order is begun.
 
     Raises:
       CheckError: the referee rejected offsets (a bug).
     """
-    return _Search(graph, order, alignment, time_limit, node_limit).run()
+    deadline = time.monotonic() + total_limit
+    return _Search(graph, order, alignment, time_limit, node_limit).run(deadline)
 
 
 def _arena(placed: GraphPlacement) -> int:
@@ -98,10 +102,12 @@ class _Search:
         self.first = self.best = self.place(order, None)
         self.tried = [self.first]
 
-    def run(self) -> GraphPlacement:
-        """The smallest arena found; the search ends at one without gap."""
+    def run(self, deadline: float) -> GraphPlacement:
+        """The smallest arena found; the search ends at one without gap, or past the deadline."""
         rivals = self.rivals()
-        while self.best.fragmentation > 0 and (placed := next(rivals, None)) is not None:
+        while self.best.fragmentation > 0 and time.monotonic() < deadline:
+            if (placed := next(rivals, None)) is None:
+                break
             self.tried.append(placed)
             self.best = min(self.best, placed, key=_arena)
         return self.best
@@ -115,6 +121,9 @@ class _Search:
         yield self.freed()
         yield from self.together()
         yield from self.longer()
+        for seed in range(_FLAT_SEEDS, 2 * _FLAT_SEEDS):
+            yield from self.flattened(seed)
+            yield from self.together()
 
     def place(
         self, order: Sequence[int], loose: bool | None = False, share: float = _GLANCE
