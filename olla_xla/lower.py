@@ -65,7 +65,7 @@ def lower(
             if tensor is not None:
                 ids[value.id] = len(tensors)
                 tensors.append(tensor)
-    tensors = _handed_over(tensors)
+    tensors = _without_own_done(tensors, instructions)
     touched = _touched(tensors, instructions)
     operators = tuple(_operator(i, peaks, touched.get(k, 0)) for k, i in enumerate(instructions))
     inplace = [
@@ -155,19 +155,32 @@ def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int])
     return edges
 
 
-def _handed_over(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Ends each tensor where XLA's order writes the next one into its buffer.
+def _without_own_done(
+    tensors: Sequence[Tensor], instructions: Sequence[Instruction]
+) -> list[Tensor]:
+    """Ends a tensor that an asynchronous operation updates in place at that operation's start.
 
-    Only an asynchronous operation that updates its operand in place still names it afterwards.
+    The start's tuple still names its operand, so its done is listed as one more reader, though
+    what it takes out is the result. No other reader may be left out: whatever reads a tensor
+    after its buffer is written reads something else.
     """
     result = list(tensors)
     for members in _alias_sets(tensors):
         for k, j in zip(members, members[1:], strict=False):
-            stop = tensors[j].source
-            if any(u > stop for u in tensors[k].sinks):
-                kept = tuple(u for u in tensors[k].sinks if u <= stop)
+            start = instructions[tensors[j].source]
+            kept = tuple(u for u in tensors[k].sinks if not _ends(instructions[u], start))
+            if kept != tensors[k].sinks:
                 result[k] = dataclasses.replace(tensors[k], sinks=kept)
     return result
+
+
+def _ends(done: Instruction, start: Instruction) -> bool:
+    """Whether `done` is the -done or -update of the asynchronous operation begun by `start`."""
+    while done.opcode.endswith(("-done", "-update")) and done.operands:
+        done = done.operands[0]
+        if done is start:
+            return True
+    return False
 
 
 def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:

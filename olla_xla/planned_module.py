@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.aliasing import Alias, with_aliases
 from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
+from hlo.rewrite import with_schedule
 from hlo.sharing import sharing
 from hlo.values import analyse
 from olla_xla.assigned import Assignment, AssignmentModel
@@ -73,12 +74,23 @@ class PlannedModule:
         """XLA's buffer assignment, as predicted for the current orders."""
         return self.model.simulate(self.orders)
 
-    def rewritten(self, aliases: Mapping[str, Sequence[Alias]]) -> PlannedModule:
-        """The module with bound results (hlo.aliasing), and all that is known of it so far."""
-        other = PlannedModule(with_aliases(self.data, aliases), self.target)
+    def rewritten(
+        self,
+        aliases: Mapping[str, Sequence[Alias]],
+        orders: Mapping[Computation, Sequence[Instruction]],
+    ) -> PlannedModule:
+        """The module with bound results (hlo.aliasing), and all that is known of it so far.
+
+        Args:
+          aliases: fusion name -> its bound results.
+          orders: of every computation, those under which the bindings are safe. They become the
+            module's schedule: it says which of two values in one buffer is the earlier.
+        """
+        schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
+        data = with_aliases(with_schedule(self.data, schedule), aliases)
+        other = PlannedModule(data, self.target)
         for name, computation in self.computations.items():
             twin = other.computations[name]
-            other.orders[twin] = other.translated(self.orders[computation], twin)
             for what in ("peaks", "leasts", "bounds"):
                 mine, theirs = getattr(self, what), getattr(other, what)
                 if computation in mine:

@@ -153,11 +153,21 @@ class _Work:
         """By name: (predicted total of the module, lifetime peak)."""
 
     def add(self, orders: Mapping[str, np.ndarray]) -> None:
-        """Scores orders of the graph."""
+        """Scores orders of the graph; one that breaks its precedence is repaired first."""
         for name, order in orders.items():
+            order = self._legal(order)
             total = self.total(order)
             self.starts[name] = order
             self.scores[name] = (total, peak_bytes(self.arrays, order))
+
+    def _legal(self, order: np.ndarray) -> np.ndarray:
+        """The order itself, or the legal one that follows it most closely."""
+        g = self.arrays
+        steps = g.positions(order)
+        before = np.repeat(np.arange(g.n), np.diff(g.succ_ptr))
+        if (steps[before] < steps[g.succ_idx]).all():
+            return order
+        return schedule.by_priority(g, steps)
 
     def total(self, order: np.ndarray) -> int:
         """The predicted total of the module with an order."""
@@ -171,7 +181,10 @@ class _Work:
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Another scheduler's order, as a start; nothing if it is not one of these instructions."""
+        """Another scheduler's order, as a start; nothing if it is not one of these instructions.
+
+        It knows nothing of the edges that are added here (collectives, callbacks, bindings).
+        """
         step = {i: k for k, i in enumerate(self.lowered.instructions)}
         own = {i.name: i for i in step}
         if not own.keys() >= set(names) or not names:
@@ -179,7 +192,7 @@ class _Work:
         whole = self.planned.translated([own[n] for n in names], self.lowered.computation)
         if len(whole) != len(own):
             return {}
-        return {"xla_memory": np.array([step[i] for i in whole])}
+        return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
         """The same with results bound to operands where that lowers the total; else itself."""
@@ -201,14 +214,10 @@ class _Work:
             return self, {}
         name, kept = chosen
         aliases = chains.aliases(kept)
-        planned = self.planned.rewritten(aliases)
+        planned = self.planned.rewritten(aliases, self.whole(self.starts[name]))
         computation = planned.computations[self.lowered.computation.name]
         other = _Work(planned, planned.lowered(computation))
-        step = {i: k for k, i in enumerate(other.lowered.instructions)}
-        order = planned.translated(
-            self.whole(self.starts[name])[self.lowered.computation], computation
-        )
-        other.add({name: np.array([step[i] for i in order])})
+        other.add({name: np.arange(other.arrays.n)})
         other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
         return other, aliases
 

@@ -150,7 +150,7 @@ def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     identity = np.arange(len(lowered.instructions))
     found = chains.bindings(planned.dataflow, lowered, GraphArrays.of(lowered.graph), identity)
     assert found
-    rewritten = planned.rewritten(chains.aliases(found))
+    rewritten = planned.rewritten(chains.aliases(found), planned.orders)
     graph = rewritten.lowered(rewritten.module.entry).graph
     check_schedule(graph, range(len(graph.operators)))
     edges = set(graph.alias_edges) - set(lowered.graph.alias_edges)
