@@ -49,6 +49,7 @@ __all__ = [
     "assigned_bytes",
     "capture",
     "compile_planned",
+    "compile_rewritten",
     "compile_without_clones",
     "donation",
     "logger",
@@ -67,6 +68,7 @@ MEMORY_OPTIMIZED = {
     "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
 """By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
+_NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
 _NO_GAIN = "no better order was found"
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
 
@@ -230,6 +232,25 @@ def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stage
     finally:
         compiles.forget()
     return compiled
+
+
+def compile_rewritten(
+    lowered: jax.stages.Lowered, rewrite: Callable[[bytes], bytes]
+) -> jax.stages.Compiled:
+    """Compiles `lowered` with the scheduled module rewritten, whatever comes of it.
+
+    Args:
+      lowered: JAX's lowered stage; calls of its function never run the executable.
+      rewrite: serialized HloModuleProto as XLA scheduled it -> the one to go on with.
+
+    Raises:
+      OllaError: the backend has no hook. Whatever `rewrite` or XLA raises.
+    """
+    compiles = _Compiles(lowered, None, {})
+    try:
+        return compiles.rewritten(rewrite)
+    finally:
+        compiles.forget()
 
 
 def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
@@ -469,9 +490,7 @@ class _Compiles:
                 compiled = self._unkept()
         self._captured_token = request.token
         if not found:
-            raise OllaError(
-                "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
-            )
+            raise OllaError(_NO_HOOK)
         platform, module = found[-1]
         other = MEMORY_OPTIMIZED.get(platform)
         more = None if other is None else functools.partial(self._orders_with, other)
@@ -514,6 +533,22 @@ class _Compiles:
             if keep and not reason:
                 compiled = self._lowered.compile(**self._kwargs)
         return compiled, reason
+
+    def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
+        """Compiles with the scheduled module as `rewrite` makes it."""
+        seen: list[str] = []
+
+        def transform(platform: str, module: bytes) -> bytes:
+            seen.append(platform)
+            return rewrite(module)
+
+        request = _Request(f"olla_xla-capture-{uuid.uuid4().hex}".encode(), transform)
+        with self._marked(request.token), _next_scope()(), no_cache_writes():
+            with _hook.listening(request):
+                compiled = self._unkept()
+        if not seen:
+            raise OllaError(_NO_HOOK)
+        return compiled
 
     def unplanned(self) -> jax.stages.Compiled:
         """XLA's own executable: the captured one, or compiled now."""

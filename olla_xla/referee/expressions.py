@@ -1,0 +1,248 @@
+"""What a module computes: a digest of its results as expressions of its arguments.
+
+Every value gets a number, the hash of its operation and of the numbers of what that reads; two
+values with one number hold the same bits. Order, names, copies, clones and in-place results leave
+no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
+through, but for their kind and configuration, which decide the code that XLA makes of them. What
+the world outside can see (callbacks, random state, collectives) is counted in its order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from hlo import xla_pb2
+from hlo.shapes import Shape, ShapeIndex
+from olla_xla.referee.program import Body, Op, leaves, read_program
+
+__all__ = ["results_digest"]
+
+Numbers = dict[ShapeIndex, bytes]
+"""Leaf index -> number, of one operation's result."""
+
+_CLEARED = (
+    "name id operand_ids control_predecessor_ids called_computation_ids metadata "
+    "frontend_attributes output_operand_aliasing sharding shape"
+).split()
+"""Fields of an instruction that say nothing of its result, or are hashed otherwise."""
+
+_CONFIGURED = frozenset("fusion custom-call dot convolution".split())
+"""Opcodes whose backend_config decides what is computed, or by which code."""
+
+_EFFECTS = frozenset(
+    "infeed outfeed send recv rng rng-get-and-update-state all-reduce all-gather all-to-all "
+    "collective-permute collective-broadcast reduce-scatter ragged-all-to-all".split()
+)
+_STATEFUL = frozenset("infeed rng rng-get-and-update-state recv".split())
+"""Operations whose result depends on how often they ran before."""
+
+
+def results_digest(module: bytes) -> str:
+    """The digest of a serialized HloModuleProto, 32 hex digits.
+
+    Raises:
+      CheckError: the module cannot be read.
+    """
+    entry = read_program(module).entry
+    return _Numbering().computation(entry).hex()
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+class _Numbering:
+    """Numbers the values of one module."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[Body, bytes] = {}
+        self._attributes: dict[Op, bytes] = {}
+        self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
+        self._shapes: dict[Shape, bytes] = {}
+
+    def computation(self, body: Body) -> bytes:
+        """Number of a computation as a function of its parameters."""
+        if body not in self._bodies:
+            given = [
+                {i: _hash(b"parameter", str((k, i)).encode()) for i, _ in leaves(p.shape)}
+                for k, p in enumerate(body.parameters)
+            ]
+            effects: list[bytes] = []
+            root = self.run(body, given, effects)
+            parts = [b for i in sorted(root) for b in (str(i).encode(), root[i])]
+            self._bodies[body] = _hash(b"computation", *parts, b"effects", *effects)
+        return self._bodies[body]
+
+    def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Numbers of a computation's result for those of its parameters; notes its effects."""
+        at: dict[Op, Numbers] = {}
+        for parameter, numbers in zip(body.parameters, given, strict=True):
+            at[parameter] = numbers
+        for op in body.ops:
+            if op.opcode != "parameter":
+                handler = _HANDLERS.get(op.opcode, _Numbering.plain)
+                at[op] = handler(self, op, [at[o] for o in op.operands], effects)
+        return at[body.result]
+
+    def attributes(self, op: Op) -> bytes:
+        """All that an instruction says of itself beside its operands and callees."""
+        found = self._attributes.get(op)
+        if found is None:
+            proto = xla_pb2.HloInstructionProto()
+            proto.CopyFrom(op.proto)
+            for field in _CLEARED:
+                proto.ClearField(field)
+            if op.opcode not in _CONFIGURED:
+                proto.ClearField("backend_config")
+            proto.opcode = op.opcode.removesuffix("-start")
+            found = self._attributes[op] = proto.SerializeToString(deterministic=True)
+        return found
+
+    def shape(self, shape: Shape) -> bytes:
+        """Element type, extents and layout."""
+        found = self._shapes.get(shape)
+        if found is None:
+            parts = (shape.element_type, shape.dimensions, shape.minor_to_major, shape.element_bits)
+            found = self._shapes[shape] = repr(parts).encode()
+        return found
+
+    def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """An operation that is nothing but its opcode, attributes, operands and callees."""
+        if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
+            return self.done(op, operands[0])
+        read = [n for numbers in operands for n in numbers.values()]
+        called = [self.computation(body) for body in op.called]
+        whole = [self.attributes(op), b"called", *called, b"operands", *read]
+        kind = op.opcode.removesuffix("-start").removesuffix("-done")
+        if kind in _EFFECTS or op.proto.custom_call_has_side_effect:
+            if kind in _STATEFUL or op.proto.custom_call_has_side_effect:
+                whole.append(str(len(effects)).encode())
+            effects.append(_hash(b"effect", *whole))
+        number = _hash(*whole)
+        return self.split(op, number)
+
+    def split(self, op: Op, number: bytes) -> Numbers:
+        """The numbers of an operation's leaves."""
+        if op.opcode.endswith("-start") and op.shape.is_tuple:
+            return {
+                i: _hash(number, str(i[1:]).encode(), self.shape(s)) for i, s in leaves(op.shape)
+            }
+        return {i: _hash(number, str(i).encode(), self.shape(s)) for i, s in leaves(op.shape)}
+
+    def done(self, op: Op, start: Numbers) -> Numbers:
+        """What the end of an asynchronous operation takes out of its start's tuple."""
+        if op.opcode == "all-reduce-done":
+            return start
+        first = 0 if op.opcode in ("copy-done", "recv-done") else 1
+        taken = {i[1:]: n for i, n in start.items() if i and i[0] == first}
+        own = _hash(op.opcode.encode(), *start.values())
+        return {i: taken.get(i, _hash(own, str(i).encode())) for i, _ in leaves(op.shape)}
+
+    def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Hands its operand on."""
+        return operands[0]
+
+    def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """The same bytes by another shape; there and back again is nothing."""
+        (number,) = operands[0].values()
+        first, old = self._bitcasts.get(number, (number, self.shape(op.operands[0].shape)))
+        new = self.shape(op.shape)
+        if new == old:
+            return {(): first}
+        result = _hash(b"bitcast", first, old, new)
+        self._bitcasts[result] = first, old
+        return {(): result}
+
+    def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A tuple."""
+        return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
+
+    def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Hands its operands on."""
+        return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
+
+    def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """An element of a tuple."""
+        k = op.proto.tuple_index
+        if not op.shape.is_tuple:
+            return {(): operands[0][(k,)]}
+        return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
+
+    def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """What its computation gives for these operands, made by code of this kind."""
+        inside = self.run(op.called[0], operands, effects)
+        made = self.attributes(op)
+        return {i: _hash(b"fusion", made, n) for i, n in inside.items()}
+
+    def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """What its computation gives for these operands."""
+        return self.run(op.called[0], operands, effects)
+
+    def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """async-start: (operands, result, context)."""
+        numbers = {i: _hash(b"context", str(i).encode()) for i, _ in leaves(op.shape)}
+        numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
+        result = self.run(op.called[0], operands, effects)
+        return numbers | {(1, *i): n for i, n in result.items()}
+
+    def copy_start(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """(copy, operand, context)."""
+        (number,) = operands[0].values()
+        return {(0,): number, (1,): number, (2,): _hash(b"context")}
+
+    def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A conditional; what all branches agree on does not depend on the choice."""
+        branches, seen = [], []
+        for body, given in zip(op.called, operands[1:], strict=True):
+            inner: list[bytes] = []
+            branches.append(self.run(body, [given], inner))
+            seen.append(_hash(b"branch", *inner))
+        (index,) = operands[0].values()
+        if any(s != _hash(b"branch") for s in seen):
+            effects.append(_hash(b"conditional", index, *seen))
+        numbers = {}
+        for i, _ in leaves(op.shape):
+            given = [branch[i] for branch in branches]
+            same = all(n == given[0] for n in given)
+            numbers[i] = given[0] if same else _hash(b"conditional", index, *given, *seen)
+        return numbers
+
+    def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A while: its body and condition as functions of the state, and where that begins."""
+        body, condition = op.called
+        start = operands[0]
+        symbols = {i: _hash(b"parameter", str((0, i)).encode()) for i in start}
+        inner: list[bytes] = []
+        root = self.run(body, [symbols], inner)
+        tested = self.computation(condition)
+        if inner:
+            effects.append(_hash(b"while", tested, *inner, *start.values()))
+        parts = [b for i in sorted(root) for b in (str(i).encode(), root[i])]
+        whole = _hash(b"while", tested, *parts, b"effects", *inner, b"start", *start.values())
+        return {
+            i: n if root[i] == symbols[i] else _hash(whole, str(i).encode())
+            for i, n in start.items()
+        }
+
+
+_HANDLERS = {
+    "bitcast": _Numbering.bitcast,
+    "copy": _Numbering.same,
+    "domain": _Numbering.same,
+    "add-dependency": _Numbering.same,
+    "async-update": _Numbering.same,
+    "tuple": _Numbering.pack,
+    "get-tuple-element": _Numbering.element,
+    "opt-barrier": _Numbering.barrier,
+    "optimization-barrier": _Numbering.barrier,
+    "fusion": _Numbering.fusion,
+    "call": _Numbering.call,
+    "async-start": _Numbering.begin,
+    "copy-start": _Numbering.copy_start,
+    "conditional": _Numbering.choose,
+    "while": _Numbering.loop,
+}

@@ -1,0 +1,179 @@
+"""A module as the referee reads it, straight from XLA's proto: operations in execution order."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo import xla_pb2
+from hlo.module import HloError, parse_module_proto
+from hlo.shapes import Shape, ShapeIndex, shape_from_proto
+from olla_xla.errors import CheckError
+
+__all__ = ["Body", "Op", "Program", "leaves", "read_program"]
+
+CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
+"""Opcodes that run the computations they call step by step, in the caller's memory."""
+
+_LOCAL = (1 << 32) - 1
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Op:
+    """One instruction.
+
+    Attributes:
+      name, opcode: as XLA spells them.
+      shape: of its result.
+      operands: what it reads, in order.
+      after: instructions that must run before it: operands and control predecessors.
+      called: computations it names, in XLA's order (while: body, condition).
+      bound: output_to_operand_aliasing, as (output index, operand number, operand index).
+      proto: all the rest.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    proto: xla_pb2.HloInstructionProto
+    operands: tuple[Op, ...] = ()
+    after: tuple[Op, ...] = ()
+    called: tuple[Body, ...] = ()
+    bound: tuple[tuple[ShapeIndex, int, ShapeIndex], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.opcode}({self.name})"
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Body:
+    """One computation.
+
+    Attributes:
+      ops: in execution order where it has a schedule, else as listed (operands first).
+      parameters: by number.
+      root: whose value is the result.
+      scheduled: whether `ops` is XLA's schedule.
+    """
+
+    name: str
+    ops: list[Op] = dataclasses.field(default_factory=list)
+    parameters: list[Op] = dataclasses.field(default_factory=list)
+    root: Op | None = None
+    scheduled: bool = False
+
+    @property
+    def result(self) -> Op:
+        """The root; every computation that was read has one."""
+        assert self.root is not None
+        return self.root
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A module.
+
+    Attributes:
+      name: of the module.
+      entry: where it begins.
+      aliases: output index -> (parameter number, parameter index) whose memory it takes over.
+      donors: (parameter number, parameter index) that may be overwritten without being an output.
+    """
+
+    name: str
+    entry: Body
+    aliases: dict[ShapeIndex, tuple[int, ShapeIndex]]
+    donors: frozenset[tuple[int, ShapeIndex]]
+
+
+_LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
+
+
+def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
+    """(index, shape) of every part of a shape that is no tuple, in order."""
+    found = _LEAVES.get(shape)
+    if found is None:
+        found = tuple((index, part) for index, part in shape.indices() if not part.is_tuple)
+        _LEAVES[shape] = found
+    return found
+
+
+def read_program(module: bytes) -> Program:
+    """Reads a serialized HloModuleProto.
+
+    Raises:
+      CheckError: it is none, or an id in it is not known, or a schedule leaves something out.
+    """
+    try:
+        proto = parse_module_proto(module)
+    except HloError as error:
+        raise CheckError(str(error)) from error
+    bodies = {c.id: Body(c.name) for c in proto.computations}
+    try:
+        for computation in proto.computations:
+            ids = _read(computation, bodies[computation.id], bodies)
+            if computation.id in proto.schedule.sequences:
+                sequence = proto.schedule.sequences[computation.id].instruction_ids
+                _order(bodies[computation.id], sequence, ids, computation.id)
+        entry = bodies[proto.entry_computation_id]
+    except KeyError as error:
+        raise CheckError(f"module {proto.name} refers to unknown id {error}") from error
+    return Program(
+        name=proto.name,
+        entry=entry,
+        aliases={
+            tuple(e.output_shape_index): (e.parameter_number, tuple(e.parameter_shape_index))
+            for e in proto.input_output_alias.entries
+        },
+        donors=frozenset(
+            (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
+        ),
+    )
+
+
+def _read(
+    computation: xla_pb2.HloComputationProto, body: Body, bodies: dict[int, Body]
+) -> dict[int, Op]:
+    """Fills a body; gives its operations by id. Callees stand before their callers."""
+    ops: dict[int, Op] = {}
+    for proto in computation.instructions:
+        op = Op(proto.name, proto.opcode, shape_from_proto(proto.shape), proto)
+        op.operands = tuple([ops[k] for k in proto.operand_ids])
+        if called := proto.called_computation_ids:
+            op.called = tuple(bodies[k] for k in called)
+        if bound := proto.output_operand_aliasing:
+            op.bound = tuple(
+                (tuple(b.output_shape_index), b.operand_index, tuple(b.operand_shape_index))
+                for b in bound
+            )
+        ops[proto.id] = op
+    for proto in computation.instructions:
+        op = ops[proto.id]
+        control = proto.control_predecessor_ids
+        op.after = (*op.operands, *[ops[k] for k in control]) if control else op.operands
+    body.ops = list(ops.values())
+    parameters = [op for op in body.ops if op.opcode == "parameter"]
+    body.parameters = sorted(parameters, key=lambda op: op.proto.parameter_number)
+    body.root = ops[computation.root_id]
+    return ops
+
+
+def _order(body: Body, sequence, ids: dict[int, Op], computation_id: int) -> None:
+    """Puts a body's operations into the order of its schedule.
+
+    Raises CheckError unless the schedule has each once, after all that it needs.
+    """
+    high = computation_id << 32
+    ops = [ids[k] if k in ids else ids[high | (k & _LOCAL)] for k in sequence]
+    done: set[Op] = set()
+    for op in ops:
+        if op in done:
+            raise CheckError(f"{op.name} is in the schedule of {body.name} twice")
+        for before in op.after:
+            if before not in done:
+                raise CheckError(f"{op.name} runs before {before.name}, which it needs")
+        done.add(op)
+    if len(done) != len(ids):
+        missing = next(op for op in body.ops if op not in done)
+        raise CheckError(f"{missing.name} is not in the schedule of {body.name}")
+    body.ops = ops
+    body.scheduled = True
