@@ -9,7 +9,7 @@ import jax
 from hlo.module import module_from_bytes
 from olla_xla.errors import OllaError
 
-__all__ = ["Donation", "assigned_bytes", "donation", "final_module"]
+__all__ = ["Donation", "assigned_bytes", "assignment_proto", "donation", "final_module"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,12 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
         - stats.alias_size_in_bytes
         + stats.temp_size_in_bytes
     )
+
+
+def assignment_proto(compiled: jax.stages.Compiled) -> bytes:
+    """The serialized BufferAssignmentProto of an executable, or b"" where it is not given (GPU)."""
+    stats = compiled.memory_analysis()
+    return b"" if stats is None else stats.serialized_buffer_assignment_proto
 
 
 def donation(compiled: jax.stages.Compiled) -> Donation:

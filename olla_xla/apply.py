@@ -28,18 +28,25 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
-from olla_xla import cache
-from olla_xla.accounting import Donation, assigned_bytes, donation, final_module
+from olla_xla import cache, objection
+from olla_xla.accounting import (
+    Donation,
+    assigned_bytes,
+    assignment_proto,
+    donation,
+    final_module,
+)
 from olla_xla.check import lifetime_peak
-from olla_xla.errors import BudgetError, OllaError, PlanMismatchError
+from olla_xla.errors import BudgetError, CheckError, OllaError, PlanMismatchError
 from olla_xla.jax_private import forget_compiles, no_cache_writes
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
+from olla_xla.referee import results_digest
 
 __all__ = [
     "MEMORY_OPTIMIZED",
@@ -83,6 +90,8 @@ class Outcome:
       planned: True when the schedule in use is not XLA's own.
       reason: why XLA's own schedule is used, or "".
       error: what went wrong in planning, or None.
+      objection: what the referee said against the planned executable, with the file that has the
+        case in it, or "".
     """
 
     compiled: jax.stages.Compiled
@@ -90,6 +99,7 @@ class Outcome:
     planned: bool
     reason: str = ""
     error: Exception | None = None
+    objection: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -226,7 +236,7 @@ def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stage
     try:
         captured = compiles.capture()
         bare = without_clones(captured.module, plan)
-        compiled, _ = compiles.apply(bare, keep=False)
+        compiled = compiles.apply(bare, keep=False).compiled
         if difference := _difference(compiled, bare):
             raise PlanMismatchError(difference)
     finally:
@@ -314,6 +324,7 @@ def _fitted(compiles: _Compiles, options: PlanOptions, captured: Captured) -> Ou
                 more=captured.more,
                 progress=functools.partial(logger.debug, "%s"),
             )
+            plan = dataclasses.replace(plan, results=results_digest(captured.module))
         except BudgetError as error:
             if budget is None or attempt is options:
                 raise
@@ -337,7 +348,7 @@ def _choose(compiles: _Compiles, plan: Plan, captured: Captured | None) -> Outco
         kept = plan if captured is None else _xla_plan(plan, captured)
         logger.info("%s: %s", plan.module, _NO_GAIN)
         return Outcome(compiles.unplanned(), kept, False, _NO_GAIN)
-    compiled, reason = compiles.apply(plan)
+    compiled, reason, objects = compiles.apply(plan)
     if not reason:
         plan = dataclasses.replace(plan, assigned_bytes=assigned_bytes(compiled))
         logger.info(
@@ -348,7 +359,8 @@ def _choose(compiles: _Compiles, plan: Plan, captured: Captured | None) -> Outco
         return Outcome(compiled, plan, True)
     logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     captured = captured or compiles.capture()
-    return Outcome(compiles.unplanned(), _xla_plan(plan, captured), False, reason)
+    kept = _xla_plan(plan, captured)
+    return Outcome(compiles.unplanned(), kept, False, reason, objection=reason if objects else "")
 
 
 def _xla_plan(plan: Plan, captured: Captured) -> Plan:
@@ -460,6 +472,14 @@ def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
     return scope
 
 
+class _Applied(NamedTuple):
+    """An executable with a plan; why it is to be rejected, or ""; whether the referee says so."""
+
+    compiled: jax.stages.Compiled
+    reason: str
+    objects: bool
+
+
 class _Compiles:
     """The compiles of one lowered stage; see the module's docstring."""
 
@@ -511,14 +531,11 @@ class _Compiles:
             logger.info("XLA's scheduler for memory made no schedule")
         return planner.module_order(found[-1][1]) if found else {}
 
-    def apply(self, plan: Plan, *, keep: bool = True) -> tuple[jax.stages.Compiled, str]:
+    def apply(self, plan: Plan, *, keep: bool = True) -> _Applied:
         """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.
 
         Args:
           plan: to apply. keep: whether calls of the jitted function are to run the executable.
-
-        Returns:
-          The executable, and the reason to reject it or "".
 
         Raises:
           PlanMismatchError: the module XLA scheduled is not the plan's.
@@ -526,13 +543,44 @@ class _Compiles:
         from olla_xla import planner
 
         token = f"olla_xla-plan-{cache.plan_digest(plan)}"
-        request = _Request(token.encode(), lambda _, module: planner.apply_plan(module, plan))
+        seen: list[tuple[bytes, bytes]] = []
+
+        def transform(_: str, module: bytes) -> bytes:
+            seen.append((module, planner.apply_plan(module, plan)))
+            return seen[-1][1]
+
+        request = _Request(token.encode(), transform)
         with self._marked(request.token), _next_scope()(), _hook.listening(request):
             compiled = self._unkept()
             reason = _rejection(compiled, plan)
-            if keep and not reason:
+            objects = "" if reason else self._objection(compiled, plan, seen)
+            if keep and not reason and not objects:
                 compiled = self._lowered.compile(**self._kwargs)
-        return compiled, reason
+        return _Applied(compiled, reason or objects, bool(objects))
+
+    def _objection(
+        self, compiled: jax.stages.Compiled, plan: Plan, seen: Sequence[tuple[bytes, bytes]]
+    ) -> str:
+        """What the referee says against an executable, and where the case is kept; or ""."""
+        scheduled, planned = seen[-1] if seen else (b"", b"")
+        case = objection.Case(
+            target=plan.target,
+            scheduled=scheduled,
+            planned=planned,
+            final=final_module(compiled),
+            assignment=assignment_proto(compiled),
+            results=plan.results,
+        )
+        try:
+            case.check()
+        except CheckError as error:
+            case = dataclasses.replace(case, stablehlo=self.text)
+            try:
+                where = f"the case is in {objection.save(case, plan, error)}"
+            except OSError as trouble:
+                where = f"the case could not be written: {trouble}"
+            return f"the referee objects: {error}; {where}"
+        return ""
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
         """Compiles with the scheduled module as `rewrite` makes it."""

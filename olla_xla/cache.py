@@ -28,8 +28,9 @@ from olla_xla.problem import Plan
 
 __all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
 
-_FORMAT = 3
-"""Part of every key; raised when plans of an older olla_xla must not be reused."""
+_FORMAT = 4
+"""Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
+made must not be used again. Before 4, in-place results could overwrite what was still read."""
 
 _FOLDER = "olla_xla"
 """Where plans lie in the directory of JAX's persistent compilation cache."""
@@ -73,7 +74,7 @@ def plan_key(
 
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all that is written into it: 32 hex digits."""
-    written = [plan.fingerprint, dict(plan.order), dict(plan.aliases), plan.clones]
+    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), plan.clones]
     text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -16,12 +16,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import jax.core
 import jax.extend.core
 
+from olla_xla import verification
 from olla_xla.apply import (
     Donation,
     Outcome,
@@ -59,15 +60,24 @@ class PlanWarning(UserWarning):
 
 
 @overload
-def plan(fn: Callable[..., Any], /, **options: Any) -> PlannedFunction: ...
+def plan(
+    fn: Callable[..., Any], /, *, verify: bool | None = None, **options: Any
+) -> PlannedFunction: ...
 @overload
-def plan(**options: Any) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
-def plan(fn: Any = None, /, **options: Any) -> Any:
+def plan(
+    *, verify: bool | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> Any:
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
 
     Args:
       fn: a function made by `jax.jit`, whose donated and static arguments then hold, or a plain
         one. Without it, returns a decorator.
+      verify: whether the first call of each planned executable also runs XLA's own on copies of
+        the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
+        then on. It costs one more compile, one more run, and for that run the memory of the copies
+        and of both results. Functions with side effects are not run twice, hence not verified.
+        None: where the environment has OLLA_XLA_VERIFY=1.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `memory_budget`,
         `max_overhead`); for a plain function also `jax.jit`'s own arguments. By default nothing is
         computed twice; with `memory_budget="10GiB"` as much as that budget takes, and with
@@ -99,9 +109,10 @@ def plan(fn: Any = None, /, **options: Any) -> Any:
         )
     settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
     jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
+    verifies = verification.wanted(verify)
     if fn is None:
-        return lambda function: _planned(function, settings, jit_options)
-    return _planned(fn, settings, jit_options)
+        return lambda function: _planned(function, settings, jit_options, verifies)
+    return _planned(fn, settings, jit_options, verifies)
 
 
 def _check_jax() -> None:
@@ -112,7 +123,9 @@ def _check_jax() -> None:
         )
 
 
-def _planned(fn: Any, options: PlanOptions, jit_options: dict[str, Any]) -> PlannedFunction:
+def _planned(
+    fn: Any, options: PlanOptions, jit_options: dict[str, Any], verify: bool = False
+) -> PlannedFunction:
     """The planned form of a jitted or plain function."""
     kind = type(fn).__name__
     if isinstance(fn, PlannedFunction):
@@ -138,7 +151,15 @@ def _planned(fn: Any, options: PlanOptions, jit_options: dict[str, Any]) -> Plan
         jitted = jax.jit(functools.partial(function), **jit_options)
     except TypeError as error:
         raise InputError(f"jax.jit refuses the function: {error}") from error
-    return PlannedFunction(function, jitted, options, jit_options)
+    return PlannedFunction(function, jitted, options, jit_options, verify)
+
+
+class _First(NamedTuple):
+    """The first call of a planned executable: copies of its arguments, and its module's digest."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    digest: str
 
 
 class PlannedFunction:
@@ -149,6 +170,7 @@ class PlannedFunction:
       jitted: a jitted form of it that nothing else uses.
       options: limits and seed of every plan.
       jit_options: the arguments that `jitted` was made with.
+      verify: whether first calls are compared with XLA's own executable.
     """
 
     def __init__(
@@ -157,6 +179,7 @@ class PlannedFunction:
         jitted: jax.stages.Wrapped,
         options: PlanOptions,
         jit_options: Mapping[str, Any],
+        verify: bool = False,
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.__wrapped__ = function
@@ -174,17 +197,48 @@ class PlannedFunction:
         )
         self._plans: list[Plan] = []
         self._said: set[str] = set()
+        self._verify = verify
+        self._pending = threading.local()
+        self._refused: set[str] = set()
+        """Digests of lowered modules whose planned results differed from XLA's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
-        return self._call(*args, **kwargs)
+        if not self._verify:
+            return self._call(*args, **kwargs)
+        self._pending.first = None
+        outputs = self._call(*args, **kwargs)
+        first: _First | None = self._pending.first
+        self._pending.first = None
+        return outputs if first is None else self._verified(outputs, first)
+
+    def _verified(self, outputs: Any, first: _First) -> Any:
+        """The outputs of a planned executable's first call, or XLA's own where they differ."""
+        expected = jax.jit(functools.partial(self.__wrapped__), **self._jit_options)(
+            *first.args, **first.kwargs
+        )
+        difference = verification.difference(expected, outputs)
+        if not difference:
+            return outputs
+        self._refused.add(first.digest)
+        self.clear_cache()
+        self._warn(verification.report(self.__name__, difference))
+        return expected
 
     def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Has the executable planned that JAX is about to compile and run for these arguments."""
         config: Any = jax.config
         if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
             return
-        self._outcome(self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
+        lowered = self._jitted.lower(*args, **kwargs)
+        known = len(self._plans)
+        outcome = self._outcome(lowered, _device_key(args, kwargs))
+        if self._verify and outcome.planned and len(self._plans) > known:
+            if reason := verification.reason_not_to(outcome.compiled):
+                self._say(reason)
+                return
+            own_args, own_kwargs = verification.copies((args, kwargs))
+            self._pending.first = _First(own_args, own_kwargs, verification.digest(lowered))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""
@@ -192,7 +246,7 @@ class PlannedFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles as what was given to `plan`; executables do not travel."""
-        return _planned, (self.__wrapped__, self._options, self._jit_options)
+        return _planned, (self.__wrapped__, self._options, self._jit_options, self._verify)
 
     def __repr__(self) -> str:
         return f"<olla_xla.plan of {self.__wrapped__!r}>"
@@ -228,7 +282,7 @@ class PlannedFunction:
         with self._lock:
             outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
             if variant not in outcomes:
-                reason = self._reason_not_to_plan()
+                reason = self._reason_not_to_plan(lowered)
                 if reason:
                     compiled = lowered.compile(**compile_kwargs)
                     require_budget(compiled, self._options, reason)
@@ -241,8 +295,10 @@ class PlannedFunction:
                 self._report(outcomes[variant])
             return outcomes[variant]
 
-    def _reason_not_to_plan(self) -> str:
+    def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
         config: Any = jax.config
+        if self._refused and verification.digest(lowered) in self._refused:
+            return "its planned results differed from XLA's own"
         if jax.process_count() > 1:
             return "multi-process runs are not planned; all processes use XLA's schedule"
         if config.jax_enable_pgle:
@@ -252,18 +308,22 @@ class PlannedFunction:
         return ""
 
     def _report(self, outcome: Outcome) -> None:
+        if outcome.objection:
+            self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
         if outcome.plan is not None:
             self._plans.append(outcome.plan)
         elif outcome.error is None:
             self._say(outcome.reason)
-        elif "warned" not in self._said:
-            self._said.add("warned")
-            warnings.warn(
-                f"olla_xla could not plan {self.__name__}, XLA's schedule is used: "
-                f"{outcome.reason}",
-                PlanWarning,
-                skip_file_prefixes=_INTERNAL,
+        else:
+            self._warn(
+                f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {outcome.reason}"
             )
+
+    def _warn(self, text: str) -> None:
+        """Warns the user, once for each planned function."""
+        if "warned" not in self._said:
+            self._said.add("warned")
+            warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
 
     def _say(self, text: str) -> None:
         if text not in self._said:
@@ -303,7 +363,7 @@ class PlannedLowered(_Stage):
         if compiler_options:
             kwargs["compiler_options"] = compiler_options
         outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
-        return PlannedCompiled(self._function, outcome, self._device_key)
+        return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
 
 
 class PlannedCompiled(_Stage):
@@ -315,15 +375,38 @@ class PlannedCompiled(_Stage):
       reason: why it does not, or "".
     """
 
-    def __init__(self, function: PlannedFunction, outcome: Outcome, device_key: str) -> None:
+    def __init__(
+        self,
+        function: PlannedFunction,
+        outcome: Outcome,
+        device_key: str,
+        lowered: jax.stages.Lowered,
+    ) -> None:
         super().__init__(function, outcome.compiled, device_key)
+        self._lowered = lowered
+        self._unverified = function._verify and outcome.planned
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.stages.Compiled`: runs the executable."""
-        return self._stage(*args, **kwargs)
+        if not self._unverified:
+            return self._stage(*args, **kwargs)
+        self._unverified = False
+        if reason := verification.reason_not_to(self._stage):
+            self._function._say(reason)
+            return self._stage(*args, **kwargs)
+        own_args, own_kwargs = verification.copies((args, kwargs))
+        outputs = self._stage(*args, **kwargs)
+        own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
+        expected = own(*own_args, **own_kwargs)
+        if not (difference := verification.difference(expected, outputs)):
+            return outputs
+        self._stage, self.planned = own, False
+        self.reason = "its planned results differed from XLA's own"
+        self._function._warn(verification.report(self._function.__name__, difference))
+        return expected
 
     @functools.cached_property
     def donation(self) -> Donation:

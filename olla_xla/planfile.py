@@ -1,6 +1,6 @@
 """Plan files: a `Plan` as versioned JSON, written and read back without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 2, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 3, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds.
 """
 
@@ -20,7 +20,7 @@ from olla_xla.problem import CloneRecord, Plan
 
 __all__ = ["VERSION", "dumps", "load", "loads", "save"]
 
-VERSION = 2
+VERSION = 3
 """Of the format; raised whenever a field is added, removed or changes its meaning."""
 
 _FORMAT = "olla_xla.plan"
@@ -169,7 +169,9 @@ def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("module", "fingerprint", "target", "status", "stopped_by", "source"), _text),
+    **dict.fromkeys(
+        ("module", "fingerprint", "results", "target", "status", "stopped_by", "source"), _text
+    ),
     **dict.fromkeys(
         (
             "xla_bytes",

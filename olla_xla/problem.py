@@ -180,6 +180,8 @@ class Plan:
     Attributes:
       module: HLO module name.
       fingerprint: digest of the module without its schedule; a plan fits only that module.
+      results: digest of the module's results as expressions of its arguments (olla_xla.referee);
+        "" until the plan is about to be compiled.
       target: "cpu" or "cuda".
       order: computation name -> instruction names in execution order.
       aliases: fusion name -> results that are bound to write over a dying operand, as (index of the
@@ -225,6 +227,7 @@ class Plan:
     least_peak_bytes: int
     lower_bound_bytes: int
     assigned_bytes: int | None = None
+    results: str = ""
     status: str = "feasible"
     stopped_by: str = "no_gain"
     source: str = "xla"

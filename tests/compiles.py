@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from hlo import xla_pb2
 from hlo.assignment import BufferAssignment, read_dump
 from hlo.module import Module, module_from_proto
 
@@ -125,8 +126,8 @@ def total_bytes(compiled) -> int:
 
 
 @functools.cache
-def compile_step(name: str, target: str) -> tuple[Module, BufferAssignment, int]:
-    """(final module, XLA's assignment, XLA's total) of one of STEPS."""
+def dumped_step(name: str, target: str) -> tuple[bytes, int]:
+    """(serialized HloProto with the buffer assignment, XLA's total) of one of STEPS."""
     function, arguments, donated = STEPS[name]
     if target == "cuda":
         arguments = on_h100(arguments)
@@ -135,5 +136,22 @@ def compile_step(name: str, target: str) -> tuple[Module, BufferAssignment, int]
         lowered = jax.jit(function, donate_argnums=donated).lower(*arguments)
         compiled = lowered.compile(compiler_options=options)
         dumps = Path(folder).glob("*after_optimizations.hlo.pb")
-        proto, assignment = read_dump(max(dumps, key=lambda p: p.stat().st_size))
-    return module_from_proto(proto), assignment, total_bytes(compiled)
+        data = max(dumps, key=lambda p: p.stat().st_size).read_bytes()
+    return data, total_bytes(compiled)
+
+
+@functools.cache
+def compile_step(name: str, target: str) -> tuple[Module, BufferAssignment, int]:
+    """(final module, XLA's assignment, XLA's total) of one of STEPS."""
+    data, total = dumped_step(name, target)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        proto, assignment = read_dump(file.name)
+    return module_from_proto(proto), assignment, total
+
+
+def raw_step(name: str, target: str) -> tuple[bytes, bytes]:
+    """(final module, XLA's assignment), serialized protos, of one of STEPS."""
+    proto = xla_pb2.HloProto.FromString(dumped_step(name, target)[0])
+    return proto.hlo_module.SerializeToString(), proto.buffer_assignment.SerializeToString()

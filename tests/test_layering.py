@@ -108,9 +108,19 @@ def test_the_lowest_layer_imports_nothing_of_ours():
     assert reach("check") == {"check", "problem"}  # a referee shares no code with what it judges
 
 
-def test_only_hlo_touches_the_proto():
-    users = {module_of(p).split(".")[0] for p in SOURCES if XLA_PROTO in imports(p)}
-    assert users == {"hlo"}
+def test_only_hlo_and_what_judges_it_touch_the_proto():
+    users = {".".join(module_of(p).split(".")[:2]) for p in SOURCES if XLA_PROTO in imports(p)}
+    users = {u for u in users if not u.startswith("hlo.")}
+    assert users <= {"olla_xla.referee", "olla_xla.bench"}
+
+
+def test_the_referee_shares_no_analysis_with_the_planner():
+    assert reach("referee") == {"referee", "hlo", "problem"}
+    used = set().union(
+        *(imports(p) for p in SOURCES if module_of(p).startswith("olla_xla.referee"))
+    )
+    own = {m for m in used if not m.startswith("olla_xla.referee")}
+    assert own <= {XLA_PROTO, "hlo.module", "hlo.shapes", "olla_xla.errors"}
 
 
 def test_a_wrong_import_is_seen(tmp_path):
