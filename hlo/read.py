@@ -8,15 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.collecting import without_collection
+from hlo.copies import insert_copies
+from hlo.flatten import flatten, is_shared
 from hlo.module import HloError, module_from_proto, parse_module_proto
 
-__all__ = ["from_hlo_text", "from_stablehlo", "read_module", "with_program_order"]
+__all__ = ["from_hlo_text", "from_stablehlo", "read_module", "runnable", "with_program_order"]
 
 
 def read_module(path: str | Path) -> bytes:
     """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
 
-    A module without a schedule (StableHLO, HLO before scheduling) gets its program order.
+    A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and gets its
+    program order.
 
     Raises:
       HloError: the file cannot be read or is none of the kinds.
@@ -37,9 +41,9 @@ def read_module(path: str | Path) -> bytes:
             module = from_stablehlo(text)
         else:
             raise HloError("not HLO text, StableHLO or an HLO proto; pass a dump of XLA's")
+        return with_program_order(runnable(module))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
-    return with_program_order(module)
 
 
 def _text(data: bytes) -> str | None:
@@ -78,6 +82,27 @@ def from_stablehlo(text: str) -> bytes:
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def runnable(module: bytes) -> bytes:
+    """The module in the form that XLA's own pipeline gives it before it schedules.
+
+    Each computation that runs step by step is called from one place (`hlo.flatten`), and without a
+    schedule, values that must have one buffer are copied where they are alive together
+    (`hlo.copies`). A scheduled module that is so already is returned as it came.
+
+    Raises:
+      HloError: the module cannot be read.
+    """
+    proto = parse_module_proto(module)
+    scheduled = proto.entry_computation_id in proto.schedule.sequences
+    if scheduled and not is_shared(proto):
+        return module
+    with without_collection():
+        flatten(proto)
+        if not scheduled:
+            insert_copies(proto)
+    return proto.SerializeToString(deterministic=True)
 
 
 def with_program_order(module: bytes) -> bytes:

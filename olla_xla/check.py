@@ -197,7 +197,9 @@ def check_placement(
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
             dies = not a.live_out and _last(graph, o, steps) == start
-            passes_on = dies and frozenset((t, o)) in pairs
+            # Callees that need less than operands and results together write over operands inside.
+            inside = b.source < len(steps) and graph.operators[b.source].transient_bytes < 0
+            passes_on = dies and (frozenset((t, o)) in pairs or inside)
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
                 if other_offset == offset or not one_offset:
                     continue

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import Plan
-from olla_xla.referee import check_executable, check_rewrite
+from olla_xla.referee import check_control, check_executable
 
 __all__ = ["Case", "load", "save"]
 
@@ -50,7 +50,7 @@ class Case:
     def check(self) -> None:
         """Asks the referee. Raises CheckError if it objects."""
         if self.scheduled and self.planned:
-            check_rewrite(self.scheduled, self.planned)
+            check_control(self.scheduled, self.planned)
         check_executable(
             self.final,
             self.target,

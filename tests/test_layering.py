@@ -120,7 +120,7 @@ def test_the_referee_shares_no_analysis_with_the_planner():
         *(imports(p) for p in SOURCES if module_of(p).startswith("olla_xla.referee"))
     )
     own = {m for m in used if not m.startswith("olla_xla.referee")}
-    assert own <= {XLA_PROTO, "hlo.module", "hlo.shapes", "olla_xla.errors"}
+    assert own <= {XLA_PROTO, "hlo.collecting", "hlo.module", "hlo.shapes", "olla_xla.errors"}
 
 
 def test_a_wrong_import_is_seen(tmp_path):

@@ -8,7 +8,11 @@ from XLA's definitions (HloDataflowAnalysis, HloAliasAnalysis, AliasInfo) and im
 planner nor any analysis that feeds it: it shares their proto, and nothing else.
 """
 
-from olla_xla.referee.expressions import results_digest
-from olla_xla.referee.verdict import check_executable, check_rewrite
+from olla_xla.referee.verdict import (
+    check_control,
+    check_executable,
+    check_rewrite,
+    results_digest,
+)
 
-__all__ = ["check_executable", "check_rewrite", "results_digest"]
+__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]

@@ -17,31 +17,53 @@ CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
 _LOCAL = (1 << 32) - 1
 
 
-@dataclasses.dataclass(eq=False, slots=True)
 class Op:
     """One instruction.
 
     Attributes:
       name, opcode: as XLA spells them.
-      shape: of its result.
       operands: what it reads, in order.
       after: instructions that must run before it: operands and control predecessors.
       called: computations it names, in XLA's order (while: body, condition).
-      bound: output_to_operand_aliasing, as (output index, operand number, operand index).
       proto: all the rest.
     """
 
-    name: str
-    opcode: str
-    shape: Shape
-    proto: xla_pb2.HloInstructionProto
-    operands: tuple[Op, ...] = ()
-    after: tuple[Op, ...] = ()
-    called: tuple[Body, ...] = ()
-    bound: tuple[tuple[ShapeIndex, int, ShapeIndex], ...] = ()
+    __slots__ = ("_shape", "after", "called", "name", "opcode", "operands", "proto")
+
+    def __init__(
+        self, proto: xla_pb2.HloInstructionProto, operands: tuple[Op, ...], called: tuple[Body, ...]
+    ) -> None:
+        self.name: str = proto.name
+        self.opcode: str = proto.opcode
+        self.proto = proto
+        self.operands = operands
+        self.after = operands
+        self.called = called
+        self._shape: Shape | None = None
 
     def __repr__(self) -> str:
         return f"{self.opcode}({self.name})"
+
+    @property
+    def shape(self) -> Shape:
+        """Of its result."""
+        if self._shape is None:
+            self._shape = shape_from_proto(self.proto.shape)
+        return self._shape
+
+    def forget_shape(self) -> None:
+        """Takes the shape out of the proto, once it is known here."""
+        if self.proto.HasField("shape"):
+            self._shape = self.shape
+            self.proto.ClearField("shape")
+
+    @property
+    def bound(self) -> list[tuple[ShapeIndex, int, ShapeIndex]]:
+        """output_to_operand_aliasing, as (output index, operand number, operand index)."""
+        return [
+            (tuple(b.output_shape_index), b.operand_index, tuple(b.operand_shape_index))
+            for b in self.proto.output_operand_aliasing
+        ]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -135,21 +157,18 @@ def _read(
 ) -> dict[int, Op]:
     """Fills a body; gives its operations by id. Callees stand before their callers."""
     ops: dict[int, Op] = {}
+    controlled = []
     for proto in computation.instructions:
-        op = Op(proto.name, proto.opcode, shape_from_proto(proto.shape), proto)
-        op.operands = tuple([ops[k] for k in proto.operand_ids])
-        if called := proto.called_computation_ids:
-            op.called = tuple(bodies[k] for k in called)
-        if bound := proto.output_operand_aliasing:
-            op.bound = tuple(
-                (tuple(b.output_shape_index), b.operand_index, tuple(b.operand_shape_index))
-                for b in bound
-            )
-        ops[proto.id] = op
-    for proto in computation.instructions:
-        op = ops[proto.id]
-        control = proto.control_predecessor_ids
-        op.after = (*op.operands, *[ops[k] for k in control]) if control else op.operands
+        called = proto.called_computation_ids
+        op = ops[proto.id] = Op(
+            proto,
+            tuple([ops[k] for k in proto.operand_ids]),
+            tuple([bodies[k] for k in called]) if called else (),
+        )
+        if control := proto.control_predecessor_ids:
+            controlled.append((op, control))
+    for op, control in controlled:
+        op.after = (*op.operands, *[ops[k] for k in control])
     body.ops = list(ops.values())
     parameters = [op for op in body.ops if op.opcode == "parameter"]
     body.parameters = sorted(parameters, key=lambda op: op.proto.parameter_number)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from hlo import xla_pb2
+from hlo.collecting import without_collection
 from hlo.shapes import ShapeIndex
 from olla_xla.errors import CheckError
-from olla_xla.referee.expressions import results_digest
+from olla_xla.referee import expressions
 from olla_xla.referee.memory import Place, assigned_places, run, shared_buffers
-from olla_xla.referee.program import Body, Program, read_program
+from olla_xla.referee.program import read_program
 from olla_xla.referee.values import follow
 
-__all__ = ["check_executable", "check_rewrite"]
+__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]
 
 
+@without_collection()
 def check_executable(
     module: bytes, target: str, *, results: str | None = None, assignment: bytes = b""
 ) -> None:
@@ -33,7 +35,7 @@ def check_executable(
     if assignment:
         places = assigned_places(values, _places(assignment, module))
         run(program, values, places, target)
-    if results is not None and results_digest(module) != results:
+    if results is not None and expressions.results_digest(program) != results:
         raise CheckError("the executable's results are not the expressions that XLA's own has")
 
 
@@ -62,6 +64,17 @@ def _places(assignment: bytes, module: bytes) -> dict[tuple[str, ShapeIndex], Pl
     }
 
 
+@without_collection()
+def results_digest(module: bytes) -> str:
+    """The digest of a serialized module's results as expressions of its arguments, 32 hex digits.
+
+    Raises:
+      CheckError: the module cannot be read.
+    """
+    return expressions.results_digest(read_program(module))
+
+
+@without_collection()
 def check_rewrite(before: bytes, after: bytes) -> None:
     """Shows that a rewritten module computes what it did, with every control edge kept.
 
@@ -71,32 +84,33 @@ def check_rewrite(before: bytes, after: bytes) -> None:
     Raises:
       CheckError: an order breaks a dependence, a control edge is lost, or a result is another.
     """
-    old, new = read_program(before), read_program(after)
-    lost = _control(old) - _control(new)
-    kept = {op.name for body in _bodies(new.entry) for op in body.ops}
-    for name, needed in sorted(lost):
-        if name in kept and needed in kept:
-            raise CheckError(f"{name} must run after {needed}, but that control edge is lost")
+    check_control(before, after)
     if results_digest(before) != results_digest(after):
         raise CheckError("the rewritten module's results are not those of XLA's own module")
 
 
-def _bodies(entry: Body) -> list[Body]:
-    """A computation and all that it calls, each once."""
-    found, queue = {entry: None}, [entry]
-    while queue:
-        for op in queue.pop().ops:
-            for body in op.called:
-                if body not in found:
-                    found[body] = None
-                    queue.append(body)
-    return list(found)
+def check_control(before: bytes, after: bytes) -> None:
+    """The part of `check_rewrite` that an executable cannot show: control edges are kept.
+
+    Raises:
+      CheckError: naming the instructions of an edge that is lost.
+    """
+    old, new = (xla_pb2.HloModuleProto.FromString(module) for module in (before, after))
+    if not any(i.control_predecessor_ids for c in old.computations for i in c.instructions):
+        return
+    lost = _control(old) - _control(new)
+    kept = {i.name for c in new.computations for i in c.instructions}
+    for name, needed in sorted(lost):
+        if name in kept and needed in kept:
+            raise CheckError(f"{name} must run after {needed}, but that control edge is lost")
 
 
-def _control(program: Program) -> set[tuple[str, str]]:
+def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:
+    """Control edges, as (instruction, its predecessor)."""
+    names = {i.id: i.name for c in module.computations for i in c.instructions}
     return {
-        (op.name, before.name)
-        for body in _bodies(program.entry)
-        for op in body.ops
-        for before in op.after[len(op.operands) :]
+        (i.name, names[k])
+        for c in module.computations
+        for i in c.instructions
+        for k in i.control_predecessor_ids
     }
