@@ -302,7 +302,7 @@ def _plan_and_choose(
         logger.info("%s: the stored plan no longer fits; planning again", plan.module)
     captured = compiles.capture()
     outcome = _fitted(compiles, options, captured)
-    if outcome.plan is not None:
+    if outcome.plan is not None and not outcome.objection:
         store.save(key, outcome.plan)
     return outcome
 
@@ -435,6 +435,7 @@ class Captured:
 
     Attributes:
       platform: it was compiled for. module: as XLA scheduled it. assigned_bytes: XLA's total.
+      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
       more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
         a compile takes; None where XLA has no other scheduler.
     """
@@ -442,6 +443,8 @@ class Captured:
     platform: str
     module: bytes
     assigned_bytes: int
+    final: bytes
+    assignment: bytes
     more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
 
 
@@ -514,7 +517,14 @@ class _Compiles:
         platform, module = found[-1]
         other = MEMORY_OPTIMIZED.get(platform)
         more = None if other is None else functools.partial(self._orders_with, other)
-        return Captured(platform, module, assigned_bytes(compiled), more)
+        return Captured(
+            platform,
+            module,
+            assigned_bytes(compiled),
+            final_module(compiled),
+            assignment_proto(compiled),
+            more,
+        )
 
     def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
         """The orders of XLA's scheduler for memory; the compile ends with the schedule."""

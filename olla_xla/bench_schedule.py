@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hlo.module import module_from_bytes
 from olla_xla.errors import InputError, OllaError
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
@@ -61,6 +62,9 @@ class Row:
       gap: of the lifetime peak. loss: of the assignment.
       error: relative, of the predicted total of XLA's order against its assigned one.
       seconds: of planning. compile_seconds: of XLA's compile. ratio: of the two.
+      instructions: of the whole module, those inside fusions too.
+      referee_seconds: of the referee on XLA's own executable, its results as scheduled included.
+      referee_ratio: of those to XLA's compile.
       stopped_by: why the search ended.
     """
 
@@ -77,6 +81,9 @@ class Row:
     seconds: float
     compile_seconds: float
     ratio: float
+    instructions: int
+    referee_seconds: float
+    referee_ratio: float
     stopped_by: str
 
 
@@ -88,6 +95,7 @@ class Summary:
       cases: how many. never_worse: no plan of 10 s is above XLA's order.
       within_1_percent, within_5_percent: cases whose certified gap is at most that.
       mean_loss: of the assignment. median_seconds: of planning. median_ratio: to XLA's compile.
+      median_referee_ratio: of the referee to XLA's compile.
     """
 
     cases: int
@@ -97,6 +105,7 @@ class Summary:
     mean_loss: float
     median_seconds: float
     median_ratio: float
+    median_referee_ratio: float
 
 
 def parse_cases(names: Sequence[str]) -> list[Case]:
@@ -120,6 +129,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
 
     captured, compile_seconds = capture_case(case)
     xla_bytes = captured.assigned_bytes
+    referee_seconds = referee_time(captured)
 
     def plan_within(options: PlanOptions) -> Plan:
         return plan_module(
@@ -147,6 +157,11 @@ def measure(case: Case, options: PlanOptions) -> Row:
         seconds=plan.seconds,
         compile_seconds=compile_seconds,
         ratio=plan.seconds / compile_seconds,
+        instructions=sum(
+            len(c.instructions) for c in module_from_bytes(captured.final).computations
+        ),
+        referee_seconds=referee_seconds,
+        referee_ratio=referee_seconds / compile_seconds,
         stopped_by=plan.stopped_by,
     )
 
@@ -167,6 +182,22 @@ def capture_case(case: Case) -> tuple[Captured, float]:
     return captured, time.monotonic() - started
 
 
+def referee_time(captured: Captured) -> float:
+    """Seconds that the referee takes for XLA's own executable, as for a planned one.
+
+    Raises:
+      CheckError: it objects.
+    """
+    from olla_xla.referee import check_executable, results_digest
+
+    started = time.monotonic()
+    results = results_digest(captured.module)
+    check_executable(
+        captured.final, captured.platform, results=results, assignment=captured.assignment
+    )
+    return time.monotonic() - started
+
+
 def warm_up(options: PlanOptions) -> None:
     """Loads the machine code of the search, once for a process: it is not part of any plan."""
     measure(Case("mlp", 8, "adam", "cpu"), dataclasses.replace(options, step_limit=2000))
@@ -185,6 +216,7 @@ def summarise(rows: Sequence[Row]) -> Summary:
         mean_loss=statistics.fmean(r.loss for r in rows),
         median_seconds=statistics.median(r.seconds for r in rows),
         median_ratio=statistics.median(r.ratio for r in rows),
+        median_referee_ratio=statistics.median(r.referee_ratio for r in rows),
     )
 
 

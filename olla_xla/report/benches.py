@@ -16,7 +16,8 @@ def schedule_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "case:", "operators", "XLA", "planned", "gain %", "least peak", "bound", "gap %",
-            "loss %", "error %", "plan s", "compile s", "ratio", "stopped by:",
+            "loss %", "error %", "plan s", "compile s", "ratio", "instr.", "referee s", "ratio",
+            "stopped by:",
         ),
         rows=[
             (
@@ -33,6 +34,9 @@ def schedule_table(rows: Sequence[Row]) -> Table:
                 f"{row.seconds:.2f}",
                 f"{row.compile_seconds:.2f}",
                 f"{row.ratio:.2f}",
+                f"{row.instructions:,}",
+                f"{row.referee_seconds:.3f}",
+                f"{row.referee_ratio:.3f}",
                 row.stopped_by,
             )
             for row in rows
@@ -53,5 +57,7 @@ def schedule_summary(summary: Summary) -> str:
             f"mean assignment loss {percent(summary.mean_loss)} %",
             f"median planning {summary.median_seconds:.2f} s, "
             f"{summary.median_ratio:.2f} of XLA's compile",
+            f"the referee of the executable: {summary.median_referee_ratio:.3f} of XLA's compile "
+            "in the median",
         ]
     )
