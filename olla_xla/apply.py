@@ -28,7 +28,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -553,34 +553,30 @@ class _Compiles:
         from olla_xla import planner
 
         token = f"olla_xla-plan-{cache.plan_digest(plan)}"
-        seen: list[tuple[bytes, bytes]] = []
+        case = objection.Case(target=plan.target, results=plan.results)
+        objects = ""
 
-        def transform(_: str, module: bytes) -> bytes:
-            seen.append((module, planner.apply_plan(module, plan)))
-            return seen[-1][1]
+        def transform(_: str, module: bytes) -> bytes | None:
+            nonlocal case, objects
+            planned = planner.apply_plan(module, plan)
+            case = dataclasses.replace(case, scheduled=module, planned=planned)
+            objects = self._objection(case, plan)  # before XLA, which may abort over such a module
+            return None if objects else planned
 
         request = _Request(token.encode(), transform)
         with self._marked(request.token), _next_scope()(), _hook.listening(request):
             compiled = self._unkept()
-            reason = _rejection(compiled, plan)
-            objects = "" if reason else self._objection(compiled, plan, seen)
+            reason = "" if objects else _rejection(compiled, plan)
+            if not reason and not objects:
+                final, assignment = final_module(compiled), assignment_proto(compiled)
+                case = dataclasses.replace(case, final=final, assignment=assignment)
+                objects = self._objection(case, plan)
             if keep and not reason and not objects:
                 compiled = self._lowered.compile(**self._kwargs)
         return _Applied(compiled, reason or objects, bool(objects))
 
-    def _objection(
-        self, compiled: jax.stages.Compiled, plan: Plan, seen: Sequence[tuple[bytes, bytes]]
-    ) -> str:
-        """What the referee says against an executable, and where the case is kept; or ""."""
-        scheduled, planned = seen[-1] if seen else (b"", b"")
-        case = objection.Case(
-            target=plan.target,
-            scheduled=scheduled,
-            planned=planned,
-            final=final_module(compiled),
-            assignment=assignment_proto(compiled),
-            results=plan.results,
-        )
+    def _objection(self, case: objection.Case, plan: Plan) -> str:
+        """What the referee says against a case, and where the case is kept; or ""."""
         try:
             case.check()
         except CheckError as error:

@@ -29,7 +29,7 @@ class Case:
       target: "cpu" or "cuda".
       scheduled: HloModuleProto as XLA scheduled it; b"" where JAX's cache served the executable.
       planned: the same as it was handed back, with the plan in it.
-      final: HloModuleProto of the executable.
+      final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
       results: `referee.results_digest` of XLA's own module, or "".
       stablehlo: the lowered step's text.
@@ -38,25 +38,28 @@ class Case:
     """
 
     target: str
-    scheduled: bytes
-    planned: bytes
-    final: bytes
-    assignment: bytes
     results: str
+    scheduled: bytes = b""
+    planned: bytes = b""
+    final: bytes = b""
+    assignment: bytes = b""
     stablehlo: str = ""
     plan: str = ""
     objection: str = ""
 
     def check(self) -> None:
-        """Asks the referee. Raises CheckError if it objects."""
-        if self.scheduled and self.planned:
+        """Asks the referee: of the executable, or before there is one of the planned module.
+
+        Raises:
+          CheckError: it objects.
+        """
+        results = self.results or None
+        if self.final:
+            assignment = self.assignment
+            check_executable(self.final, self.target, results=results, assignment=assignment)
+        else:
             check_control(self.scheduled, self.planned)
-        check_executable(
-            self.final,
-            self.target,
-            results=self.results or None,
-            assignment=self.assignment,
-        )
+            check_executable(self.planned, self.target)
 
 
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:
