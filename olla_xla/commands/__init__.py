@@ -19,6 +19,8 @@ COMMANDS: dict[str, str] = {
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
+    "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
+    "bench mutants": "seeded faults in planned modules: does the referee catch all that matter",
     "bench cost": "predicted against measured step times on this machine's CPU",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",

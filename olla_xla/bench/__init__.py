@@ -1,0 +1,1 @@
+"""Benchmarks and tests at scale that are more than one file each."""

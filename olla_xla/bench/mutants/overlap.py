@@ -1,0 +1,52 @@
+"""Two buffers of a CPU executable that live together, moved onto each other, to be run for real."""
+
+from __future__ import annotations
+
+import random
+
+from hlo.executable import CpuExecutable, Slice
+from olla_xla import offsets
+
+__all__ = ["overlapped"]
+
+
+def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
+    """A serialized executable with one of its buffers moved onto another.
+
+    The buffers are found by what its steps read and write (`offsets`), and all slices of the one
+    that moves go along, in the steps and in the buffer assignment.
+
+    Returns:
+      What was done and the executable; None where no two buffers live together.
+
+    Raises:
+      HloError, OffsetsError: the executable holds what cannot be moved.
+    """
+    rng = random.Random(f"{seed}/overlap")
+    executable = CpuExecutable(data)
+    areas = offsets._areas(executable)
+    temp = offsets._temp(executable)
+    height = areas[temp].size
+    found = [b for b in offsets._buffers(executable, areas) if not b.pinned and b.low < b.high]
+    pairs = [
+        (a, b)
+        for b in found
+        for a in found
+        if a is not b
+        and a.allocation == b.allocation == temp
+        and a.first <= b.last
+        and b.first <= a.last
+        and (a.low >= b.high or b.low >= a.high)
+        and a.low + b.high - b.low <= height
+    ]
+    if not pairs:
+        return None
+    a, b = rng.choice(pairs)
+    places = [[x.slice for x in thunk.accesses] for thunk in executable.thunks]
+    for k, i in b.accesses:
+        s = places[k][i]
+        places[k][i] = Slice(temp, a.low + s.offset - b.low, s.size)
+    values = offsets._values(executable, places, temp, height)
+    names = [executable.thunks[x.accesses[0][0]].name for x in (a, b)]
+    text = f"the buffer of {names[1]} at {b.low} moved to {a.low}, onto that of {names[0]}"
+    return text, executable.relocated(places, {}, values)

@@ -1,0 +1,200 @@
+"""One program, planned in several ways, run and compared with `jax.jit` bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import olla_xla
+from olla_xla.accounting import assigned_bytes
+from olla_xla.bench.random_programs import callbacks
+from olla_xla.bench.random_programs.spec import Case, Program, Settings
+from olla_xla.bench.random_programs.training import Built, build
+from olla_xla.cache import process_store
+from olla_xla.errors import BudgetError
+
+__all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]
+
+FAILURES = ("wrong", "larger", "failed", "crashed")
+"""Kinds of outcomes that must not be."""
+
+_STEPS = 2
+_LIMITS = (
+    r"no better order was found$",
+    r"XLA assigned [\d,]+ bytes to the plan, [\d,]+ to its own order$",
+)
+"""Reasons that name a limit of ours: the plan was made, and XLA's own order is as good."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of one plan.
+
+    Attributes:
+      kind: identical, wrong, larger, failed (to plan, without a reason that names a limit), budget
+        (it cannot be met), unsteady (jit itself gives other bits each time) or invalid (jit itself
+        fails).
+      planned: whether another order than XLA's was run. reason: why not, or what differs.
+      xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
+    """
+
+    kind: str
+    planned: bool = False
+    reason: str = ""
+    xla_bytes: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Results:
+    """What steps gave: path -> (type, shape, bytes) of each result, and what the host saw."""
+
+    leaves: dict[str, tuple[str, tuple[int, ...], bytes]]
+    seen: callbacks.Seen
+
+
+class Reference:
+    """A program as `jax.jit` runs it."""
+
+    def __init__(self, program: Program) -> None:
+        self.built: Built = build(program)
+        jitted = jax.jit(self.built.step, **self.built.jit_options)
+        with _quiet():
+            self._compiled = jitted.lower(*self.built.arguments).compile()
+            self.results = _run(self._compiled, self.built)
+        self.bytes = assigned_bytes(self._compiled)
+
+    def is_steady(self) -> bool:
+        """Whether it gives the same bits again."""
+        with _quiet():
+            return _run(self._compiled, self.built) == self.results
+
+
+def check_case(case: Case) -> list[Outcome]:
+    """One outcome for each plan of the case; they share the reference."""
+    try:
+        reference = Reference(case.program)
+    except Exception as error:
+        return [Outcome("invalid", reason=_said(error))] * len(case.plans)
+    return [check(reference, one) for one in case.plans]
+
+
+def check(reference: Reference, settings: Settings) -> Outcome:
+    """Plans, runs and compares one program."""
+    built, started = reference.built, time.monotonic()
+    options: dict[str, Any] = dataclasses.asdict(settings)
+    budget = options.pop("budget")
+    if budget is not None:
+        options["memory_budget"] = max(int(budget * reference.bytes), 1)
+    process_store().clear()
+    with _quiet() as caught:
+        try:
+            planned = olla_xla.plan(built.step, **built.jit_options, **options)
+            compiled: Any = planned.lower(*built.arguments).compile()
+        except BudgetError as error:
+            ok = budget is not None and error.least_bytes <= reference.bytes
+            return Outcome("budget" if ok else "failed", reason=str(error))
+        except Exception as error:
+            return Outcome("failed", reason=_said(error))
+        warned = [str(w.message) for w in caught if issubclass(w.category, olla_xla.PlanWarning)]
+        outcome = Outcome(
+            kind="identical",
+            planned=compiled.planned,
+            reason=compiled.reason,
+            xla_bytes=reference.bytes,
+            bytes=assigned_bytes(compiled),
+            seconds=time.monotonic() - started,
+        )
+        try:
+            results = _run(compiled, built)
+        except Exception as error:
+            return dataclasses.replace(outcome, kind="failed", reason=_said(error))
+    return _judged(outcome, reference, results, warned)
+
+
+def forget() -> None:
+    """Drops executables and plans of this process."""
+    process_store().clear()
+    jax.clear_caches()
+
+
+def _judged(
+    outcome: Outcome, reference: Reference, results: _Results, warned: list[str]
+) -> Outcome:
+    if difference := _difference(reference.results, results):
+        kind = "wrong" if reference.is_steady() else "unsteady"
+        return dataclasses.replace(outcome, kind=kind, reason=difference)
+    if outcome.bytes > outcome.xla_bytes:
+        return dataclasses.replace(outcome, kind="larger")
+    if not outcome.planned and not any(re.match(limit, outcome.reason) for limit in _LIMITS):
+        return dataclasses.replace(outcome, kind="failed", reason=outcome.reason or "no reason")
+    if warned:
+        return dataclasses.replace(outcome, kind="failed", reason=warned[0])
+    return outcome
+
+
+def _run(compiled: Any, built: Built) -> _Results:
+    """Two steps from fresh copies of the arguments, the state of the first in the second."""
+    callbacks.watch()
+    params, state, batch = _fresh(built.arguments)
+    leaves: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    for step in range(_STEPS):
+        params, state, results = compiled(params, state, batch)
+        for path, leaf in jax.tree.leaves_with_path((params, state, results)):
+            leaves[f"step {step}{jax.tree_util.keystr(path)}"] = _bits(leaf)
+        batch = _fresh(built.arguments[2])
+    return _Results(leaves, callbacks.seen())
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _fresh(tree: Any) -> Any:
+    def copy(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jnp.array(jax.random.key_data(leaf), copy=True))
+        return jnp.array(leaf, copy=True)
+
+    return jax.tree.map(copy, tree)
+
+
+def _bits(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
+    name = str(leaf.dtype)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = np.asarray(leaf)
+    if name in ("int4", "uint4"):
+        array = array.astype(np.int8)
+    return name, array.shape, array.tobytes()
+
+
+def _difference(expected: _Results, found: _Results) -> str:
+    """Which results differ, or ""."""
+    wrong = [path for path, leaf in expected.leaves.items() if found.leaves.get(path) != leaf]
+    if wrong:
+        return f"{len(wrong)} of {len(expected.leaves)} results differ, first {wrong[0]}"
+    for name, ours, theirs in zip(("ordered", "other"), found.seen, expected.seen, strict=True):
+        if ours != theirs:
+            return f"{name} callbacks saw {len(ours)} values, in jit {len(theirs)}, or others"
+    return ""
+
+
+def _quiet() -> Any:
+    """Records all warnings: JAX says of each donated argument that it could not use it."""
+
+    class _Catch(warnings.catch_warnings):
+        def __enter__(self) -> Any:
+            found = super().__enter__()
+            warnings.simplefilter("always")
+            return found
+
+    return _Catch(record=True)

@@ -1,0 +1,251 @@
+"""What a random program is: frozen values that print as what rebuilds them.
+
+Every field takes any value of its type (numbers are taken modulo what there is), so a program
+stays valid whatever is cut from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = [
+    "Body",
+    "Case",
+    "ConvNet",
+    "Graph",
+    "Node",
+    "Program",
+    "Recurrent",
+    "Settings",
+    "Transformer",
+    "Update",
+    "Updates",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One operator of a graph.
+
+    Attributes:
+      op: its name in the table of operators.
+      reads: numbers of the values it reads; negative ones count from the latest.
+      k: what the operator makes of it: an axis, a shift, a weight's number.
+      inner: the operators of a loop's body, of branches, of what is recomputed.
+    """
+
+    op: str
+    reads: tuple[int, ...] = (-1,)
+    k: int = 0
+    inner: tuple[Node, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """Operators over values of one shape, each read by any number of later ones.
+
+    Attributes:
+      rows, cols: the shape of all values.
+      leaves: trained arrays of that shape. weights: trained square matrices.
+      nodes: operators, in order.
+      stride: the loss reads each value whose number is a multiple of it.
+    """
+
+    rows: int
+    cols: int
+    leaves: int
+    weights: int
+    nodes: tuple[Node, ...]
+    stride: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrent:
+    """A recurrent net.
+
+    Attributes:
+      cell: lstm, gru or plain. form: unrolled, scan, reverse, both (directions) or nested (scans).
+      steps, batch, width, inputs, classes: sizes.
+      read: which hidden states the loss reads: each, last, every third, or pairs far apart.
+      loss: of the scores: square, picked (those of the labels) or both. bias: whether there is one.
+      recompute: `jax.checkpoint` around the cell.
+    """
+
+    cell: str
+    form: str
+    steps: int
+    batch: int
+    width: int
+    inputs: int
+    classes: int
+    read: str = "each"
+    loss: str = "square"
+    bias: bool = False
+    recompute: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer:
+    """Llama-like blocks.
+
+    Attributes:
+      layers, batch, length, width, heads, classes: sizes.
+      activation: silu, gelu or relu2. norm: rms or layer.
+      form: unrolled or scan. recompute: `jax.checkpoint` around a block.
+      rotary: rotates queries and keys. tied: the embedding is the last matrix too.
+      dropout: with a random key that is threaded through the state.
+    """
+
+    layers: int
+    batch: int
+    length: int
+    width: int
+    heads: int
+    classes: int
+    activation: str = "silu"
+    norm: str = "rms"
+    form: str = "unrolled"
+    recompute: bool = False
+    rotary: bool = False
+    tied: bool = False
+    dropout: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvNet:
+    """Convolutions with running statistics.
+
+    Attributes:
+      layers, batch, size, channels: sizes. kind: plain, residual, dense (each layer reads all
+        before) or depthwise.
+      pool: max, mean or stride.
+      recompute: `jax.checkpoint` around a layer.
+    """
+
+    layers: int
+    batch: int
+    size: int
+    channels: int
+    kind: str = "plain"
+    pool: str = "max"
+    recompute: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """One change of a state array: `op` of array number `to` with array number `other`."""
+
+    op: str
+    to: int = 0
+    other: int = 0
+    k: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Updates:
+    """A state of equal arrays changed in place, over and over, and read in between.
+
+    Attributes:
+      rows, cols: the shape of all arrays. arrays: how many.
+      updates: changes, in order. loop: steps of a loop around them, or 0 for none.
+    """
+
+    rows: int
+    cols: int
+    arrays: int
+    updates: tuple[Update, ...]
+    loop: int = 0
+
+
+Body = Graph | Recurrent | Transformer | ConvNet | Updates
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A train step, or a step without gradients.
+
+    Attributes:
+      body: what is computed.
+      dtype: float32, bfloat16, or mixed: kept in float32, computed in bfloat16.
+      optimizer: none, sgd, momentum, adam or adamw. clip: gradients by their global norm.
+      donate: which of the arguments (parameters, state, batch) are donated.
+      extras: further arguments and results; `training.EXTRAS` has them all.
+      seed: of the arguments' values.
+      optimized: whether LLVM optimizes the code, which takes longer and changes nothing before it.
+    """
+
+    body: Body
+    dtype: str = "float32"
+    optimizer: str = "sgd"
+    clip: bool = False
+    donate: tuple[int, ...] = ()
+    extras: tuple[str, ...] = ()
+    seed: int = 0
+    optimized: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether the step draws random numbers, from a key in its state."""
+        body = self.body
+        if isinstance(body, Graph):
+            draws = any(node.op in ("dropout", "noise") for node in _all_nodes(body.nodes))
+        else:
+            draws = isinstance(body, Transformer) and body.dropout
+        return draws or "key" in self.extras
+
+    @property
+    def kind(self) -> str:
+        """The row of the table that counts it."""
+        body = self.body
+        if isinstance(body, Graph):
+            return _graph_kind(body.nodes)
+        if isinstance(body, Recurrent):
+            return f"{body.cell} net, {'unrolled' if body.form == 'unrolled' else 'scanned'}"
+        names = {Transformer: "transformer", ConvNet: "convolutions", Updates: "updates in place"}
+        return names[type(body)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a program is planned: options of `olla_xla.plan`.
+
+    Attributes:
+      budget: the memory budget as a part of jit's total, or None.
+      others: as for `olla_xla.plan`.
+    """
+
+    seed: int = 0
+    step_limit: int | None = 500
+    time_limit: float = 10.0
+    in_place: bool = True
+    max_overhead: float | None = None
+    budget: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program and how it is planned."""
+
+    program: Program
+    plans: tuple[Settings, ...]
+
+
+_KINDS = (
+    ("callbacks", ("pure", "io_ordered", "io", "debug", "debug_ordered")),
+    ("control flow", ("scan", "scan_reverse", "scan_rows", "loop", "cond", "switch", "map")),
+    ("derivatives", ("custom_vjp", "custom_jvp", "checkpoint", "inner_grad", "jvp")),
+    ("types", ("int4", "int8", "mask", "complex", "bits", "dropout", "noise", "empty", "half")),
+)
+
+
+def _graph_kind(nodes: tuple[Node, ...]) -> str:
+    """The first kind of which the graph has an operator."""
+    names = {node.op for node in _all_nodes(nodes)}
+    for kind, ops in _KINDS:
+        if names.intersection(ops):
+            return f"graph: {kind}"
+    return "graph: plain"
+
+
+def _all_nodes(nodes: tuple[Node, ...]) -> list[Node]:
+    return [each for node in nodes for each in (node, *_all_nodes(node.inner))]

@@ -1,0 +1,193 @@
+"""What programs are drawn from, by hypothesis; what fails shrinks to the first of each choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from olla_xla.bench.random_programs.arrays import ARRAYS
+from olla_xla.bench.random_programs.callbacks import CALLBACKS
+from olla_xla.bench.random_programs.control import CONTROL, DERIVATIVES
+from olla_xla.bench.random_programs.elementwise import ELEMENTWISE
+from olla_xla.bench.random_programs.linear import LINEAR
+from olla_xla.bench.random_programs.narrow import TYPES
+from olla_xla.bench.random_programs.optimizers import OPTIMIZERS
+from olla_xla.bench.random_programs.spec import (
+    Case,
+    ConvNet,
+    Graph,
+    Node,
+    Program,
+    Recurrent,
+    Settings,
+    Transformer,
+    Update,
+    Updates,
+)
+from olla_xla.bench.random_programs.training import EXTRAS
+from olla_xla.bench.random_programs.updates import UPDATES
+
+__all__ = ["bodies", "cases", "programs", "settings"]
+
+_pick = st.sampled_from
+# Values made just now, the first ones, and any between: readers near and far apart.
+_read = st.one_of(st.integers(-4, -1), st.integers(0, 3), st.integers(0, 60))
+_PLAIN = (*ELEMENTWISE, *ARRAYS, *LINEAR)
+_OFTEN = ("add", "mul", "gate", "gates", "chain", "wide", "dense", "matmul", "split", "sum")
+_RICH = {
+    "plain": (),
+    "control": (*CONTROL, "scan"),
+    "derivatives": tuple(DERIVATIVES),
+    "types": tuple(TYPES),
+    "callbacks": (*CALLBACKS, "scan"),
+}
+
+
+def _nodes(special: tuple[str, ...], most: int, least: int = 1, depth: int = 2) -> Any:
+    """Lists of operators, one in three of them special."""
+    names: Any = st.one_of(_pick(_OFTEN), _pick(_PLAIN))
+    if special:
+        names = st.one_of(names, names, _pick(special))
+    reads = st.lists(_read, min_size=1, max_size=5).map(tuple)
+    inner: Any = st.just(())
+    if depth and special:
+        deep = special in (_RICH["control"], _RICH["callbacks"])
+        below = special if depth > 1 and deep else ()
+        inner = _nodes(below, 3, 1, depth - 1)
+    k = st.integers(0, 7)
+
+    @st.composite
+    def node(draw: Any) -> Node:
+        op = draw(names)
+        nested = op in CONTROL or op in DERIVATIVES
+        return Node(op, draw(reads), draw(k), draw(inner) if nested else ())
+
+    return st.lists(node(), min_size=least, max_size=most).map(tuple)
+
+
+@st.composite
+def _graph(draw: Any, rich: str, least: int = 1) -> Graph:
+    rows, cols = draw(_pick([8, 16, 32, 64, 128])), draw(_pick([16, 32, 64, 128]))
+    least = least if rich != "plain" else draw(_pick([1, 6, 12, 18]))
+    most = least + 12
+    return Graph(
+        rows,
+        cols,
+        leaves=draw(st.integers(1, 4)),
+        weights=draw(_pick([1, 1, 2, 3])),
+        nodes=draw(_nodes(_RICH[rich], most, least)),
+        stride=draw(_pick([1, 1, 2, 7])),
+    )
+
+
+@st.composite
+def _recurrent(draw: Any) -> Recurrent:
+    """Often with one number for all sizes: buffers of one size, whatever is in them, are shared."""
+    width = draw(_pick([16, 32, 64]))
+    return Recurrent(
+        cell=draw(_pick(["lstm", "lstm", "lstm", "gru", "gru", "plain"])),
+        form=draw(_pick(["unrolled"] * 6 + ["scan", "scan", "reverse", "both", "nested"])),
+        steps=draw(_pick([2, 4, 6, 8, 8, 12])),
+        batch=draw(_pick([width, width, 4, 32, 64])),
+        width=width,
+        inputs=draw(_pick([width, width, 8, 32])),
+        classes=draw(_pick([width, width, 4 * width, 32, 600])),
+        read=draw(_pick(["each"] * 6 + ["last", "third", "pairs"])),
+        loss=draw(_pick(["square", "square", "picked", "both"])),
+        bias=draw(st.booleans()),
+        recompute=draw(_pick([False] * 5 + [True])),
+    )
+
+
+_transformer = st.builds(
+    Transformer,
+    layers=_pick([1, 1, 1, 2]),
+    batch=_pick([1, 2, 4]),
+    length=_pick([8, 16, 32]),
+    width=_pick([16, 32, 64]),
+    heads=_pick([1, 2, 4]),
+    classes=_pick([16, 64, 256]),
+    activation=_pick(["silu", "gelu", "relu2"]),
+    norm=_pick(["rms", "layer"]),
+    form=_pick(["unrolled", "unrolled", "scan"]),
+    recompute=_pick([False] * 5 + [True]),
+    rotary=st.booleans(),
+    tied=st.booleans(),
+    dropout=_pick([False, False, True]),
+)
+_conv = st.builds(
+    ConvNet,
+    layers=st.integers(1, 3),
+    batch=_pick([1, 2, 4]),
+    size=_pick([8, 16]),
+    channels=_pick([4, 8, 16]),
+    kind=_pick(["plain", "residual", "dense", "depthwise"]),
+    pool=_pick(["max", "mean", "stride"]),
+    recompute=_pick([False, False, True]),
+)
+_update = st.builds(Update, _pick(UPDATES), st.integers(0, 5), st.integers(0, 5), st.integers(0, 7))
+_updates = st.builds(
+    Updates,
+    rows=_pick([8, 32, 128, 512]),
+    cols=_pick([16, 64, 128]),
+    arrays=st.integers(1, 6),
+    updates=st.lists(_update, min_size=1, max_size=24).map(tuple),
+    loop=_pick([0, 0, 1, 4]),
+)
+
+
+# Of each kind so many. Most are of what went wrong most, values kept long and read from many
+# places; fewer of what takes long to compile.
+_SHARES = (
+    *["graph plain"] * 3,
+    *["recurrent"] * 6,
+    *["graph control", "graph derivatives", "graph types", "graph callbacks", "updates"],
+    *["transformer", "convolutions"],
+)
+
+
+def bodies() -> dict[str, Any]:
+    """What each kind of body is drawn from."""
+    return {
+        **{f"graph {rich}": _graph(rich) for rich in _RICH},
+        "recurrent": _recurrent(),
+        "transformer": _transformer,
+        "convolutions": _conv,
+        "updates": _updates,
+    }
+
+
+def programs(body: Any = None) -> Any:
+    """Programs, of all kinds of bodies by default."""
+    return st.builds(
+        Program,
+        body=_pick(_SHARES).flatmap(bodies().__getitem__) if body is None else body,
+        dtype=_pick(["float32"] * 6 + ["bfloat16", "mixed"]),
+        optimizer=_pick([*OPTIMIZERS, "none", "sgd"]),
+        clip=_pick([False, False, True]),
+        donate=_pick([(), (0, 1), (0, 1), (0,), (1,), (2,), (0, 1, 2)]),
+        extras=st.lists(_pick(EXTRAS), max_size=2, unique=True).map(tuple),
+        seed=st.integers(0, 3),
+        optimized=_pick([False] * 15 + [True]),
+    )
+
+
+@st.composite
+def settings(draw: Any, timed: bool = True) -> Settings:
+    """Options of a plan; without `timed` only those whose plans are the same every time."""
+    by_time = timed and draw(_pick([False, False, True]))
+    return Settings(
+        seed=draw(st.integers(0, 3)),
+        step_limit=None if by_time else draw(_pick([200, 500, 2000])),
+        time_limit=draw(_pick([0.5, 1.0])) if by_time else 60.0,
+        in_place=draw(_pick([True] * 7 + [False])),
+        max_overhead=draw(_pick([None, None, None, 0.05, 0.3])),
+        budget=draw(_pick([None] * 6 + [0.95, 0.8])),
+    )
+
+
+def cases(plans: int = 2, timed: bool = True) -> Any:
+    """Programs with as many plans each."""
+    several = st.lists(settings(timed), min_size=plans, max_size=plans).map(tuple)
+    return st.builds(Case, programs(), several)
