@@ -215,8 +215,8 @@ class Settings:
     """
 
     seed: int = 0
-    step_limit: int | None = 500
-    time_limit: float = 10.0
+    step_limit: int | None = 50_000
+    time_limit: float = 60.0
     in_place: bool = True
     max_overhead: float | None = None
     budget: float | None = None

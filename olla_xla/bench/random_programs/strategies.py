@@ -179,8 +179,8 @@ def settings(draw: Any, timed: bool = True) -> Settings:
     by_time = timed and draw(_pick([False, False, True]))
     return Settings(
         seed=draw(st.integers(0, 3)),
-        step_limit=None if by_time else draw(_pick([200, 500, 2000])),
-        time_limit=draw(_pick([0.5, 1.0])) if by_time else 60.0,
+        step_limit=None if by_time else draw(_pick([50_000, 5_000, 50_000, 200_000])),
+        time_limit=draw(_pick([2.0, 1.0, 4.0])) if by_time else 60.0,
         in_place=draw(_pick([True] * 7 + [False])),
         max_overhead=draw(_pick([None, None, None, 0.05, 0.3])),
         budget=draw(_pick([None] * 6 + [0.95, 0.8])),
