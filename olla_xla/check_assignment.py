@@ -33,6 +33,7 @@ from olla_xla.planned_module import PlannedModule
 from olla_xla.problem import Plan, Tensor, TensorGraph
 
 __all__ = [
+    "IDLE",
     "AssignmentReport",
     "check_assignment",
     "check_compiled",
@@ -42,7 +43,7 @@ __all__ = [
     "read_assignment",
 ]
 
-_IDLE = frozenset(
+IDLE = frozenset(
     "parameter constant bitcast tuple get-tuple-element opt-barrier optimization-barrier".split()
 )
 """Opcodes that neither read nor write memory when they run."""
@@ -218,7 +219,7 @@ def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[s
             raise CheckError(f"the executable has no computation {name}")
         ours = set(names)
         theirs = {i.name for i in actual[name]}
-        working = [i.name for i in actual[name] if i.opcode not in _IDLE]
+        working = [i.name for i in actual[name] if i.opcode not in IDLE]
         added += [n for n in working if n not in ours]
         dropped += [n for n in names if n not in theirs]
         met = [n for n in working if n in ours]

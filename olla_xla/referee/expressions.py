@@ -32,7 +32,7 @@ _BARE = frozenset(
 )
 """Opcodes that say nothing but their shape: most of what fusions hold."""
 
-_CONFIGURED = frozenset("fusion custom-call dot convolution".split())
+_CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
 
 _EFFECTS = frozenset(
@@ -252,7 +252,9 @@ class _Numbering:
         symbols = {i: _hash(_PARAMETER + _named((0, *i))) for i in start}
         inner: list[bytes] = []
         root = self.run(body, [symbols], inner)
-        parts = (_WHILE, self.computation(condition), _all(root), _EFFECT, *inner, _all(start))
+        turns = _hash(op.proto.backend_config)  # a known number of turns, which XLA counts by
+        made = (turns, self.computation(condition), _all(root), _EFFECT, *inner, _all(start))
+        parts = (_WHILE, *made)
         whole = _hash(b"".join(parts))
         if inner:
             effects.append(_hash(_EFFECT + whole))

@@ -75,7 +75,10 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Value,
     for index, (number, inner) in program.aliases.items():
         if index in root:
             join(root[index], values.frame.at[program.entry.parameters[number]][inner])
-    return {value: Place(find(value.buffer), 0, 1) for value in live}
+    return {
+        value: Place(find(value.buffer), 0, min(value.op.shape.at(value.index).bytes, 1))
+        for value in live
+    }
 
 
 def assigned_places(

@@ -105,8 +105,12 @@ def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -
     if op.opcode == "custom-call":
         return _call_may(op, result, numbers, target)
     if op.opcode == "copy":
-        return op.shape.minor_to_major == op.operands[0].shape.minor_to_major
-    return all(_elementwise(op, k) for k in numbers)
+        return _same_layout(op.shape, op.operands[0].shape)
+    if op.shape.is_tuple:
+        return False
+    return all(
+        _elementwise(op, k) and _same_layout(op.shape, op.operands[k].shape) for k in numbers
+    )
 
 
 def _call_may(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
@@ -148,7 +152,7 @@ def _outputs(body: Body) -> tuple[Op, ...]:
 def _transposes(op: Op) -> bool:
     """Whether a fusion with it may run in another order than that of its results' elements."""
     if op.opcode == "copy":
-        return op.shape.minor_to_major != op.operands[0].shape.minor_to_major
+        return not _same_layout(op.shape, op.operands[0].shape)
     return op.opcode == "transpose"
 
 
@@ -202,7 +206,7 @@ class _Paths:
         if user.opcode == "bitcast" or (user.opcode == "reshape" and self._target == "cuda"):
             return user.shape.element_bits == current.shape.element_bits
         if user.opcode == "copy":
-            return user.shape.minor_to_major == current.shape.minor_to_major
+            return _same_layout(user.shape, current.shape)
         if user.opcode == "fusion":
             return may_overwrite(user, (), [number], self._target)
         if user is self._writer and user.opcode == "scatter":
@@ -213,7 +217,16 @@ class _Paths:
             return True
         if user.opcode == "dynamic-slice" and self._writer.opcode == "dynamic-update-slice":
             return _same_slice(user, self._writer)
-        return _elementwise(user, number)
+        return _elementwise(user, number) and _same_layout(user.shape, current.shape)
+
+
+def _same_layout(a: Shape, b: Shape) -> bool:
+    """Whether equal indices lie at equal places; extents of one lie anywhere."""
+    if a.dimensions != b.dimensions:
+        return False
+    return [d for d in a.minor_to_major if a.dimensions[d] > 1] == [
+        d for d in b.minor_to_major if b.dimensions[d] > 1
+    ]
 
 
 def _same_slice(read: Op, write: Op) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from hlo.wire import Message, read_varint, varint
 from olla_xla.bench.mutants.draft import Draft
 
-__all__ = ["attribute", "constant", "fusion"]
+__all__ = ["attribute", "configuration", "constant", "fusion"]
 
 _LITERAL, _DIRECTION, _SLICES = 8, 63, 17  # fields of HloInstructionProto
 _PACKED_INTEGERS = (2, 4, 5, 6, 7)  # of LiteralProto: preds, s32s, s64s, u32s, u64s
@@ -152,6 +153,25 @@ def _move_slice(i: Any, extents: tuple[int, ...], rng: random.Random) -> str:
         part.set_integer(field, part.integer(field) + by)
     i.ParseFromString(whole.encode())
     return f"{i.name} begins {by:+d} in dimension {k}"
+
+
+def configuration(draft: Draft, rng: random.Random) -> str | None:
+    """Another number in the configuration of a loop: XLA counts turns by it, not by the test."""
+    found = [
+        (i, match)
+        for body in draft.scheduled()
+        for i in body.instructions
+        if i.opcode == "while"
+        for match in re.finditer(rb'"(\w+)":\{"n":"(\d+)"', i.backend_config)
+    ]
+    if not found:
+        return None
+    i, match = rng.choice(found)
+    old = int(match[2])
+    new = rng.choice([n for n in range(max(old - 2, 0), old + 3) if n != old])
+    at, end = match.span(2)
+    i.backend_config = i.backend_config[:at] + str(new).encode() + i.backend_config[end:]
+    return f"{match[1].decode()} of {i.name} is {new}, not {old}"
 
 
 def fusion(draft: Draft, rng: random.Random) -> str | None:

@@ -36,10 +36,8 @@ class Row:
       description: what was done.
       outcome: "same", "differs", "failed" (its run ends with an error), "crashed" (its run ends the
         process), "hung", "refused" by XLA, or "aborted" (XLA's compile ends the process).
-      rewrite, executable: what the referee objects to in the module that is handed back, and in
-        the executable; "".
-      memory: what it would object to in the memory of the module that is handed back, had it been
-        asked before XLA compiles it; this does not count as caught.
+      planned, executable: what the referee objects to in the module that is handed back, before XLA
+        gets it, and in the executable; "".
       error: of XLA. seconds: all of it.
     """
 
@@ -48,16 +46,15 @@ class Row:
     number: int
     description: str
     outcome: str
-    rewrite: str = ""
+    planned: str = ""
     executable: str = ""
-    memory: str = ""
     error: str = ""
     seconds: float = 0.0
 
     @property
     def caught(self) -> bool:
         """Whether the referee objects."""
-        return bool(self.rewrite or self.executable)
+        return bool(self.planned or self.executable)
 
     @property
     def runs(self) -> bool:
@@ -71,10 +68,10 @@ class Row:
 
     @property
     def is_wrong(self) -> bool:
-        """A mutant that differs and is missed, or a false alarm."""
+        """A mutant that differs, or ends the process, and is missed; or a false alarm."""
         if self.kind in UNMUTATED:
             return self.caught or self.differs
-        return self.differs and not self.caught
+        return (self.differs or self.outcome == "aborted") and not self.caught
 
 
 def run(
@@ -203,7 +200,8 @@ class _Lines:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.limit = 0.0
         self.hung = False
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -232,3 +230,6 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

@@ -53,6 +53,7 @@ KINDS: dict[str, Kind] = {
     "constant": Kind(attributes.constant),
     "attribute": Kind(attributes.attribute),
     "fusion": Kind(attributes.fusion),
+    "configuration": Kind(attributes.configuration),
 }
 """Name -> kind."""
 

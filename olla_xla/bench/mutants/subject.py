@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from hlo.executable import CpuExecutable
 from hlo.module import HloError
-from olla_xla import apply, planner
-from olla_xla.accounting import final_module
+from olla_xla import apply, objection, planner
+from olla_xla.accounting import assignment_proto, final_module
 from olla_xla.bench.mutants.cases import Case
 from olla_xla.bench.mutants.inputs import arguments, outputs
 from olla_xla.bench.mutants.kinds import KINDS, OVERLAP, mutated
 from olla_xla.bench.mutants.overlap import overlapped
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.jax_private import reloaded
-from olla_xla.referee import check_executable, check_rewrite, results_digest
+from olla_xla.referee import results_digest
 
 __all__ = ["Mutant", "Subject"]
 
@@ -45,7 +46,7 @@ class Subject:
         self._lowered = jax.jit(step, **jit_options).lower(*shapes)
         captured = apply.capture(self._lowered)
         self._scheduled = captured.module
-        self._results = results_digest(captured.module)
+        self._case = objection.Case(target="cpu", results=results_digest(captured.module))
         self.planned = planned or _planned(captured, case)
         self._inputs = [arguments(shapes, seed) for seed in _INPUTS]
         own = apply.compile_rewritten(self._lowered, lambda module: module)
@@ -62,7 +63,7 @@ class Subject:
         ):
             yield {
                 "kind": name,
-                "rewrite": _objection(check_rewrite, self._scheduled, module),
+                "planned": self._handed_back(module),
                 "executable": self._judge(compiled),
                 "outcome": "same" if self._run(compiled) == self._expected else "differs",
             }
@@ -112,11 +113,8 @@ class Subject:
           {"stage": "made" | "compiled" | "ran", ...}, the last with the outcome.
         """
         kind, _, _, data = mutant
-        rewrite = memory = ""
-        if kind != OVERLAP:
-            rewrite = _objection(check_rewrite, self._scheduled, data)
-            memory = _objection(check_executable, data, "cpu")
-        yield {"stage": "made", "rewrite": rewrite, "memory": memory}
+        planned = "" if kind == OVERLAP else self._handed_back(data)
+        yield {"stage": "made", "planned": planned}
         try:
             if kind == OVERLAP:
                 compiled = reloaded(self._compiled, lambda _: data)
@@ -136,17 +134,17 @@ class Subject:
             return
         yield {"stage": "ran", "outcome": "same" if same else "differs"}
 
+    def _handed_back(self, module: bytes) -> str:
+        """What the referee says before XLA gets a module."""
+        case = dataclasses.replace(self._case, scheduled=self._scheduled, planned=module)
+        return _objection(case)
+
     def _judge(self, compiled: jax.stages.Compiled, assignment: bytes | None = None) -> str:
+        """What the referee says of an executable."""
         if assignment is None:
-            stats: Any = compiled.memory_analysis()
-            assignment = stats.serialized_buffer_assignment_proto
-        return _objection(
-            check_executable,
-            final_module(compiled),
-            "cpu",
-            results=self._results,
-            assignment=assignment,
-        )
+            assignment = assignment_proto(compiled)
+        final = final_module(compiled)
+        return _objection(dataclasses.replace(self._case, final=final, assignment=assignment))
 
     def _run(self, compiled: jax.stages.Compiled) -> list[list[bytes]]:
         """Outputs for all inputs, and for the first once more: what is left behind matters."""
@@ -179,13 +177,11 @@ def _serialized(compiled: jax.stages.Compiled) -> bytes:
     return found[0]
 
 
-def _objection(check: Callable[..., None], *args: Any, **kwargs: Any) -> str:
+def _objection(case: objection.Case) -> str:
     try:
-        check(*args, **kwargs)
+        case.check()
     except CheckError as error:
         return _line(error)
-    except Exception as error:  # A referee that fails lets nothing pass; but it should object.
-        return f"{type(error).__name__}: {_line(error)}"
     return ""
 
 

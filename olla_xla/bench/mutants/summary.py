@@ -17,21 +17,23 @@ def kinds_table(rows: Sequence[Row]) -> Table:
     lines = [_cells(kind, [r for r in seeded if r.kind == kind]) for kind in sorted(kinds)]
     return Table(
         headings=(
-            "fault:", "mutants", "refused", "aborted", "outputs differ", "caught", "missed",
-            "outputs equal", "caught",
+            "fault:", "mutants", "refused", "aborted", "caught", "outputs differ", "caught",
+            "missed", "outputs equal", "caught",
         ),
         rows=[*lines, _cells("all", seeded)],
-        title="refused: by XLA, which makes no executable of it (aborted: and ends the process)",
+        title="refused: by XLA, which makes no executable of it; aborted: XLA ends the process",
     )  # fmt: skip
 
 
 def _cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     differ = [row for row in rows if row.differs]
+    aborted = [row for row in rows if row.outcome == "aborted"]
     equal = [row for row in rows if row.outcome == "same"]
     numbers = (
         len(rows),
         sum(row.outcome == "refused" for row in rows),
-        sum(row.outcome == "aborted" for row in rows),
+        len(aborted),
+        sum(row.caught for row in aborted),
         len(differ),
         sum(row.caught for row in differ),
         sum(not row.caught for row in differ),
@@ -59,7 +61,7 @@ def wrong_lines(rows: Sequence[Row]) -> list[str]:
     lines = []
     for row in rows:
         if row.is_wrong and row.kind in UNMUTATED:
-            says = row.error or row.rewrite or row.executable or "its outputs differ"
+            says = row.error or row.planned or row.executable or "its outputs differ"
             lines.append(f"{row.case}, {row.kind} module without a fault: {says}")
         elif row.is_wrong:
             lines.append(f"{row.case}, {row.kind} {row.number}, missed: {row.description}")

@@ -43,6 +43,7 @@ class Outcome:
         fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
+      bindings, clones: results bound to operands and operators computed again, in the plan.
     """
 
     kind: str
@@ -51,6 +52,8 @@ class Outcome:
     xla_bytes: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    bindings: int = 0
+    clones: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +103,11 @@ def check(reference: Reference, settings: Settings) -> Outcome:
             planned = olla_xla.plan(built.step, **built.jit_options, **options)
             compiled: Any = planned.lower(*built.arguments).compile()
         except BudgetError as error:
-            ok = budget is not None and error.least_bytes <= reference.bytes
-            return Outcome("budget" if ok else "failed", reason=str(error))
+            return Outcome("failed" if budget is None else "budget", reason=str(error))
         except Exception as error:
             return Outcome("failed", reason=_said(error))
         warned = [str(w.message) for w in caught if issubclass(w.category, olla_xla.PlanWarning)]
+        plan = compiled.plan if compiled.planned else None
         outcome = Outcome(
             kind="identical",
             planned=compiled.planned,
@@ -112,6 +115,8 @@ def check(reference: Reference, settings: Settings) -> Outcome:
             xla_bytes=reference.bytes,
             bytes=assigned_bytes(compiled),
             seconds=time.monotonic() - started,
+            bindings=sum(map(len, plan.aliases.values())) if plan else 0,
+            clones=len(plan.clones) if plan else 0,
         )
         try:
             results = _run(compiled, built)

@@ -88,7 +88,7 @@ def _recurrent(draw: Any) -> Recurrent:
     return Recurrent(
         cell=draw(_pick(["lstm", "lstm", "lstm", "gru", "gru", "plain"])),
         form=draw(_pick(["unrolled"] * 6 + ["scan", "scan", "reverse", "both", "nested"])),
-        steps=draw(_pick([2, 4, 6, 8, 8, 12])),
+        steps=draw(_pick([2, 4, 6, 8, 12, 24])),
         batch=draw(_pick([width, width, 4, 32, 64])),
         width=width,
         inputs=draw(_pick([width, width, 8, 32])),
@@ -166,7 +166,7 @@ def programs(body: Any = None) -> Any:
         dtype=_pick(["float32"] * 6 + ["bfloat16", "mixed"]),
         optimizer=_pick([*OPTIMIZERS, "none", "sgd"]),
         clip=_pick([False, False, True]),
-        donate=_pick([(), (0, 1), (0, 1), (0,), (1,), (2,), (0, 1, 2)]),
+        donate=_pick([(), (0, 1), (0, 1), (0,), (0,), (0, 1, 2), (1,), (2,)]),
         extras=st.lists(_pick(EXTRAS), max_size=2, unique=True).map(tuple),
         seed=st.integers(0, 3),
         optimized=_pick([False] * 15 + [True]),
@@ -181,9 +181,9 @@ def settings(draw: Any, timed: bool = True) -> Settings:
         seed=draw(st.integers(0, 3)),
         step_limit=None if by_time else draw(_pick([50_000, 5_000, 50_000, 200_000])),
         time_limit=draw(_pick([2.0, 1.0, 4.0])) if by_time else 60.0,
-        in_place=draw(_pick([True] * 7 + [False])),
+        in_place=draw(_pick([True] * 15 + [False])),
         max_overhead=draw(_pick([None, None, None, 0.05, 0.3])),
-        budget=draw(_pick([None] * 6 + [0.95, 0.8])),
+        budget=draw(_pick([None] * 14 + [0.95, 0.8])),
     )
 
 
