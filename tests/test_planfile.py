@@ -114,7 +114,7 @@ def damaged(**fields):
             planfile.dumps(PLAN).replace(f'"version":{planfile.VERSION}', '"version":99'),
             "version 99",
         ),
-        ('{"format": "olla_xla.plan", "version": 2}', "no plan in it"),
+        ('{"format": "olla_xla.plan", "version": 3}', "no plan in it"),
         (damaged(bogus=1), "unknown field bogus"),
         (damaged(xla_bytes=1.5), "malformed field xla_bytes"),
         (damaged(xla_bytes=True), "malformed field xla_bytes"),
