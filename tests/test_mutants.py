@@ -2,9 +2,11 @@
 
 import random
 import re
+from contextlib import nullcontext
 
 import pytest
 
+from hlo import xla_pb2
 from hlo.read import from_hlo_text
 from olla_xla.bench.mutants import driver, summary
 from olla_xla.bench.mutants.draft import Draft
@@ -546,6 +548,31 @@ def test_overlapping_buffers_are_caught():
             assert not caught
         except CheckError:
             assert caught
+
+
+def test_a_result_over_its_operand_has_its_size():
+    """Elementwise, but four bytes are written where one was read: the next are lost."""
+    text = """
+HloModule m, is_scheduled=true
+
+ENTRY e {
+  x = u8[64]{0} parameter(0)
+  a = u8[64]{0} not(x)
+  b = f32[64]{0} convert(a)
+  ROOT c = f32[64]{0} negate(b)
+}
+"""
+    module = from_hlo_text(text)
+    for start, caught in ((0, True), (256, False)):
+        found = xla_pb2.BufferAssignmentProto()
+        places = {"x": (0, 0, 64), "a": (1, start, 64), "b": (1, 0, 256), "c": (2, 0, 256)}
+        for number, (name, (allocation, offset, size)) in enumerate(places.items()):
+            buffer = found.logical_buffers.add(id=number, size=size)
+            buffer.defined_at.instruction_name = name
+            home = found.buffer_allocations.add(index=allocation, size=offset + size)
+            home.assigned.add(logical_buffer_id=number, offset=offset, size=size)
+        with pytest.raises(CheckError, match="b writes b over a") if caught else nullcontext():
+            check_executable(module, "cpu", assignment=found.SerializeToString())
 
 
 def test_a_run_of_all_kinds(monkeypatch):

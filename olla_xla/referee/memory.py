@@ -265,7 +265,7 @@ class _Machine:
         return first.start < second.stop and second.start < first.stop
 
     def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
-        same = self._places[result].start == self._places[value].start
+        same = self._places[result] == self._places[value]  # elements of one size, too
         if not same or not may_overwrite(op, result.index, numbers, self._target):
             raise CheckError(f"{op.name} writes {result.name} over {value.name} while it reads it")
 
