@@ -254,7 +254,7 @@ def test_what_is_kept_long_and_read_from_many_places(body):
 
 @pytest.mark.parametrize("number", range(3))
 def test_random_programs_are_planned_alike(number):
-    share = search.Share(12, number, count=8, plans=3, shrink_seconds=60, shrinks=1, timed=False)
+    share = search.Share(12, number, count=4, plans=3, shrink_seconds=60, shrinks=1, timed=False)
     events = []
     search.run_share(share, events.append)
     assert not [event["failure"] for event in events if "failure" in event]
