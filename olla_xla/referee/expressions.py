@@ -15,7 +15,7 @@ from hlo import xla_pb2
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.referee.program import Body, Op, Program, leaves
 
-__all__ = ["results_digest"]
+__all__ = ["program_digest"]
 
 Numbers = dict[ShapeIndex, bytes]
 """Leaf index -> number, of one operation's result."""
@@ -43,7 +43,7 @@ _STATEFUL = frozenset("infeed rng rng-get-and-update-state recv".split())
 """Operations whose result depends on how often they ran before."""
 
 
-def results_digest(program: Program) -> str:
+def program_digest(program: Program) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
     return _Numbering().computation(program.entry).hex()
 

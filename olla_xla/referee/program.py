@@ -99,12 +99,14 @@ class Program:
       entry: where it begins.
       aliases: output index -> (parameter number, parameter index) whose memory it takes over.
       donors: (parameter number, parameter index) that may be overwritten without being an output.
+      names: instruction id -> name.
     """
 
     name: str
     entry: Body
     aliases: dict[ShapeIndex, tuple[int, ShapeIndex]]
     donors: frozenset[tuple[int, ShapeIndex]]
+    names: dict[int, str]
 
 
 _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
@@ -130,9 +132,11 @@ def read_program(module: bytes) -> Program:
     except HloError as error:
         raise CheckError(str(error)) from error
     bodies = {c.id: Body(c.name) for c in proto.computations}
+    names: dict[int, str] = {}
     try:
         for computation in proto.computations:
             ids = _read(computation, bodies[computation.id], bodies)
+            names |= {number: op.name for number, op in ids.items()}
             if computation.id in proto.schedule.sequences:
                 sequence = proto.schedule.sequences[computation.id].instruction_ids
                 _order(bodies[computation.id], sequence, ids, computation.id)
@@ -149,6 +153,7 @@ def read_program(module: bytes) -> Program:
         donors=frozenset(
             (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
         ),
+        names=names,
     )
 
 

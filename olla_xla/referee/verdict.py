@@ -6,9 +6,9 @@ from hlo import xla_pb2
 from hlo.collecting import without_collection
 from hlo.shapes import ShapeIndex
 from olla_xla.errors import CheckError
-from olla_xla.referee import expressions
+from olla_xla.referee.expressions import program_digest
 from olla_xla.referee.memory import Place, assigned_places, run, shared_buffers
-from olla_xla.referee.program import read_program
+from olla_xla.referee.program import Program, read_program
 from olla_xla.referee.values import follow
 
 __all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]
@@ -33,26 +33,22 @@ def check_executable(
     values = follow(program)
     run(program, values, shared_buffers(program, values, target), target)
     if assignment:
-        places = assigned_places(values, _places(assignment, module))
+        places = assigned_places(values, _places(assignment, program))
         run(program, values, places, target)
-    if results is not None and expressions.results_digest(program) != results:
+    if results is not None and program_digest(program) != results:
         raise CheckError("the executable's results are not the expressions that XLA's own has")
 
 
-def _places(assignment: bytes, module: bytes) -> dict[tuple[str, ShapeIndex], Place]:
+def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex], Place]:
     """Where XLA put the value that each instruction defines at each index."""
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(assignment)
     except Exception as error:
         raise CheckError("not a buffer assignment proto") from error
-    names: dict[int, str] = {}
-    if any(not b.defined_at.instruction_name for b in proto.logical_buffers):
-        whole = xla_pb2.HloModuleProto.FromString(module)
-        names = {i.id: i.name for c in whole.computations for i in c.instructions}
     where = {
         b.id: (
-            b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, ""),
+            b.defined_at.instruction_name or program.names.get(b.defined_at.instruction_id, ""),
             tuple(b.defined_at.shape_index),
         )
         for b in proto.logical_buffers
@@ -71,7 +67,7 @@ def results_digest(module: bytes) -> str:
     Raises:
       CheckError: the module cannot be read.
     """
-    return expressions.results_digest(read_program(module))
+    return program_digest(read_program(module))
 
 
 @without_collection()
