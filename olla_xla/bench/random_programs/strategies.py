@@ -88,7 +88,7 @@ def _recurrent(draw: Any) -> Recurrent:
     return Recurrent(
         cell=draw(_pick(["lstm", "lstm", "lstm", "gru", "gru", "plain"])),
         form=draw(_pick(["unrolled"] * 6 + ["scan", "scan", "reverse", "both", "nested"])),
-        steps=draw(_pick([2, 4, 6, 8, 12, 24])),
+        steps=draw(_pick([2, 3, 3, 4, 4, 5, 6, 8])),
         batch=draw(_pick([width, width, 4, 32, 64])),
         width=width,
         inputs=draw(_pick([width, width, 8, 32])),
@@ -102,7 +102,7 @@ def _recurrent(draw: Any) -> Recurrent:
 
 _transformer = st.builds(
     Transformer,
-    layers=_pick([1, 1, 1, 2]),
+    layers=_pick([1, 1, 1, 1, 1, 2]),
     batch=_pick([1, 2, 4]),
     length=_pick([8, 16, 32]),
     width=_pick([16, 32, 64]),
@@ -118,7 +118,7 @@ _transformer = st.builds(
 )
 _conv = st.builds(
     ConvNet,
-    layers=st.integers(1, 3),
+    layers=_pick([1, 1, 2, 3]),
     batch=_pick([1, 2, 4]),
     size=_pick([8, 16]),
     channels=_pick([4, 8, 16]),
@@ -140,8 +140,9 @@ _updates = st.builds(
 # Of each kind so many. Most are of what went wrong most, values kept long and read from many
 # places; fewer of what takes long to compile.
 _SHARES = (
-    *["graph plain"] * 3,
-    *["recurrent"] * 6,
+    *["graph plain"] * 4,
+    *["recurrent"] * 4,
+    "updates",
     *["graph control", "graph derivatives", "graph types", "graph callbacks", "updates"],
     *["transformer", "convolutions"],
 )
@@ -169,7 +170,7 @@ def programs(body: Any = None) -> Any:
         donate=_pick([(), (0, 1), (0, 1), (0,), (0,), (0, 1, 2), (1,), (2,)]),
         extras=st.lists(_pick(EXTRAS), max_size=2, unique=True).map(tuple),
         seed=st.integers(0, 3),
-        optimized=_pick([False] * 15 + [True]),
+        optimized=_pick([False] * 31 + [True]),
     )
 
 
@@ -179,8 +180,8 @@ def settings(draw: Any, timed: bool = True) -> Settings:
     by_time = timed and draw(_pick([False, False, True]))
     return Settings(
         seed=draw(st.integers(0, 3)),
-        step_limit=None if by_time else draw(_pick([50_000, 5_000, 50_000, 200_000])),
-        time_limit=draw(_pick([2.0, 1.0, 4.0])) if by_time else 60.0,
+        step_limit=None if by_time else draw(_pick([5_000, 1_000, 20_000])),
+        time_limit=draw(_pick([0.5, 1.0, 0.2])) if by_time else 60.0,
         in_place=draw(_pick([True] * 15 + [False])),
         max_overhead=draw(_pick([None, None, None, 0.05, 0.3])),
         budget=draw(_pick([None] * 14 + [0.95, 0.8])),
