@@ -1,21 +1,19 @@
-"""The two-phase XLA hook: capture XLA's schedule, plan outside the compiler, write the plan's.
+"""Compiles a function with a planned schedule: one compile, with the planner in its midst.
 
-XLA calls `_Hook` on its compile threads, for every module of the process. A module is ours when it
-carries a token, a module-level frontend attribute that survives to POST_SCHEDULER; all others are
-left alone.
+1. The first time: XLA hands the module over as it has scheduled it (hook.py) and waits; the planner
+   runs, and the schedule goes straight back. XLA's own total is the predicted one. Should XLA
+   assign another total than predicted, XLA's own order is compiled too, and the better one kept.
+2. With a stored plan: the same compile, and the hook only writes the schedule.
 
-1. Capture: compile with a token no other module has. The hook copies the scheduled module out and
-   changes nothing, so the executable is XLA's own: the fallback, and the total to beat.
-2. Plan: `planner.plan_module`, on this thread, no compiler running.
-3. Apply: compile with a token made from the plan's digest. The hook writes the schedule. The token
-   is part of the module, hence of JAX's persistent cache key: an executable with a plan is never
-   served for one without, or for another plan.
+The module carries a token made from the plan's key (cache.py), which so is part of the key of JAX's
+persistent cache. What that serves says in attributes of its instructions which plan it runs, and is
+used only if that is the stored one.
 
-Both compiles and the choice between them use public API only. `Lowered.compile()` keeps one
+The compiles and the choice between them use public API only. `Lowered.compile()` keeps one
 executable, the one that a call of the jitted function then runs; `compile(compiler_options={})`
 does not. Compiles of one `Lowered` are memoized under the module's text and JAX's trace context,
-so each phase has its own token and a harmless context of its own (`_next_scope`), and `compile()`
-under the winner's costs nothing. Were the memo gone, it would compile once more.
+so each has its own token and a harmless context of its own (`_next_scope`), and `compile()` under
+the winner's costs nothing. Were the memo gone, it would compile once more.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import functools
 import itertools
 import logging
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -44,6 +41,7 @@ from olla_xla.accounting import (
 )
 from olla_xla.check import lifetime_peak
 from olla_xla.errors import BudgetError, CheckError, OllaError, PlanMismatchError
+from olla_xla.hook import Request, listening
 from olla_xla.jax_private import forget_compiles, no_cache_writes
 from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
@@ -52,6 +50,7 @@ from olla_xla.referee import results_digest
 __all__ = [
     "MEMORY_OPTIMIZED",
     "Captured",
+    "Compiled",
     "Donation",
     "Outcome",
     "assigned_bytes",
@@ -68,16 +67,16 @@ logger = logging.getLogger("olla_xla")
 
 _ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY = "olla_xla.request"
-_TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
+_MARKED = re.compile(rb"olla_xla-applied-([0-9a-f]{32})")
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Clones that compute nothing; XLA may do without them."""
-_PLATFORMS = ("cpu", "cuda")
 MEMORY_OPTIMIZED = {
     "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
 """By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
 _NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
 _NO_GAIN = "no better order was found"
+_SURPRISE = 1e-6  # part of its assigned total by which a prediction may be off
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
 
 
@@ -101,96 +100,6 @@ class Outcome:
     reason: str = ""
     error: Exception | None = None
     objection: str = ""
-
-
-@dataclasses.dataclass(eq=False)
-class _Request:
-    """One compile that the hook takes part in.
-
-    Attributes:
-      token: marks the module. transform: (platform, module) -> module or None for no change.
-      last: whether the compile ends there, with an error from XLA.
-      error: what `transform` raised on the compile thread.
-    """
-
-    token: bytes
-    transform: Callable[[str, bytes], bytes | None]
-    last: bool = False
-    error: Exception | None = None
-
-
-class _Seen(Exception):
-    """Ends a compile of which no more is wanted than its schedule."""
-
-
-class _Hook:
-    """XLA's one entry point into olla_xla, registered only while a request is open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: tuple[_Request, ...] = ()
-        self._platforms: tuple[str, ...] = ()
-
-    @contextlib.contextmanager
-    def listening(self, request: _Request) -> Iterator[None]:
-        """Serves `request` inside; raises what went wrong on the compile thread, at the end."""
-        with self._lock:
-            self._requests += (request,)
-            self._register()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._requests = tuple(r for r in self._requests if r is not request)
-                if not self._requests:
-                    self._clear()
-        if request.error is not None:
-            raise request.error
-
-    def _register(self) -> None:
-        from jax.extend import xla  # Absent in a JAX too old for us, which `plan` says better.
-
-        for platform in _PLATFORMS:
-            if platform in self._platforms:
-                continue
-            # A platform without its plugin cannot be registered, and cannot compile either.
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                xla.register_hlo_module_transformation(
-                    functools.partial(self._callback, platform),
-                    name="olla_xla",
-                    stage=xla.PipelineStage.POST_SCHEDULER,
-                    platforms=(platform,),
-                )
-                self._platforms += (platform,)
-
-    def _clear(self) -> None:
-        from jax.extend import xla
-
-        stage = xla.PipelineStage.POST_SCHEDULER
-        for platform in self._platforms:
-            xla.clear_hlo_module_transformation("olla_xla", stage=stage, platforms=(platform,))
-        self._platforms = ()
-
-    def _callback(self, platform: str, module: bytes) -> bytes | None:
-        """Runs on XLA's compile threads. Takes no lock: `_register` may wait for XLA with ours."""
-        found = _TOKEN.search(module)
-        if found is None:
-            return None
-        requests = [r for r in self._requests if r.token == found.group()]
-        if not requests:
-            return None
-        try:
-            result = requests[0].transform(platform, module)
-        except Exception as error:  # Out of the callback it would fail the user's compile.
-            for request in requests:
-                request.error = error
-            return None
-        if requests[0].last:
-            raise _Seen
-        return result
-
-
-_hook = _Hook()
 
 
 def compile_planned(
@@ -220,7 +129,11 @@ def compile_planned(
       Whatever XLA raises compiling its own schedule. Trouble with the plan is in the outcome.
     """
     compiles = _Compiles(lowered, compiler_options, compile_kwargs)
-    outcome = _compile(compiles, options, environment, store, compiler_options)
+    try:
+        outcome = _compile(compiles, options, environment, store, compiler_options)
+        outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
+    finally:
+        compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
 
@@ -237,7 +150,7 @@ def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stage
     try:
         captured = compiles.capture()
         bare = without_clones(captured.module, plan)
-        compiled = compiles.apply(bare, keep=False).compiled
+        compiled = compiles.apply(bare).compiled
         if difference := _difference(compiled, bare):
             raise PlanMismatchError(difference)
     finally:
@@ -280,97 +193,184 @@ def _compile(
     """The best executable, planned or XLA's own; trouble with the plan is in the outcome."""
     try:
         key = cache.plan_key(compiles.text, environment, compiler_options, options)
-        return _plan_and_choose(compiles, options, key, store or cache.process_store())
+        store = store or cache.process_store()
+        plan = store.load(key)
+        if plan is not None:
+            with contextlib.suppress(PlanMismatchError):
+                return _known(compiles, plan, key)
+            logger.info("%s: the stored plan no longer fits; planning again", plan.module)
+        outcome = _fresh(compiles, options, key)
+        if outcome.plan is not None and not outcome.objection:
+            store.save(key, outcome.plan)
+        return outcome
     except BudgetError:
         raise
     except Exception as error:
-        logger.debug("planning failed", exc_info=error)
-        reason = str(error) or type(error).__name__
-        if not isinstance(error, OllaError):
-            reason = f"{type(error).__name__}: {reason}"
-        return Outcome(compiles.unplanned(), None, False, reason, error)
-    finally:
-        compiles.forget()
+        return _failed(compiles.own(), error)
 
 
-def _plan_and_choose(
-    compiles: _Compiles, options: PlanOptions, key: str, store: cache.PlanStore
-) -> Outcome:
-    plan = store.load(key)
-    if plan is not None:
-        with contextlib.suppress(PlanMismatchError):
-            return _choose(compiles, plan, None)
-        logger.info("%s: the stored plan no longer fits; planning again", plan.module)
-    captured = compiles.capture()
-    outcome = _fitted(compiles, options, captured)
-    if outcome.plan is not None and not outcome.objection:
-        store.save(key, outcome.plan)
-    return outcome
+def _failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
+    """XLA's own executable, and what went wrong in planning."""
+    logger.debug("planning failed", exc_info=error)
+    reason = str(error) or type(error).__name__
+    if not isinstance(error, OllaError):
+        reason = f"{type(error).__name__}: {reason}"
+    return Outcome(compiled, None, False, reason, error)
 
 
-def _fitted(compiles: _Compiles, options: PlanOptions, captured: Captured) -> Outcome:
-    """Plans and compiles; again, for less, where XLA assigns more than the budget after all."""
+def _known(compiles: _Compiles, plan: Plan, key: str) -> Outcome:
+    """The executable of a stored plan.
+
+    Raises:
+      PlanMismatchError: the module is not the plan's.
+    """
+    if plan.predicted_bytes >= plan.xla_predicted_bytes:
+        # A stored plan without a gain describes XLA's order already.
+        logger.info("%s: %s", plan.module, _NO_GAIN)
+        return Outcome(compiles.own(key), plan, False, _NO_GAIN)
+    return _chosen(compiles, plan, compiles.apply(plan, key))
+
+
+@dataclasses.dataclass(eq=False)
+class _Work:
+    """What the planner did while XLA waited.
+
+    Attributes:
+      captured: the module as XLA scheduled it; None if it was never handed over.
+      plan: the plan. written: whether it went back to XLA. objects: what the referee said.
+      error: why there is no plan.
+    """
+
+    captured: Captured | None = None
+    plan: Plan | None = None
+    written: bool = False
+    objects: str = ""
+    error: Exception | None = None
+
+
+def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
+    """Plans in the midst of one compile; plans again for less where that takes more than allowed.
+
+    Raises:
+      BudgetError: the budget cannot be met.
+    """
+    work = _Work()
+
+    def answer(platform: str, module: bytes) -> bytes | None:
+        work.captured = Captured(platform, module, compiles.more(platform))
+        try:
+            work.plan = _plan(work.captured, options, options)
+            if work.plan.predicted_bytes >= work.plan.xla_predicted_bytes:
+                return None
+            planned, work.objects = compiles.write(module, work.plan)
+        except BudgetError:
+            raise
+        except Exception as error:
+            work.error = error
+            return None
+        work.written = not work.objects
+        return planned if work.written else None
+
+    compiled = compiles.handed_over(key, answer)
+    plan, captured = work.plan, work.captured
+    if work.error is not None or plan is None or captured is None:
+        return _failed(compiled, work.error or OllaError(_NO_HOOK))
+    if work.objects:
+        logger.warning("%s: XLA's own schedule is used: %s", plan.module, work.objects)
+        plan = _xla_plan(plan, captured, assigned_bytes(compiled))
+        return Outcome(compiled, plan, False, work.objects, objection=work.objects)
+    if not work.written:
+        logger.info("%s: %s", plan.module, _NO_GAIN)
+        plan = _xla_plan(plan, captured, assigned_bytes(compiled))
+        return Outcome(compiled, plan, False, _NO_GAIN)
+    outcome = _chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+    return _fitted(compiles, options, captured, outcome)
+
+
+def _plan(captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:
+    """A plan of the captured module within the limits of an attempt at the options.
+
+    Raises:
+      BudgetError: the budget cannot be met; it names the options' own.
+    """
     from olla_xla import planner  # Loads numba and the solvers; not needed until here.
 
+    try:
+        plan = planner.plan_module(
+            captured.module,
+            attempt,
+            target=captured.platform,
+            more=captured.more,
+            progress=functools.partial(logger.debug, "%s"),
+        )
+    except BudgetError as error:
+        if attempt is options or options.budget_bytes is None:
+            raise
+        raise BudgetError(options.budget_bytes, error.least_bytes, error.reason) from error
+    return dataclasses.replace(plan, results=results_digest(captured.module))
+
+
+def _fitted(
+    compiles: _Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
+) -> Outcome:
+    """The outcome, planned anew for less while XLA assigns more than the budget after all."""
     budget = options.budget_bytes
-    attempt = options
-    outcome: Outcome | None = None
-    for _ in range(_BUDGET_TRIES):
-        try:
-            plan = planner.plan_module(
-                captured.module,
-                attempt,
-                target=captured.platform,
-                xla_bytes=captured.assigned_bytes,
-                more=captured.more,
-                progress=functools.partial(logger.debug, "%s"),
-            )
-            plan = dataclasses.replace(plan, results=results_digest(captured.module))
-        except BudgetError as error:
-            if budget is None or attempt is options:
-                raise
-            raise BudgetError(budget, error.least_bytes, error.reason) from error
-        outcome = _choose(compiles, plan, captured)
-        if budget is None:
+    for _ in range(_BUDGET_TRIES - 1):
+        plan = outcome.plan
+        if budget is None or plan is None or not outcome.planned or not options.recomputes:
             break
         excess = assigned_bytes(outcome.compiled) - budget
-        if excess <= 0 or not outcome.planned or not options.recomputes:
+        if excess <= 0:
             break
         less = min(plan.predicted_bytes - 1, budget) - excess
         attempt = dataclasses.replace(options, memory_budget=max(less, 1))
-    assert outcome is not None
+        plan = _plan(captured, options, attempt)
+        outcome = _chosen(compiles, plan, compiles.apply(plan), captured)
     return outcome
 
 
-def _choose(compiles: _Compiles, plan: Plan, captured: Captured | None) -> Outcome:
-    """The planned executable if XLA assigns it fewer bytes than its own, else XLA's own."""
-    if plan.predicted_bytes >= plan.xla_predicted_bytes:
-        # A stored plan without a gain describes XLA's order already.
-        kept = plan if captured is None else _xla_plan(plan, captured)
-        logger.info("%s: %s", plan.module, _NO_GAIN)
-        return Outcome(compiles.unplanned(), kept, False, _NO_GAIN)
-    compiled, reason, objects = compiles.apply(plan)
+def _chosen(
+    compiles: _Compiles, plan: Plan, applied: _Applied, captured: Captured | None = None
+) -> Outcome:
+    """The planned executable, or XLA's own where the planned one is to be rejected.
+
+    XLA's own total is predicted, so it is compiled where predictions prove wrong.
+    """
+    compiled, reason, objects = applied
+    assigned = assigned_bytes(compiled)
+    known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
+    if not reason and not known and abs(assigned - plan.predicted_bytes) > _SURPRISE * assigned:
+        logger.info(
+            "%s: XLA assigned %s bytes, predicted were %s; compiling XLA's own order",
+            plan.module,
+            *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
+        )
+        own = assigned_bytes(compiles.own())
+        plan = dataclasses.replace(plan, xla_bytes=own)
+        if assigned >= own:
+            reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
     if not reason:
-        plan = dataclasses.replace(plan, assigned_bytes=assigned_bytes(compiled))
+        plan = dataclasses.replace(plan, assigned_bytes=assigned)
         logger.info(
             "%s: %s bytes planned, %s by XLA alone, bound %s",
             plan.module,
-            *(f"{b:,}" for b in (plan.assigned_bytes, plan.xla_bytes, plan.lower_bound_bytes)),
+            *(f"{b:,}" for b in (assigned, plan.xla_bytes, plan.lower_bound_bytes)),
         )
         return Outcome(compiled, plan, True)
     logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     captured = captured or compiles.capture()
-    kept = _xla_plan(plan, captured)
-    return Outcome(compiles.unplanned(), kept, False, reason, objection=reason if objects else "")
+    compiled = compiles.own()
+    kept = _xla_plan(plan, captured, assigned_bytes(compiled))
+    return Outcome(compiled, kept, False, reason, objection=reason if objects else "")
 
 
-def _xla_plan(plan: Plan, captured: Captured) -> Plan:
-    """A plan that is not used, rewritten to describe XLA's own order."""
+def _xla_plan(plan: Plan, captured: Captured, assigned: int) -> Plan:
+    """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
     from olla_xla import planner
 
     order = planner.module_order(captured.module)
     if plan.order == order and not plan.aliases and not plan.clones:
-        return dataclasses.replace(plan, assigned_bytes=captured.assigned_bytes)
+        return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
     entry = planner.graphs(captured.module, captured.platform)[-1]
     peak = lifetime_peak(entry, range(len(entry.operators)))
     return dataclasses.replace(
@@ -382,21 +382,13 @@ def _xla_plan(plan: Plan, captured: Captured) -> Plan:
         least_added_seconds=0.0,
         added_moved_bytes=0,
         offsets={},
+        xla_bytes=assigned,
         predicted_bytes=plan.xla_predicted_bytes,
         peak_bytes=peak,
-        assigned_bytes=captured.assigned_bytes,
+        assigned_bytes=assigned,
         status="optimal" if peak <= plan.lower_bound_bytes else "xla",
         source="xla",
     )
-
-
-def _rejection(compiled: jax.stages.Compiled, plan: Plan) -> str:
-    """Why XLA's own executable is to be preferred, or ""."""
-    reason = _difference(compiled, plan)
-    assigned = assigned_bytes(compiled)
-    if not reason and assigned >= plan.xla_bytes:
-        reason = f"XLA assigned {assigned:,} bytes to the plan, {plan.xla_bytes:,} to its own order"
-    return reason
 
 
 def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
@@ -435,30 +427,49 @@ def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """XLA's own compile of a function.
+    """A function as XLA scheduled it.
 
     Attributes:
-      platform: it was compiled for. module: as XLA scheduled it. assigned_bytes: XLA's total.
-      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+      platform: it was compiled for. module: as XLA scheduled it.
       more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
         a compile takes; None where XLA has no other scheduler.
     """
 
     platform: str
     module: bytes
-    assigned_bytes: int
-    final: bytes
-    assignment: bytes
     more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
 
 
-def capture(lowered: jax.stages.Lowered) -> Captured:
+@dataclasses.dataclass(frozen=True)
+class Compiled(Captured):
+    """XLA's own compile of a function.
+
+    Attributes:
+      assigned_bytes: XLA's total.
+      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+    """
+
+    assigned_bytes: int = 0
+    final: bytes = b""
+    assignment: bytes = b""
+
+
+def capture(lowered: jax.stages.Lowered) -> Compiled:
     """Compiles a lowered function with XLA's own schedule and copies the module out.
 
     Raises:
       OllaError: the backend has no hook. Whatever else XLA raises.
     """
-    return _Compiles(lowered, None, {}).capture()
+    compiles = _Compiles(lowered, None, {})
+    captured, compiled = compiles.captured()
+    return Compiled(
+        captured.platform,
+        captured.module,
+        captured.more,
+        assigned_bytes(compiled),
+        final_module(compiled),
+        assignment_proto(compiled),
+    )
 
 
 _SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standard", "strict")))
@@ -477,6 +488,27 @@ def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
             yield
 
     return scope
+
+
+class _Token:
+    """Marks the module of one compile, which so has an entry of its own in JAX's memo.
+
+    Attributes:
+      lasting: whether JAX's persistent cache may keep the executable: the token means the same in
+        another process. bytes: the token. scope: makes the JAX context to compile in.
+    """
+
+    def __init__(self, key: str = "") -> None:
+        self.lasting = bool(key)
+        text = f"olla_xla-plan-{key}" if key else f"olla_xla-capture-{uuid.uuid4().hex}"
+        self.bytes = text.encode()
+        self.scope = _next_scope()
+
+
+def _mark_of(compiled: jax.stages.Compiled) -> str:
+    """The digest of the plan that an executable runs, or ""."""
+    found = _MARKED.search(final_module(compiled))
+    return found.group(1).decode() if found else ""
 
 
 class _Applied(NamedTuple):
@@ -498,86 +530,127 @@ class _Compiles:
     ) -> None:
         self._lowered = lowered
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
-        self._xla_scope = _next_scope()
-        self._captured_token = b""
         self._tokens: set[bytes] = set()
+        self._made: dict[int, tuple[_Token, Any]] = {}
+        """By an executable's id: its token, and the executable, so that the id stays its own."""
+        self._own: jax.stages.Compiled | None = None
+        self._case: objection.Case | None = None
 
     @property
     def text(self) -> str:
         """The module as StableHLO."""
         return self._lowered.as_text()
 
-    def capture(self) -> Captured:
-        """Compiles with XLA's own schedule and copies it out."""
+    # Compiles.
+
+    def handed_over(
+        self, key: str, answer: Callable[[str, bytes], bytes | None]
+    ) -> jax.stages.Compiled:
+        """Compiles under the token of a key, with XLA's schedule shown to `answer`."""
+        asked: list[str] = []
+
+        def shown(platform: str, module: bytes) -> bytes | None:
+            asked.append(platform)
+            return answer(platform, module)
+
+        compiled = self._compiled(_Token(key), shown)
+        if not asked:  # JAX's persistent cache had an executable, of a plan that is not known.
+            compiled = self._compiled(_Token(), shown)
+        if not asked:
+            raise OllaError(_NO_HOOK)
+        return compiled
+
+    def captured(self) -> tuple[Captured, jax.stages.Compiled]:
+        """Compiles with XLA's own schedule, and copies that out."""
         found: list[tuple[str, bytes]] = []
-        token = f"olla_xla-capture-{uuid.uuid4().hex}"
-        request = _Request(token.encode(), lambda platform, m: found.append((platform, m)))
-        with self._marked(request.token), self._xla_scope(), no_cache_writes():
-            with _hook.listening(request):
-                compiled = self._unkept()
-        self._captured_token = request.token
+        compiled = self._compiled(_Token(), lambda *seen: found.append(seen))
         if not found:
             raise OllaError(_NO_HOOK)
         platform, module = found[-1]
+        self._own = compiled
+        return Captured(platform, module, self.more(platform)), compiled
+
+    def capture(self) -> Captured:
+        """XLA's own schedule; the compile ends with it."""
+        found: list[tuple[str, bytes]] = []
+        self._scheduled({}, found)
+        if not found:
+            raise OllaError(_NO_HOOK)
+        return Captured(*found[-1], self.more(found[-1][0]))
+
+    def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
+        """Gives the orders of XLA's scheduler for memory, where the platform has one."""
         other = MEMORY_OPTIMIZED.get(platform)
-        more = None if other is None else functools.partial(self._orders_with, other)
-        return Captured(
-            platform,
-            module,
-            assigned_bytes(compiled),
-            final_module(compiled),
-            assignment_proto(compiled),
-            more,
-        )
+        return None if other is None else functools.partial(self._orders_with, other)
 
     def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
-        """The orders of XLA's scheduler for memory; the compile ends with the schedule."""
         from olla_xla import planner
 
         found: list[tuple[str, bytes]] = []
-        token = f"olla_xla-capture-{uuid.uuid4().hex}"
-        request = _Request(token.encode(), lambda *seen: found.append(seen), last=True)
-        options = {**(self._kwargs["compiler_options"] or {}), **scheduler}
-        with self._marked(request.token), _next_scope()(), no_cache_writes():
-            with _hook.listening(request), contextlib.suppress(jax.errors.JaxRuntimeError):
-                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+        self._scheduled(scheduler, found)
         if not found:
             logger.info("XLA's scheduler for memory made no schedule")
         return planner.module_order(found[-1][1]) if found else {}
 
-    def apply(self, plan: Plan, *, keep: bool = True) -> _Applied:
-        """Compiles with the plan's schedule; keeps the executable unless it is to be rejected.
+    def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
+        """Compiles as far as the schedule."""
+        token = _Token()
+        request = Request(token.bytes, lambda *seen: found.append(seen), last=True)
+        options = {**(self._kwargs["compiler_options"] or {}), **more_options}
+        with self._under(token), contextlib.suppress(jax.errors.JaxRuntimeError):
+            with listening(request):
+                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+
+    def apply(self, plan: Plan, key: str = "") -> _Applied:
+        """Compiles with the plan's schedule.
 
         Args:
-          plan: to apply. keep: whether calls of the jitted function are to run the executable.
+          plan: to apply. key: that it is stored under, or "".
 
         Raises:
           PlanMismatchError: the module XLA scheduled is not the plan's.
         """
-        from olla_xla import planner
-
-        token = f"olla_xla-plan-{cache.plan_digest(plan)}"
-        case = objection.Case(target=plan.target, results=plan.results)
         objects = ""
 
-        def transform(_: str, module: bytes) -> bytes | None:
-            nonlocal case, objects
-            planned = planner.apply_plan(module, plan)
-            case = dataclasses.replace(case, scheduled=module, planned=planned)
-            objects = self._objection(case, plan)  # before XLA, which may abort over such a module
+        def answer(_: str, module: bytes) -> bytes | None:
+            nonlocal objects
+            planned, objects = self.write(module, plan)
             return None if objects else planned
 
-        request = _Request(token.encode(), transform)
-        with self._marked(request.token), _next_scope()(), _hook.listening(request):
-            compiled = self._unkept()
-            reason = "" if objects else _rejection(compiled, plan)
-            if not reason and not objects:
-                final, assignment = final_module(compiled), assignment_proto(compiled)
-                case = dataclasses.replace(case, final=final, assignment=assignment)
-                objects = self._objection(case, plan)
-            if keep and not reason and not objects:
-                compiled = self._lowered.compile(**self._kwargs)
-        return _Applied(compiled, reason or objects, bool(objects))
+        digest = cache.plan_digest(plan)
+        compiled = self._compiled(_Token(key or digest), answer)
+        if key and not objects and _mark_of(compiled) != digest:
+            # JAX's persistent cache had an executable of another plan for the same key.
+            compiled = self._compiled(_Token(digest), answer)
+        return _Applied(compiled, objects, True) if objects else self.judged(compiled, plan)
+
+    def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
+        """A scheduled module with a plan in it, and what the referee says against it, or "".
+
+        It is asked before XLA, which may abort over a module that is wrong.
+
+        Raises:
+          PlanMismatchError: the module is not the plan's.
+        """
+        from olla_xla import planner
+
+        mark = f"olla_xla-applied-{cache.plan_digest(plan)}"
+        planned = planner.apply_plan(module, plan, mark)
+        self._case = objection.Case(
+            target=plan.target, results=plan.results, scheduled=module, planned=planned
+        )
+        return planned, self._objection(self._case, plan)
+
+    def judged(self, compiled: jax.stages.Compiled, plan: Plan) -> _Applied:
+        """An executable with a plan, after the referee and the check of its order."""
+        reason = _difference(compiled, plan)
+        if reason:
+            return _Applied(compiled, reason, False)
+        case = self._case or objection.Case(target=plan.target, results=plan.results)
+        final, assignment = final_module(compiled), assignment_proto(compiled)
+        case = dataclasses.replace(case, final=final, assignment=assignment)
+        objects = self._objection(case, plan)
+        return _Applied(compiled, objects, bool(objects))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
@@ -596,37 +669,56 @@ class _Compiles:
         """Compiles with the scheduled module as `rewrite` makes it."""
         seen: list[str] = []
 
-        def transform(platform: str, module: bytes) -> bytes:
+        def answer(platform: str, module: bytes) -> bytes:
             seen.append(platform)
             return rewrite(module)
 
-        request = _Request(f"olla_xla-capture-{uuid.uuid4().hex}".encode(), transform)
-        with self._marked(request.token), _next_scope()(), no_cache_writes():
-            with _hook.listening(request):
-                compiled = self._unkept()
+        compiled = self._compiled(_Token(), answer)
         if not seen:
             raise OllaError(_NO_HOOK)
         return compiled
 
-    def unplanned(self) -> jax.stages.Compiled:
-        """XLA's own executable: the captured one, or compiled now."""
-        with contextlib.ExitStack() as stack:
-            if self._captured_token:
-                stack.enter_context(self._marked(self._captured_token))
-                stack.enter_context(no_cache_writes())
-            stack.enter_context(self._xla_scope())
+    def own(self, key: str = "") -> jax.stages.Compiled:
+        """XLA's own executable.
+
+        Args:
+          key: under which JAX's persistent cache may have it, or "".
+        """
+        if self._own is None and key:
+            compiled = self._compiled(_Token(key), lambda *_: None)
+            self._own = None if _mark_of(compiled) else compiled
+        if self._own is None:
+            self._own = self._compiled(_Token(), lambda *_: None)
+        return self._own
+
+    def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
+        """The executable as the one that calls of the jitted function run; nothing follows it."""
+        token, _ = self._made[id(compiled)]
+        with self._under(token):
             return self._lowered.compile(**self._kwargs)
+
+    def _compiled(
+        self, token: _Token, answer: Callable[[str, bytes], bytes | None]
+    ) -> jax.stages.Compiled:
+        """Compiles under a token, without making the executable the one that calls run."""
+        options = self._kwargs["compiler_options"] or {}
+        with self._under(token), listening(Request(token.bytes, answer)):
+            compiled = self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+        self._made[id(compiled)] = (token, compiled)
+        return compiled
+
+    @contextlib.contextmanager
+    def _under(self, token: _Token) -> Iterator[None]:
+        """What is compiled inside has the token in its module and its own entry in JAX's memo."""
+        with self._marked(token.bytes), token.scope():
+            with contextlib.nullcontext() if token.lasting else no_cache_writes():
+                yield
 
     def forget(self) -> None:
         """Frees the executables that were compiled but are not in use."""
         for token in list(self._tokens):
             with self._marked(token):
                 forget_compiles(self._lowered)
-
-    def _unkept(self) -> jax.stages.Compiled:
-        """Compiles without making the executable the one that calls run."""
-        options = self._kwargs["compiler_options"] or {}
-        return self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
     @contextlib.contextmanager
     def _marked(self, token: bytes) -> Iterator[None]:

@@ -19,7 +19,7 @@ from olla_xla.options import PlanOptions
 from olla_xla.problem import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.apply import Captured
+    from olla_xla.apply import Compiled
 
 __all__ = ["CASES", "Case", "Row", "Summary", "capture_case", "measure", "parse_cases", "summarise"]
 
@@ -166,7 +166,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
     )
 
 
-def capture_case(case: Case) -> tuple[Captured, float]:
+def capture_case(case: Case) -> tuple[Compiled, float]:
     """XLA's own compile of a case, and the seconds it took."""
     import jax
 
@@ -182,7 +182,7 @@ def capture_case(case: Case) -> tuple[Captured, float]:
     return captured, time.monotonic() - started
 
 
-def referee_time(captured: Captured) -> float:
+def referee_time(captured: Compiled) -> float:
     """Seconds that the referee takes for XLA's own executable, as for a planned one.
 
     Raises:

@@ -91,7 +91,11 @@ def plan_model(
             raise OllaError(f"planning failed: {compiled.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
-    optimized = None
+    plan, optimized = compiled.plan, None
+    if compiled.planned:  # its XLA total is predicted
+        stage("compiling with XLA's own schedule")
+        plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
+        plan = dataclasses.replace(plan, xla_bytes=assigned_bytes(plain.compile()))
     scheduler = MEMORY_OPTIMIZED.get(target.platform)
     if compare and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
@@ -99,7 +103,7 @@ def plan_model(
         optimized = assigned_bytes(plain.compile(compiler_options=dict(scheduler)))
     executable = compiled.runtime_executable()
     return PlannedModel(
-        plan=compiled.plan,
+        plan=plan,
         planned=compiled.planned,
         reason=compiled.reason,
         memory_optimized_bytes=optimized,

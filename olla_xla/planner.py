@@ -232,11 +232,12 @@ def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[
     }
 
 
-def apply_plan(module: bytes, plan: Plan) -> bytes:
+def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     """Writes the plan's schedule and in-place results into the module, and notes on instructions.
 
     Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
-    defines any, the planned offsets of its values in order, separated by commas.
+    defines any, the planned offsets of its values in order, separated by commas; the first and the
+    last of each computation also `mark`, if there is one.
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -257,6 +258,9 @@ def apply_plan(module: bytes, plan: Plan) -> bytes:
         for order in plan.order.values()
         for step, name in enumerate(order)
     }
+    for names in plan.order.values():
+        for name in (*names[:1], *names[-1:]) if mark else ():
+            attributes[name]["olla_xla.plan"] = mark
     for name, found in offsets.items():
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)

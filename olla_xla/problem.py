@@ -195,7 +195,7 @@ class Plan:
         that the integer programme knows adds less at the same peak; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
-      xla_bytes: total of XLA's own order: assigned when known, else predicted.
+      xla_bytes: total of XLA's own order: assigned where that was compiled, else predicted.
       xla_predicted_bytes: predicted total of XLA's own order.
       predicted_bytes: predicted total of this order.
       peak_bytes: lifetime peak of this order (in-place reuse counted).

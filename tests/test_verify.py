@@ -21,8 +21,8 @@ def wrong(monkeypatch):
     """Planned modules return their last two results exchanged."""
     apply_plan = planner.apply_plan
 
-    def exchanged(module, found):
-        proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, found))
+    def exchanged(module, found, mark=""):
+        proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, found, mark))
         entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
         root = next(i for i in entry.instructions if i.id == entry.root_id)
         root.operand_ids[-2], root.operand_ids[-1] = root.operand_ids[-1], root.operand_ids[-2]
@@ -80,8 +80,8 @@ def test_what_xla_might_abort_over_never_gets_there(monkeypatch, folder):
     """A fusion bound to an argument that is the caller's."""
     apply_plan, handed = planner.apply_plan, []
 
-    def bound(module, found):
-        proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, found))
+    def bound(module, found, mark=""):
+        proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, found, mark))
         entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
         names = {i.id: i for i in entry.instructions}
         fusion, number = next(

@@ -155,7 +155,7 @@ class Subject:
         return itertools.islice(self.mutants(seed, kinds), skip, count)
 
 
-def _planned(captured: apply.Captured, case: Case) -> bytes:
+def _planned(captured: apply.Compiled, case: Case) -> bytes:
     plan = planner.plan_module(
         captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
     )

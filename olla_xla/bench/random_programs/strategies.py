@@ -88,7 +88,7 @@ def _recurrent(draw: Any) -> Recurrent:
     return Recurrent(
         cell=draw(_pick(["lstm", "lstm", "lstm", "gru", "gru", "plain"])),
         form=draw(_pick(["unrolled"] * 6 + ["scan", "scan", "reverse", "both", "nested"])),
-        steps=draw(_pick([2, 3, 3, 4, 4, 5, 6, 8])),
+        steps=draw(_pick([2, 3, 3, 4, 4, 6])),
         batch=draw(_pick([width, width, 4, 32, 64])),
         width=width,
         inputs=draw(_pick([width, width, 8, 32])),
@@ -140,10 +140,10 @@ _updates = st.builds(
 # Of each kind so many. Most are of what went wrong most, values kept long and read from many
 # places; fewer of what takes long to compile.
 _SHARES = (
-    *["graph plain"] * 4,
-    *["recurrent"] * 4,
-    "updates",
-    *["graph control", "graph derivatives", "graph types", "graph callbacks", "updates"],
+    *["graph plain"] * 9,
+    *["recurrent"] * 6,
+    *["graph control", "graph derivatives", "graph types", "graph callbacks"] * 2,
+    *["updates"] * 3,
     *["transformer", "convolutions"],
 )
 

@@ -1,0 +1,125 @@
+"""XLA's one entry point into olla_xla: the scheduled module, handed over in the midst of a compile.
+
+XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
+the planner runs where the caller is: Ctrl-C, warnings and JAX settings are as usual. A module is
+ours when it carries a token, a module-level frontend attribute that survives to POST_SCHEDULER; all
+others are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator
+
+import jax
+
+__all__ = ["Request", "listening"]
+
+_TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
+_PLATFORMS = ("cpu", "cuda")
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """One compile that the hook takes part in.
+
+    Attributes:
+      token: marks the module.
+      transform: (platform, module) -> module or None for no change; what it raises ends it.
+      last: whether the compile ends there, with an error from XLA.
+      error: what `transform` raised.
+    """
+
+    token: bytes
+    transform: Callable[[str, bytes], bytes | None]
+    last: bool = False
+    error: BaseException | None = None
+
+
+class _Ended(Exception):
+    """Ends a compile of which no more is wanted."""
+
+
+class _Hook:
+    """What is registered with XLA, only while a request is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: tuple[Request, ...] = ()
+        self._platforms: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def listening(self, request: Request) -> Iterator[None]:
+        """Serves `request` inside; raises what its `transform` raised, at the end."""
+        with self._lock:
+            self._requests += (request,)
+            self._register()
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            if request.error is None:
+                raise
+        finally:
+            with self._lock:
+                self._requests = tuple(r for r in self._requests if r is not request)
+                if not self._requests:
+                    self._clear()
+        if request.error is not None:
+            raise request.error
+
+    def _register(self) -> None:
+        from jax.extend import xla  # Absent in a JAX too old for us, which `plan` says better.
+
+        for platform in _PLATFORMS:
+            if platform in self._platforms:
+                continue
+            # A platform without its plugin cannot be registered, and cannot compile either.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                xla.register_hlo_module_transformation(
+                    functools.partial(self._callback, platform),
+                    name="olla_xla",
+                    stage=xla.PipelineStage.POST_SCHEDULER,
+                    platforms=(platform,),
+                )
+                self._platforms += (platform,)
+
+    def _clear(self) -> None:
+        from jax.extend import xla
+
+        stage = xla.PipelineStage.POST_SCHEDULER
+        for platform in self._platforms:
+            xla.clear_hlo_module_transformation("olla_xla", stage=stage, platforms=(platform,))
+        self._platforms = ()
+
+    def _callback(self, platform: str, module: bytes) -> bytes | None:
+        """Takes no lock: `_register` may wait for XLA with ours."""
+        found = _TOKEN.search(module)
+        if found is None:
+            return None
+        requests = [r for r in self._requests if r.token == found.group()]
+        if not requests:
+            return None
+        try:
+            result = requests[0].transform(platform, module)
+        except BaseException as error:
+            requests[0].error = error
+            raise _Ended from error
+        if requests[0].last:
+            raise _Ended
+        return result
+
+
+_hook = _Hook()
+
+
+def listening(request: Request) -> contextlib.AbstractContextManager[None]:
+    """Serves `request` inside.
+
+    Raises:
+      Whatever `request.transform` raises, at the end.
+    """
+    return _hook.listening(request)
