@@ -19,12 +19,12 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+from olla_xla.bench.measure.processes import measure
+from olla_xla.bench.measure.records import Comparison, Request
+from olla_xla.cli.report.measured import measured_verdict
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.errors import InputError, OllaError
-from olla_xla.measure import measure
-from olla_xla.measured import Comparison, Request
-from olla_xla.report.measured import measured_verdict
-from olla_xla.report.tables import Table
-from olla_xla.report.units import megabytes, percent
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_list(

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from examples import models, training
-from examples.models import common
+from examples import training
+from olla_xla.bench import zoo
+from olla_xla.bench.zoo import common
 
 
 def train(
@@ -31,7 +32,7 @@ def train(
     rate is that of `common.LEARNING_RATES` when None.
     """
     return training.run_network(
-        models.load(model).network(**sizes),
+        zoo.load(model).network(**sizes),
         steps=steps,
         batch_size=batch_size,
         optimizer=optimizer,
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     training.define_flags(steps=20, batch_size=8, optimizer="adam")
-    flags.DEFINE_enum("model", "lenet", sorted(models.MODELS), "Model to train.")
+    flags.DEFINE_enum("model", "lenet", sorted(zoo.MODELS), "Model to train.")
     flags.DEFINE_enum("dtype", "float32", sorted(common.DTYPES), "Dtype of the computation.")
     flags.DEFINE_float("learning_rate", None, "Learning rate, by default one for the optimizer.")
     app.run(main)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from examples import training
-from examples.models import mlp
+from olla_xla.bench.zoo import mlp
 
 
 def train(*, steps: int, batch_size: int, optimizer: str, plan: bool, seed: int = 0) -> list[float]:

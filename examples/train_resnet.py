@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from examples import training
-from examples.models import resnet
+from olla_xla.bench.zoo import resnet
 
 
 def train(

@@ -2,7 +2,7 @@
 
 Its train state is an `nnx.State` that holds an nnx model and its `nnx.Optimizer`, in contrast
 to the plain dict of the registry functions. The defaults suit a CPU; the `gpt` of
-`examples.models` is `--layers=4 --width=768 --heads=12 --sequence_length=512
+`olla_xla.bench.zoo` is `--layers=4 --width=768 --heads=12 --sequence_length=512
 --vocabulary_size=32000`.
 """
 
@@ -15,8 +15,8 @@ from absl import app, flags
 from flax import nnx
 
 from examples import training
-from examples.models import common
-from examples.models.gpt import GPT, GPTConfig
+from olla_xla.bench.zoo import common
+from olla_xla.bench.zoo.gpt import GPT, GPTConfig
 
 SMALL_CONFIG = GPTConfig(layers=2, width=128, heads=4, sequence_length=64, vocabulary_size=512)
 

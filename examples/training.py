@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from examples.models import common
+from olla_xla.bench.zoo import common
 
 PyTree = Any
 Step = Callable[[PyTree, PyTree], tuple[PyTree, jax.Array]]

@@ -7,7 +7,7 @@ import functools
 import hashlib
 
 from hlo import xla_pb2
-from hlo.collecting import without_collection
+from hlo.gc_pause import without_collection
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 
 __all__ = ["Computation", "HloError", "Instruction", "Module", "module_from_bytes"]

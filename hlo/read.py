@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hlo import xla_pb2
-from hlo.collecting import without_collection
-from hlo.copies import insert_copies
-from hlo.flatten import flatten, is_shared
+from hlo.gc_pause import without_collection
 from hlo.module import HloError, module_from_proto, parse_module_proto
+from hlo.rewrite.calls import flatten, is_shared
+from hlo.rewrite.copies import insert_copies
 
 __all__ = ["from_hlo_text", "from_stablehlo", "read_module", "runnable", "with_program_order"]
 
@@ -87,9 +87,9 @@ def _first_line(error: Exception) -> str:
 def runnable(module: bytes) -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
-    Each computation that runs step by step is called from one place (`hlo.flatten`), and without a
-    schedule, values that must have one buffer are copied where they are alive together
-    (`hlo.copies`). A scheduled module that is so already is returned as it came.
+    Each computation that runs step by step is called from one place (`hlo.rewrite.calls`), and
+    without a schedule, values that must have one buffer are copied where they are alive together
+    (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
 
     Raises:
       HloError: the module cannot be read.

@@ -27,10 +27,10 @@ from olla_xla.errors import (
 
 if TYPE_CHECKING:
     from olla_xla import check as check
-    from olla_xla.decorator import PlanWarning, plan
-    from olla_xla.options import PlanOptions
-    from olla_xla.problem import Plan
-    from olla_xla.segments.transform import sublinear
+    from olla_xla.compile.decorator import PlanWarning, plan
+    from olla_xla.problem.options import PlanOptions
+    from olla_xla.problem.plan import Plan
+    from olla_xla.remat.segments.transform import sublinear
 
 __all__ = [
     "BudgetError",
@@ -53,11 +53,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Plan": "problem",
-    "PlanOptions": "options",
-    "PlanWarning": "decorator",
-    "plan": "decorator",
-    "sublinear": "segments.transform",
+    "Plan": "problem.plan",
+    "PlanOptions": "problem.options",
+    "PlanWarning": "compile.decorator",
+    "plan": "compile.decorator",
+    "sublinear": "remat.segments.transform",
 }
 
 

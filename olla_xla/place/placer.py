@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from olla_xla.errors import InputError, LimitError
-from olla_xla.place.best_fit import best_fit
-from olla_xla.place.dead import waste
-from olla_xla.place.exact import Budget, Search, searchable
-from olla_xla.place.greedy import first_fit, greedy_orders
+from olla_xla.place.dead_space import waste
+from olla_xla.place.exact.descend import EXHAUSTED, FOUND
+from olla_xla.place.exact.restarts import Budget, Search, searchable
+from olla_xla.place.items import Items, independent, items_of, load_bound
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
-from olla_xla.place.search import EXHAUSTED, FOUND
-from olla_xla.place.sections import Items, independent, items_of, load_bound
+from olla_xla.place.rules.best_fit import best_fit
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 
 __all__ = ["METHODS", "place"]
 

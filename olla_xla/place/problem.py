@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from olla_xla.check_blocks import check_blocks
+from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import InputError
 
 __all__ = ["Packing", "PlacementProblem"]

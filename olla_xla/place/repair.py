@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from olla_xla.lifetimes import jit
-from olla_xla.place.exact import Budget
-from olla_xla.place.sections import Items, subset
+from olla_xla.memory.jit import jit
+from olla_xla.place.exact.restarts import Budget
+from olla_xla.place.items import Items, subset
 
 __all__ = ["fit", "overlapping", "put", "relocate", "repairable", "repaired"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hlo.clones import Clone
 from hlo.module import Instruction
+from hlo.rewrite.clones import Clone
 from hlo.values import Dataflow
-from olla_xla.remat.expand import Expansion
+from olla_xla.remat.evictions import Expansion
 from olla_xla.remat.graph import RematGraph
 from olla_xla.remat.purity import FORWARDING
 
@@ -15,7 +15,7 @@ __all__ = ["clones"]
 
 
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
-    """The clones that an expansion calls for, in execution order, for `hlo.clones.with_clones`.
+    """The clones that an expansion calls for, in execution order, for `with_clones`.
 
     What nothing reads (a moment of a key without effect) is left out.
     """

@@ -21,10 +21,10 @@ import dataclasses
 
 import numpy as np
 
-from olla_xla.backends import solve
-from olla_xla.linear import Limits, Model, Result
-from olla_xla.remat.expand import expand
+from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import RematGraph
+from olla_xla.solvers.linear import Limits, Model, Result
+from olla_xla.solvers.solve import solve
 
 __all__ = ["ExactChoice", "choose_exactly"]
 

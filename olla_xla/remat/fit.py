@@ -16,21 +16,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hlo.clones import Clone, with_clones
 from hlo.module import module_from_bytes
-from hlo.rewrite import with_schedule
-from olla_xla.check_clones import check_clones
+from hlo.rewrite.clones import Clone, with_clones
+from hlo.rewrite.schedule import with_schedule
+from olla_xla.check.clones import check_clones
 from olla_xla.errors import BudgetError
-from olla_xla.lifetimes import peak_bytes
-from olla_xla.linear import Limits
-from olla_xla.planned_module import PlannedModule
-from olla_xla.problem import Plan
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.plan import Plan
 from olla_xla.remat.clones import clones
-from olla_xla.remat.cost import CostModel
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
-from olla_xla.remat.expand import expand
 from olla_xla.remat.graph import remat_graph
 from olla_xla.remat.greedy import Point, Selector
+from olla_xla.solvers.linear import Limits
 
 __all__ = ["Fit", "Front", "fit"]
 

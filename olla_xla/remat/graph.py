@@ -9,9 +9,9 @@ import numpy as np
 
 from hlo.module import Instruction
 from hlo.values import Dataflow
-from olla_xla.lifetimes import GraphArrays
-from olla_xla.lower import LoweredComputation
-from olla_xla.remat.cost import CostModel
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lower import LoweredComputation
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
 
 __all__ = ["RematGraph", "remat_graph"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from olla_xla.remat.expand import Expansion, expand
+from olla_xla.remat.evictions import Expansion, expand
 from olla_xla.remat.graph import RematGraph
 
 __all__ = ["Point", "Selector", "envelope"]

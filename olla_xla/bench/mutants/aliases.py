@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from hlo.aliasing import with_aliases
+from hlo.rewrite.aliases import with_aliases
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.bench.mutants import order
 from olla_xla.bench.mutants.draft import Draft

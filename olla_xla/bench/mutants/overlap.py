@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hlo.executable import CpuExecutable, Slice
-from olla_xla import offsets
+from hlo.cpu_executable import CpuExecutable, Slice
+from olla_xla.experimental import slices
 
 __all__ = ["overlapped"]
 
@@ -24,10 +24,10 @@ def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     """
     rng = random.Random(f"{seed}/overlap")
     executable = CpuExecutable(data)
-    areas = offsets._areas(executable)
-    temp = offsets._temp(executable)
+    areas = slices._areas(executable)
+    temp = slices._temp(executable)
     height = areas[temp].size
-    found = [b for b in offsets._buffers(executable, areas) if not b.pinned and b.low < b.high]
+    found = [b for b in slices._buffers(executable, areas) if not b.pinned and b.low < b.high]
     pairs = [
         (a, b)
         for b in found
@@ -46,7 +46,7 @@ def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     for k, i in b.accesses:
         s = places[k][i]
         places[k][i] = Slice(temp, a.low + s.offset - b.low, s.size)
-    values = offsets._values(executable, places, temp, height)
+    values = slices._values(executable, places, temp, height)
     names = [executable.thunks[x.accesses[0][0]].name for x in (a, b)]
     text = f"the buffer of {names[1]} at {b.low} moved to {a.low}, onto that of {names[0]}"
     return text, executable.relocated(places, {}, values)

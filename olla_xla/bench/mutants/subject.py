@@ -9,17 +9,18 @@ from typing import Any
 
 import jax
 
-from hlo.executable import CpuExecutable
+from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError
-from olla_xla import apply, objection, planner
-from olla_xla.accounting import assignment_proto, final_module
+from olla_xla import planner
 from olla_xla.bench.mutants.cases import Case
 from olla_xla.bench.mutants.inputs import arguments, outputs
 from olla_xla.bench.mutants.kinds import KINDS, OVERLAP, mutated
 from olla_xla.bench.mutants.overlap import overlapped
+from olla_xla.check.executable import results_digest
+from olla_xla.compile import apply, objection
+from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.jax_private import reloaded
 from olla_xla.errors import CheckError, OllaError
-from olla_xla.jax_private import reloaded
-from olla_xla.referee import results_digest
 
 __all__ = ["Mutant", "Subject"]
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import olla_xla
-from olla_xla.accounting import assigned_bytes
 from olla_xla.bench.random_programs import callbacks
 from olla_xla.bench.random_programs.spec import Case, Program, Settings
 from olla_xla.bench.random_programs.training import Built, build
-from olla_xla.cache import process_store
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
 
 __all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]

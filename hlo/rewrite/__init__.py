@@ -1,0 +1,1 @@
+"""Changes of a serialized HLO module: schedules, aliases, clones, copies, calls."""

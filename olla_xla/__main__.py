@@ -1,8 +1,0 @@
-"""`python -m olla_xla` is the `olla_xla` command."""
-
-import sys
-
-from olla_xla.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

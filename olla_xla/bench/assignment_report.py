@@ -1,0 +1,200 @@
+"""XLA's buffer assignment in full: what every allocation wastes, and where every tensor lies.
+
+An allocation's largest live sum counts each byte once in which some live value lies. What the
+optimal packing needs is found by our own placer over the same values and lifetimes; values that
+XLA made share bytes while both live, in place, stay tied together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hlo.buffer_assignment import Allocation, BufferAssignment, value_name
+from olla_xla.compile.assignment import check_overlaps
+from olla_xla.errors import CheckError
+from olla_xla.memory.assignment.model import ALIGNMENT
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.place import PlacementProblem, place
+from olla_xla.problem.plan import Plan
+
+__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "simulated_heap"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocationRow:
+    """One allocation of XLA's; sizes in bytes.
+
+    Attributes:
+      index: XLA's number. kind: "argument", "output" or "temp". values: how many lie in it.
+      size: as allocated. live_bytes: its largest live sum.
+      packed_bytes: what our packing of the same values takes. bound_bytes: no packing takes less.
+    """
+
+    index: int
+    kind: str
+    values: int
+    size: int
+    live_bytes: int
+    packed_bytes: int
+    bound_bytes: int
+
+    @property
+    def fragmentation(self) -> float:
+        """(allocated - largest live sum) / largest live sum."""
+        return (self.size - self.live_bytes) / max(self.live_bytes, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRow:
+    """One tensor: its size, the place planned for it in one arena, and XLA's place (bytes)."""
+
+    name: str
+    bytes: int
+    planned: int | None
+    allocation: int
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FullReport:
+    """All allocations, largest first, and all tensors.
+
+    Attributes:
+      total_bytes: arguments + outputs - aliases + temp.
+      peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
+      checked: pairs of tensors live together were compared in all these computations.
+    """
+
+    total_bytes: int
+    peak_bytes: int
+    allocations: tuple[AllocationRow, ...]
+    tensors: tuple[TensorRow, ...]
+    checked: tuple[str, ...]
+
+
+def full_report(
+    module: bytes,
+    assignment: BufferAssignment,
+    target: str,
+    plan: Plan | None = None,
+    *,
+    time_limit: float = 5.0,
+) -> FullReport:
+    """Reads, checks and judges a buffer assignment.
+
+    Args:
+      module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
+      target: "cpu" or "cuda".
+      plan: the plan it runs, or None.
+      time_limit: seconds for each packing.
+
+    Raises:
+      CheckError: two live tensors overlap; a tensor leaves its allocation.
+    """
+    planned = PlannedModule(module, target)
+    _check_bounds(assignment)
+    peak = check_overlaps(planned, assignment)
+    start, end = _ranges(planned)
+    rows = [
+        _allocation(home, start, end, ALIGNMENT[target], time_limit)
+        for home in assignment.allocations
+        if home.assigned and not (home.is_constant or home.is_thread_local or home.is_tuple)
+    ]
+    offsets = {} if plan is None else plan.offsets
+    tensors = [
+        TensorRow(a.name, a.size, offsets.get(a.name, (None, 0))[0], home.index, a.offset)
+        for home in assignment.allocations
+        for a in home.assigned
+    ]
+    return FullReport(
+        total_bytes=assignment.total_bytes,
+        peak_bytes=peak,
+        allocations=tuple(sorted(rows, key=lambda r: (-r.size, r.index))),
+        tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name))),
+        checked=tuple(planned.computations),
+    )
+
+
+def _check_bounds(assignment: BufferAssignment) -> None:
+    for home in assignment.allocations:
+        for a in home.assigned:
+            if not 0 <= a.offset <= home.size - a.size:
+                raise CheckError(
+                    f"tensor {a.name} at [{a.offset}, {a.offset + a.size}) leaves allocation "
+                    f"{home.index} of {home.size} bytes"
+                )
+
+
+def _ranges(planned: PlannedModule) -> tuple[dict[str, int], dict[str, int]]:
+    """First and last logical time of every value by name, as XLA counts them."""
+    simulated = planned.simulate()
+    names = [value_name(v.instruction.name, v.index) for v in planned.dataflow.values]
+    return (
+        dict(zip(names, simulated.start.tolist(), strict=True)),
+        dict(zip(names, simulated.end.tolist(), strict=True)),
+    )
+
+
+def _allocation(
+    home: Allocation, start: dict[str, int], end: dict[str, int], alignment: int, seconds: float
+) -> AllocationRow:
+    known = [a for a in home.assigned if a.name in start and a.size]
+    low = np.array([a.offset for a in known], np.int64)
+    size = np.array([a.size for a in known], np.int64)
+    first = np.array([start[a.name] for a in known], np.int64)
+    last = np.array([end[a.name] for a in known], np.int64)
+    live = _live_bytes(first, last, low, size)
+    problem = PlacementProblem.of(
+        first, last + 1, size, alignment=alignment, group=_tied(first, last, low, size)
+    )
+    packing = place(problem, time_limit=seconds)
+    kind = "temp" if home.is_temp else "argument" if home.is_entry_parameter else "output"
+    return AllocationRow(
+        home.index, kind, len(known), home.size, live, packing.height, packing.bound
+    )
+
+
+def _live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
+    """The most bytes that live values cover at one time; int64 [values] each."""
+    order = np.argsort(low, kind="stable")
+    first, last, low, size = first[order], last[order], low[order], size[order]
+    best = 0
+    for time in np.unique(first):
+        live = (first <= time) & (time <= last)
+        at, tops = low[live], np.maximum.accumulate((low + size)[live])
+        before = np.concatenate([[0], tops[:-1]])
+        best = max(best, int(np.maximum(tops - np.maximum(at, before), 0).sum()))
+    return best
+
+
+def _tied(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """[values] one number for values that share bytes while both live: they are one, in place."""
+    label = np.arange(len(low))
+    order = np.lexsort((first, low))
+    for k, i in enumerate(order):
+        for j in order[k + 1 :]:
+            if low[j] >= low[i] + size[i]:
+                break
+            if first[i] <= last[j] and first[j] <= last[i] and low[i] == low[j]:
+                label[label == label[j]] = label[i]
+    return label
+
+
+def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
+    """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
+
+    By the simulation of its assignment, which stands in where nothing is compiled.
+    """
+    simulated = planned.simulate()
+    size = np.array([v.bytes for v in planned.dataflow.values], np.int64)
+    live = total = 0
+    heaps = np.unique(simulated.allocation[simulated.offset > 0])
+    for heap in heaps:
+        mine = np.flatnonzero((simulated.allocation == heap) & (size > 0))
+        live += _live_bytes(
+            simulated.start[mine], simulated.end[mine], simulated.offset[mine], size[mine]
+        )
+        total += int(simulated.sizes[heap])
+    return live, total

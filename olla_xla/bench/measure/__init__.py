@@ -1,0 +1,1 @@
+"""Runs of a step, planned and unplanned: outputs, memory, time."""

@@ -1,0 +1,272 @@
+"""Measures placing: MiniMalloc's instances, the plans of real train steps, many random blocks.
+
+Sizes are in bytes (MiniMalloc's in its own units). Fragmentation is what lies above the largest
+live sum, as a part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import re
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from olla_xla.bench.schedule import Case, capture_case
+from olla_xla.memory.assignment.model import ALIGNMENT
+from olla_xla.place import PlacementProblem, place
+from olla_xla.place.exact.restarts import Budget
+from olla_xla.place.tensors.any_order import place_reordered
+from olla_xla.place.tensors.blocks import graph_problem, load_of
+from olla_xla.place.tensors.joint_repair import repaired_together
+from olla_xla.place.trace import read_trace
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.problem.options import PlanOptions
+
+__all__ = [
+    "InstanceRow",
+    "PlanRow",
+    "RandomRow",
+    "as_json",
+    "instances",
+    "measure_instance",
+    "measure_plan",
+    "measure_random",
+    "warm_up",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceRow:
+    """One of MiniMalloc's instances.
+
+    Attributes:
+      name: its letter. blocks: how many. capacity: to stay within. load: the largest live sum.
+      height: of the packing found within the capacity, or None. seconds, nodes: to find it.
+      least: the least height reached. bound: certified below it. least_seconds: to reach it.
+    """
+
+    name: str
+    blocks: int
+    capacity: int
+    load: int
+    height: int | None
+    seconds: float
+    nodes: int
+    least: int | None
+    bound: int
+    least_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """The least height reached over the largest live sum."""
+        return float("inf") if self.least is None else self.least / self.load
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRow:
+    """The plan of one train step, its entry computation.
+
+    Attributes:
+      case: its name. blocks: tensors placed.
+      live_bytes: the largest live sum of the order that the offsets are for (aligned).
+      arena_bytes: of our offsets. seconds: to find them. status: of the packing.
+      xla_live_bytes: largest live sum of what XLA placed in its heap, under this order.
+      xla_heap_bytes: what its packing of that takes (simulated rule).
+      moved: operators at another step than in the plan; where offsets leave a gap to the live sum
+        of the plan's order, others of no larger sum are tried.
+      planned_bytes: the largest live sum of the plan's own order (aligned); live_bytes is never
+        more.
+    """
+
+    case: str
+    blocks: int
+    live_bytes: int
+    arena_bytes: int
+    seconds: float
+    status: str
+    xla_live_bytes: int
+    xla_heap_bytes: int
+    moved: int = 0
+    planned_bytes: int = 0
+
+    @property
+    def fragmentation(self) -> float:
+        """Of our offsets, above the live sum of their own order."""
+        return self.arena_bytes / max(self.live_bytes, 1) - 1
+
+    @property
+    def change(self) -> float:
+        """Of our offsets, above the live sum of the plan's own order; negative if below it."""
+        return self.arena_bytes / max(self.planned_bytes or self.live_bytes, 1) - 1
+
+    @property
+    def xla_fragmentation(self) -> float:
+        """Of XLA's heap."""
+        return self.xla_heap_bytes / max(self.xla_live_bytes, 1) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomRow:
+    """Many random blocks: bytes, seconds and what placed them."""
+
+    blocks: int
+    height: int
+    bound: int
+    seconds: float
+    source: str
+
+    @property
+    def gap(self) -> float:
+        """(height - bound) / bound."""
+        return self.height / self.bound - 1
+
+
+def instances() -> Iterator[tuple[str, int, PlacementProblem]]:
+    """Name, capacity and blocks of MiniMalloc's challenging instances."""
+    folder = importlib.resources.files("olla_xla.bench") / "minimalloc"
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        found = re.fullmatch(r"(\w+)\.(\d+)\.csv", entry.name)
+        if found:
+            with importlib.resources.as_file(entry) as path:
+                yield found[1], int(found[2]), read_trace(path)
+
+
+def warm_up() -> None:
+    """Loads the machine code, once for a process: it is not part of any figure."""
+    problem = PlacementProblem.of([0, 1, 0], [2, 3, 3], [3, 2, 1])
+    for method in ("auto", "search"):
+        place(problem, method=method)
+    # A graph whose offsets leave a hole, so that order and packing have something to repair.
+    ends = ((0, 3), (2, 7), (0, 1), (4, 7))
+    sizes = (64, 128, 128, 64)
+    tensors = tuple(
+        Tensor(f"t{k}", size, first, (last,), k)
+        for k, (size, (first, last)) in enumerate(zip(sizes, ends, strict=True))
+    )
+    operators = tuple(Operator(f"o{k}", "fusion") for k in range(8))
+    graph = TensorGraph("main", operators, tensors, tuple(sorted(ends)))
+    offsets = {"t0": (128, 64), "t1": (192, 128), "t2": (64, 128), "t3": (0, 64)}
+    repaired_together(graph, range(8), offsets, 64, Budget(1.0, 1))
+
+
+def measure_instance(
+    name: str, capacity: int, problem: PlacementProblem, *, time_limit: float, least_limit: float
+) -> InstanceRow:
+    """Solves an instance within its capacity, then looks for its least height.
+
+    Args:
+      time_limit, least_limit: seconds for the one and the other.
+    """
+    limited = dataclasses.replace(problem, capacity={0: capacity})
+    packing = place(limited, time_limit=time_limit)
+    least = place(problem, time_limit=least_limit)
+    reached = [p.height for p in (packing, least) if p.offsets is not None]
+    return InstanceRow(
+        name=name,
+        blocks=len(problem),
+        capacity=capacity,
+        load=packing.bound,
+        height=None if packing.offsets is None else packing.height,
+        seconds=packing.seconds,
+        nodes=packing.nodes,
+        least=min(reached, default=None),
+        bound=least.bound,
+        least_seconds=least.seconds,
+    )
+
+
+def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> PlanRow:
+    """Compiles and plans a train step, and places the tensors of its entry computation.
+
+    Args:
+      options: of the plan. time_limit: seconds of placing.
+
+    Raises:
+      OllaError: it cannot be built, compiled or planned.
+    """
+    from olla_xla.bench.assignment_report import simulated_heap
+    from olla_xla.memory.module_state import PlannedModule
+    from olla_xla.planner.module import apply_plan, graphs, plan_module
+
+    captured, _ = capture_case(case)
+    module, platform = captured.module, captured.platform
+    plan = plan_module(module, options, target=platform, xla_bytes=captured.assigned_bytes)
+    planned = apply_plan(module, plan)
+    graph = graphs(planned, platform)[-1]
+    started = time.monotonic()
+    found = place_reordered(
+        graph,
+        range(len(graph.operators)),
+        alignment=ALIGNMENT[platform],
+        time_limit=time_limit,
+    )
+    seconds = time.monotonic() - started
+    own = graph_problem(graph, range(len(graph.operators)), alignment=ALIGNMENT[platform])
+    planned_bytes = load_of(own)
+    assert found.live_bytes <= planned_bytes, "another order needs more than the plan's own"
+    live, heap = simulated_heap(PlannedModule(planned, platform))
+    return PlanRow(
+        case=case.name,
+        blocks=len(found.problem),
+        live_bytes=found.live_bytes,
+        arena_bytes=found.placement.total_bytes,
+        seconds=seconds,
+        status=found.packing.status,
+        xla_live_bytes=live,
+        xla_heap_bytes=heap,
+        moved=sum(step != v for step, v in enumerate(found.order)),
+        planned_bytes=planned_bytes,
+    )
+
+
+def measure_random(blocks: int, seed: int = 0) -> RandomRow:
+    """Places random blocks by the heuristics: mean life 200 requests, 64 to 64,000 bytes."""
+    random = np.random.default_rng(seed)
+    lower = random.integers(0, blocks, blocks)
+    problem = PlacementProblem.of(
+        lower, lower + 1 + random.geometric(0.005, blocks), random.integers(1, 1001, blocks) * 64
+    )
+    started = time.monotonic()
+    packings = [place(problem, method=m) for m in ("best_fit", "greedy_size", "greedy_area")]
+    best = min(packings, key=lambda p: p.height)
+    return RandomRow(blocks, best.height, best.bound, time.monotonic() - started, best.source)
+
+
+def as_json(
+    solved: Sequence[InstanceRow], plans: Sequence[PlanRow], random: Sequence[RandomRow]
+) -> dict[str, Any]:
+    """Everything as plain JSON, with a summary."""
+    summary: dict[str, Any] = {}
+    if solved:
+        summary |= {
+            "solved": sum(r.height is not None for r in solved),
+            "within_10_s": sum(r.height is not None and r.seconds <= 10 for r in solved),
+            "sum_seconds": sum(r.seconds for r in solved),
+        }
+    if plans:
+        summary |= {
+            "plans_without_fragmentation": sum(r.fragmentation == 0 for r in plans) / len(plans),
+            "plans_within_their_live_sum": sum(r.change <= 0 for r in plans) / len(plans),
+            "plans_median_seconds": statistics.median(r.seconds for r in plans),
+            "mean_fragmentation": statistics.fmean(r.fragmentation for r in plans),
+            "mean_xla_fragmentation": statistics.fmean(r.xla_fragmentation for r in plans),
+        }
+    return {
+        "instances": [dataclasses.asdict(r) | {"ratio": r.ratio} for r in solved],
+        "plans": [
+            dataclasses.asdict(r)
+            | {
+                "fragmentation": r.fragmentation,
+                "change": r.change,
+                "xla_fragmentation": r.xla_fragmentation,
+            }
+            for r in plans
+        ],
+        "random": [dataclasses.asdict(r) | {"gap": r.gap} for r in random],
+        "summary": summary,
+    }

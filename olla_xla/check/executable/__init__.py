@@ -1,0 +1,18 @@
+"""The referee of the compiled module: what XLA will really run, followed from first to last step.
+
+It reads an executable's final HLO, in its final order, and shows two things. No value is read
+after its memory was written again (`memory`), by the buffers that XLA must share and, where XLA's
+buffer assignment can be had, byte by byte. And the results are the expressions of the arguments
+that XLA's own module computes (`expressions`), whatever was moved, cloned or bound. It is written
+from XLA's definitions (HloDataflowAnalysis, HloAliasAnalysis, AliasInfo) and imports neither the
+planner nor any analysis that feeds it: it shares their proto, and nothing else.
+"""
+
+from olla_xla.check.executable.verdict import (
+    check_control,
+    check_executable,
+    check_rewrite,
+    results_digest,
+)
+
+__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]

@@ -1,0 +1,329 @@
+"""Runs a module's schedule over memory and shows that whatever is read is what was written.
+
+Memory holds values. An operation finds each value it reads still there, or the module is wrong;
+what it writes ends every value that shares a byte with it. Two kinds of memory are tried: the
+buffers that XLA must share, as its alias analysis defines them (`shared_buffers`), and, where XLA's
+buffer assignment is known, the bytes of its allocations (`assigned_places`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Mapping
+
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.overwrite import may_overwrite, must_share
+from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
+from olla_xla.check.executable.values import Frame, Value, Values, resolve
+from olla_xla.errors import CheckError
+
+__all__ = ["Place", "assigned_places", "run", "shared_buffers"]
+
+_PASSED_ON = frozenset(
+    "parameter constant tuple get-tuple-element bitcast opt-barrier optimization-barrier domain "
+    "add-dependency async-update".split()
+)
+"""Opcodes that read no array when they run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value lies: bytes [start, stop) of an allocation."""
+
+    allocation: int
+    start: int
+    stop: int
+
+
+Places = Mapping[Value, Place]
+
+
+def shared_buffers(program: Program, values: Values, target: str) -> dict[Value, Place]:
+    """One place for each set of values that XLA must keep in one buffer (HloAliasAnalysis)."""
+    live = [value for value in values.defined if value.same is None]
+    for number, value in enumerate(live):
+        value.buffer = number
+    parent = list(range(len(live)))
+
+    def find(k: int) -> int:
+        while parent[k] != k:
+            parent[k] = parent[parent[k]]
+            k = parent[k]
+        return k
+
+    def join(a: Value, b: Value) -> None:
+        i, j = find(resolve(a).buffer), find(resolve(b).buffer)
+        parent[max(i, j)] = min(i, j)
+
+    frames = [values.frame]
+    while frames:
+        frame = frames.pop()
+        frames += [inner for called in frame.inner.values() for inner in called]
+        for states in frame.states.values():
+            for _, start, state, end, after in states:
+                for other in (start, end, after):
+                    join(state, other)
+        for chosen in frame.choices.values():
+            for result, parts in chosen:
+                for part in parts:
+                    join(result, part)
+        for op in frame.body.ops:
+            for index, number, inner in must_share(op, target):
+                join(frame.at[op][index], frame.at[op.operands[number]][inner])
+    root = values.frame.at[program.entry.result]
+    for index, (number, inner) in program.aliases.items():
+        if index in root:
+            join(root[index], values.frame.at[program.entry.parameters[number]][inner])
+    return {
+        value: Place(find(value.buffer), 0, min(value.op.shape.at(value.index).bytes, 1))
+        for value in live
+    }
+
+
+def assigned_places(
+    values: Values, found: Mapping[tuple[str, ShapeIndex], Place]
+) -> dict[Value, Place]:
+    """The places of XLA's buffer assignment, by the instruction and index that define a value.
+
+    Raises:
+      CheckError: a value of some bytes has no place.
+    """
+    places = {}
+    for value in values.defined:
+        if value.same is not None:
+            continue
+        names = [(value.op.name, value.index), *((op.name, index) for op, index in value.also)]
+        known = [found[name] for name in names if name in found]
+        if not known:
+            if not value.op.shape.at(value.index).bytes:
+                continue
+            raise CheckError(f"XLA assigned no memory to {value.name}")
+        if any((p.allocation, p.start) != (known[0].allocation, known[0].start) for p in known):
+            raise CheckError(f"the state {value.name} of a loop lies in two places")
+        places[value] = known[0]
+    return places
+
+
+def run(program: Program, values: Values, places: Places, target: str) -> None:
+    """Runs the schedule once, loops and branches included.
+
+    Raises:
+      CheckError: something reads what was overwritten; a loop's or a branch's result lies elsewhere
+        than it is looked for; an argument that was not donated, or a result, is overwritten.
+    """
+    machine = _Machine(places, target)
+    arguments = [(p, i, v) for p in program.entry.parameters for i, v in values.frame.at[p].items()]
+    constants = [value for value in values.defined if value.op.opcode == "constant"]
+    for value in (*constants, *(value for _, _, value in arguments)):
+        machine.write(value, None)
+    machine.run(values.frame)
+    given = {(number, index) for number, index in program.aliases.values()} | program.donors
+    for parameter, index, value in arguments:
+        if (parameter.proto.parameter_number, index) not in given:
+            machine.read(value, "the caller", "an argument that was not donated")
+    for value in constants:
+        machine.read(value, "the next run", "a constant")
+    for index, value in values.frame.at[program.entry.result].items():
+        machine.read(value, "the caller", "a result")
+        if index in program.aliases:
+            number, inner = program.aliases[index]
+            argument = values.frame.at[program.entry.parameters[number]][inner]
+            machine.same_place(argument, value, "an output that takes over an argument")
+
+
+class _Memory:
+    """What lies where: by allocation, values by increasing start, no two sharing a byte."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, list[int]] = {}
+        self._held: dict[int, list[tuple[int, int, Value]]] = {}
+        self._ended_by: dict[Value, Op | None] = {}
+        self.holds: set[Value] = set()
+        self.log: list[tuple[bool, Value, Place]] = []
+
+    def put(self, value: Value, place: Place, by: Op | None) -> None:
+        """Writes a value; all that shares a byte with it ends."""
+        starts = self._starts.setdefault(place.allocation, [])
+        held = self._held.setdefault(place.allocation, [])
+        first = bisect.bisect_left(starts, place.start)
+        if first and held[first - 1][1] > place.start:
+            first -= 1
+        last = first
+        while last < len(held) and held[last][0] < place.stop:
+            start, stop, old = held[last]
+            self.holds.discard(old)
+            self._ended_by[old] = by
+            self.log.append((False, old, Place(place.allocation, start, stop)))
+            last += 1
+        starts[first:last] = [place.start]
+        held[first:last] = [(place.start, place.stop, value)]
+        self.holds.add(value)
+        self.log.append((True, value, place))
+
+    def undo(self, mark: int) -> set[Value]:
+        """Puts back what lay there when the log had `mark` entries; gives what had ended."""
+        ended = set()
+        while len(self.log) > mark:
+            written, value, place = self.log.pop()
+            starts, held = self._starts[place.allocation], self._held[place.allocation]
+            at = bisect.bisect_left(starts, place.start)
+            if written:
+                del starts[at], held[at]
+                self.holds.discard(value)
+            else:
+                starts.insert(at, place.start)
+                held.insert(at, (place.start, place.stop, value))
+                self.holds.add(value)
+                ended.add(value)
+        return ended
+
+    def drop(self, values: set[Value], places: Places, by: Op) -> None:
+        """Ends values."""
+        for value in values & self.holds:
+            place = places[value]
+            starts, held = self._starts[place.allocation], self._held[place.allocation]
+            at = bisect.bisect_left(starts, place.start)
+            del starts[at], held[at]
+            self.holds.discard(value)
+            self._ended_by[value] = by
+            self.log.append((False, value, place))
+
+    def ended_by(self, value: Value) -> str:
+        """Who wrote over a value."""
+        by = self._ended_by.get(value)
+        return "nothing wrote it" if by is None else f"{by.name} has written over it"
+
+
+class _Machine:
+    def __init__(self, places: Places, target: str) -> None:
+        self._places = places
+        self._target = target
+        self._memory = _Memory()
+
+    def read(self, value: Value, reader: str, what: str = "") -> None:
+        value = resolve(value)
+        if value in self._memory.holds or value not in self._places:
+            return
+        what = f", {what}" if what else ""
+        raise CheckError(f"{reader} reads {value.name}{what}, but {self._memory.ended_by(value)}")
+
+    def write(self, value: Value, by: Op | None) -> None:
+        value = resolve(value)
+        place = self._places.get(value)
+        if place is not None and place.stop > place.start:
+            self._memory.put(value, place, by)
+        elif place is not None:
+            self._memory.holds.add(value)
+
+    def same_place(self, a: Value, b: Value, what: str) -> None:
+        first, second = self._places.get(resolve(a)), self._places.get(resolve(b))
+        if first is None or second is None or first.start == first.stop:
+            return
+        if (first.allocation, first.start) != (second.allocation, second.start):
+            raise CheckError(f"{a.name} and {b.name}, {what}, lie in different places")
+
+    def run(self, frame: Frame) -> None:
+        for op in frame.body.ops:
+            if op.opcode in CONTROL_FLOW:
+                _CONTROL[op.opcode](self, frame, op)
+            elif op.opcode not in _PASSED_ON:
+                self.step(frame, op)
+
+    def step(self, frame: Frame, op: Op) -> None:
+        """An operation that reads all its operands, then writes all its results."""
+        begun = self._begun_by(frame, op) if op.opcode.endswith("-done") else ()
+        reads: dict[Value, list[int]] = {}
+        for number, operand in enumerate(op.operands):
+            for value in frame.at[operand].values():
+                reads.setdefault(resolve(value), []).append(number)
+        for value in reads:
+            if not any(self._overlap(value, result) and value is not result for result in begun):
+                self.read(value, op.name)
+        writes = [v for i, v in frame.at[op].items() if v.op is op and v.index == i]
+        for result in writes:
+            for value, numbers in reads.items():
+                if self._overlap(result, value):
+                    self._reuse(op, result, value, numbers)
+        for result in writes:
+            self.write(result, op)
+        for result in writes:
+            self.read(result, f"what follows {op.name}", "one of its results")
+
+    def _begun_by(self, frame: Frame, op: Op) -> tuple[Value, ...]:
+        """What the start of an asynchronous operation has written by itself."""
+        start = op.operands[0]
+        while start.opcode.endswith("-update"):
+            start = start.operands[0]
+        given = {resolve(v) for o in start.operands for v in frame.at[o].values()}
+        return tuple(v for v in map(resolve, frame.at[start].values()) if v not in given)
+
+    def _overlap(self, a: Value, b: Value) -> bool:
+        first, second = self._places.get(a), self._places.get(b)
+        if first is None or second is None or first.allocation != second.allocation:
+            return False
+        return first.start < second.stop and second.start < first.stop
+
+    def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
+        same = self._places[result] == self._places[value]  # elements of one size, too
+        if not same or not may_overwrite(op, result.index, numbers, self._target):
+            raise CheckError(f"{op.name} writes {result.name} over {value.name} while it reads it")
+
+    def loop(self, frame: Frame, op: Op) -> None:
+        body, condition = frame.inner[op]
+        states = frame.states.get(op, [])
+        for value in frame.at[op.operands[0]].values():
+            self.read(value, op.name)
+        for _, start, state, _, _ in states:
+            self.same_place(start, state, f"what goes into {op.name} and its state")
+            self.write(state, op)
+        self.run(condition)
+        self.run(body)
+        for _, _, state, end, _ in states:
+            self.read(end, op.name, "the state for its next turn")
+            self.same_place(end, state, f"the state of {op.name} after a turn and before")
+        for value in body.at[body.body.result].values():
+            self.read(value, op.name)
+        for _, _, state, _, _ in states:
+            self.write(state, op)
+        self.run(condition)
+        for _, _, state, _, after in states:
+            self.read(state, op.name, "its result")
+            self.same_place(state, after, f"the state of {op.name} and its result")
+        for _, _, _, _, after in states:
+            self.write(after, op)
+
+    def branch(self, frame: Frame, op: Op) -> None:
+        for value in frame.at[op.operands[0]].values():
+            self.read(value, op.name)
+        chosen = frame.choices.get(op, [])
+        ended: set[Value] = set()
+        mark = len(self._memory.log)
+        for k, inner in enumerate(frame.inner[op]):
+            self.run(inner)
+            for result, parts in chosen:
+                self.read(parts[k], op.name, "a branch's result")
+                self.same_place(parts[k], result, f"results of {op.name} and of a branch")
+            for value in inner.at[inner.body.result].values():
+                self.read(value, op.name)
+            ended |= self._memory.undo(mark)
+        self._memory.drop(ended, self._places, op)
+        for result, _ in chosen:
+            self.write(result, op)
+
+    def inline(self, frame: Frame, op: Op) -> None:
+        for inner in frame.inner[op]:
+            self.run(inner)
+        passed = {resolve(v) for o in op.operands for v in frame.at[o].values()}
+        for index, value in frame.at[op].items():
+            value = resolve(value)
+            if value.op is op and value.index == index and value not in passed:
+                self.write(value, op)
+
+
+_CONTROL = {
+    "while": _Machine.loop,
+    "conditional": _Machine.branch,
+    "call": _Machine.inline,
+    "async-start": _Machine.inline,
+}

@@ -1,0 +1,240 @@
+"""When an operation may write a result over an operand that it reads, by XLA's definitions.
+
+An operation may if it reads each element of the operand before it writes the element that lies in
+the same place. That holds where every path from the operand to a result is elementwise; for the
+rest XLA names the exceptions (updates of slices, scatter, sort, reductions that end before anything
+is written). The sources are HloDataflowAnalysis::CanShareOperandBufferWithUser, AliasInfo and, for
+fusions on GPU, GpuAliasInfo.
+"""
+
+from __future__ import annotations
+
+from hlo.shapes import Shape, ShapeIndex
+from olla_xla.check.executable.program import Body, Op
+
+__all__ = ["may_overwrite", "must_share"]
+
+_ELEMENTWISE = frozenset(
+    "abs acos acosh add and asin asinh atan atan2 atanh bitcast-convert cbrt ceil clamp compare "
+    "complex convert cosh cosine count-leading-zeros divide erf exponential exponential-minus-one "
+    "floor imag is-finite log log-plus-one logistic map maximum minimum multiply negate not or "
+    "popcnt power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt "
+    "select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt "
+    "stochastic-convert subtract tan tanh xor".split()
+)
+"""Opcodes whose result at an index depends on the operands at that index alone."""
+
+_ITEMWISE_COLLECTIVES = frozenset("all-reduce all-reduce-start collective-broadcast".split())
+
+Pair = tuple[ShapeIndex, int, ShapeIndex]
+"""(index of the result, operand number, index within the operand)."""
+
+
+def must_share(op: Op, target: str) -> list[Pair]:
+    """Results that XLA puts into the buffer of an operand, whatever else happens."""
+    if op.opcode == "fusion":
+        return [*_updates(op, target), *op.bound]
+    if op.opcode in ("custom-call", "async-start"):
+        return list(op.bound)
+    if op.opcode == "dynamic-update-slice" or op.opcode == "set-dimension-size":
+        return [((), 0, ())]
+    if op.opcode in ("scatter", "all-reduce", "all-reduce-start"):
+        count = len(op.shape.elements) if op.shape.is_tuple else 1
+        return [((), 0, ())] if count == 1 else [((k,), k, ()) for k in range(count)]
+    if op.opcode == "ragged-all-to-all":
+        return [((), 1, ())]
+    return []
+
+
+def _updates(fusion: Op, target: str) -> list[Pair]:
+    """Results of a fusion that update a parameter of it in place."""
+    root = fusion.called[0].result
+    found = []
+    for index, shape in fusion.shape.indices():
+        if shape.is_tuple:
+            continue
+        writer, at = _origin(root, index, target)
+        for result, number, inner in must_share(writer, target):
+            if result != at:
+                continue
+            source, within = _origin(writer.operands[number], inner, target)
+            if source.opcode == "fusion":  # one nested in this one, that passes an update on
+                for again, nested, deeper in must_share(source, target):
+                    if again == within:
+                        source, within = _origin(source.operands[nested], deeper, target)
+                        break
+            if source.opcode == "parameter":
+                found.append((index, source.proto.parameter_number, within))
+    return found
+
+
+def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
+    """What a value inside a fusion is, behind tuples and what moves nothing."""
+    still = ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
+    while True:
+        if op.opcode == "tuple" and index:
+            op, index = op.operands[index[0]], index[1:]
+        elif op.opcode == "get-tuple-element":
+            op, index = op.operands[0], (op.proto.tuple_index, *index)
+        elif op.opcode in still and not index:
+            op = op.operands[0]
+        else:
+            return op, index
+
+
+def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
+    """Whether `op` may write `result` to where the operands of these numbers lie.
+
+    Args:
+      op: reads the operands. result: index of the result.
+      numbers: every operand number by which it reads the value that lies there.
+      target: "cpu" or "cuda".
+    """
+    if op.opcode == "fusion":
+        return _fusion_may(op, result, numbers, target)
+    if op.opcode in ("while", "conditional", "call", "async-start"):
+        return True  # what they call is followed step by step
+    if op.opcode in ("dynamic-update-slice", "set-dimension-size"):
+        return numbers == [0]
+    if op.opcode == "triangular-solve":
+        return numbers == [1]
+    if op.opcode in ("scatter", "sort") or op.opcode in _ITEMWISE_COLLECTIVES:
+        return numbers == ([result[0]] if result else [0])
+    if op.opcode == "ragged-all-to-all":
+        return numbers == [1]
+    if op.opcode == "custom-call":
+        return _call_may(op, result, numbers, target)
+    if op.opcode == "copy":
+        return _same_layout(op.shape, op.operands[0].shape)
+    if op.shape.is_tuple:
+        return False
+    return all(
+        _elementwise(op, k) and _same_layout(op.shape, op.operands[k].shape) for k in numbers
+    )
+
+
+def _call_may(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
+    if any(index == result and numbers == [k] for index, k, _ in op.bound):
+        return True
+    bias = op.proto.custom_call_target == "__cublas$lt$matmul" and result in ((), (0,))
+    solved = op.proto.custom_call_target == "__cusolver$cholesky" and result in ((), (0,))
+    return target == "cuda" and ((bias and numbers == [2]) or (solved and numbers == [0]))
+
+
+def _elementwise(op: Op, number: int) -> bool:
+    """Whether the result at each place depends on this operand at that place alone."""
+    if op.opcode == "dynamic-update-slice":
+        return number == 0
+    if op.opcode == "bitcast-convert":
+        return op.shape.element_bits == op.operands[0].shape.element_bits
+    return op.opcode in _ELEMENTWISE
+
+
+def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
+    if any(index == result and numbers == [k] for index, k, _ in _updates(fusion, target)):
+        return True  # XLA writes the slice alone, and has seen to what else is read
+    body = fusion.called[0]
+    kind = fusion.proto.fusion_kind
+    if kind == "kOutput" and _adds_to_product(body, numbers):
+        return True
+    reached = _Paths(body, result, target, kind).reached(numbers)
+    if reached is None:
+        return False
+    outputs = [op for op in _outputs(body) if op in reached]
+    return len(outputs) < 2 or not any(_transposes(op) for op in body.ops)
+
+
+def _outputs(body: Body) -> tuple[Op, ...]:
+    root = body.result
+    return root.operands if root.opcode == "tuple" else (root,)
+
+
+def _transposes(op: Op) -> bool:
+    """Whether a fusion with it may run in another order than that of its results' elements."""
+    if op.opcode == "copy":
+        return not _same_layout(op.shape, op.operands[0].shape)
+    return op.opcode == "transpose"
+
+
+def _adds_to_product(body: Body, numbers: list[int]) -> bool:
+    """A dot or convolution to which the operand is added, the operand's only use."""
+    root = body.result
+    if root.opcode != "add" or len(numbers) != 1:
+        return False
+    parameter = body.parameters[numbers[0]]
+    uses = [(op, k) for op in body.ops for k, o in enumerate(op.operands) if o is parameter]
+    product = [k for k, o in enumerate(root.operands) if o.opcode in ("dot", "convolution")]
+    return bool(product) and uses == [(root, 1 - product[0])]
+
+
+class _Paths:
+    """What a fusion computes from a parameter, as long as all of it is elementwise."""
+
+    def __init__(self, body: Body, result: ShapeIndex, target: str, kind: str) -> None:
+        self._body = body
+        self._result = result
+        self._target = target
+        self._reduces = target == "cuda" and kind == "kInput"
+        root = body.result
+        output = root.operands[result[0]] if result and root.opcode == "tuple" else root
+        self._writer = output.operands[0] if output.opcode == "bitcast" else output
+        self._users: dict[Op, list[tuple[Op, int]]] = {}
+        for op in body.ops:
+            for k, operand in enumerate(op.operands):
+                self._users.setdefault(operand, []).append((op, k))
+
+    def reached(self, numbers: list[int]) -> set[Op] | None:
+        """All that depends on the parameters, or None if a step moves elements."""
+        found = {self._body.parameters[k] for k in numbers}
+        queue = list(found)
+        while queue:
+            current = queue.pop()
+            for user, number in self._users.get(current, ()):
+                if self._reduces and user.opcode == "reduce":
+                    continue  # a reduction on GPU reads everything before results are written
+                if not self._keeps(current, user, number):
+                    return None
+                if user not in found:
+                    found.add(user)
+                    queue.append(user)
+        return found
+
+    def _keeps(self, current: Op, user: Op, number: int) -> bool:
+        """Whether `user` reads `current` only where its own result will lie."""
+        if user.opcode in ("tuple", "get-tuple-element"):
+            return True
+        if user.opcode == "bitcast" or (user.opcode == "reshape" and self._target == "cuda"):
+            return user.shape.element_bits == current.shape.element_bits
+        if user.opcode == "copy":
+            return _same_layout(user.shape, current.shape)
+        if user.opcode == "fusion":
+            return may_overwrite(user, (), [number], self._target)
+        if user is self._writer and user.opcode == "scatter":
+            return number < max(len(user.shape.elements), 1) and user.operands.count(current) == 1
+        if user is self._writer and user.opcode == "sort":
+            return self._result == (number,)
+        if user is self._writer and user.opcode == "dynamic-update-slice" and number == 1:
+            return True
+        if user.opcode == "dynamic-slice" and self._writer.opcode == "dynamic-update-slice":
+            return _same_slice(user, self._writer)
+        return _elementwise(user, number) and _same_layout(user.shape, current.shape)
+
+
+def _same_layout(a: Shape, b: Shape) -> bool:
+    """Whether equal indices lie at equal places; extents of one lie anywhere."""
+    if a.dimensions != b.dimensions:
+        return False
+    return [d for d in a.minor_to_major if a.dimensions[d] > 1] == [
+        d for d in b.minor_to_major if b.dimensions[d] > 1
+    ]
+
+
+def _same_slice(read: Op, write: Op) -> bool:
+    """A slice that is read where a slice of the same array is written."""
+    if write.operands[0] is not read.operands[0] or not _equal(read.shape, write.operands[1].shape):
+        return False
+    return read.shape.num_elements == 1 or read.operands[1:] == write.operands[2:]
+
+
+def _equal(a: Shape, b: Shape) -> bool:
+    return a.dimensions == b.dimensions and a.element_type == b.element_type

@@ -1,0 +1,255 @@
+"""Which value stands at which position, as XLA's HloDataflowAnalysis (SSA form) has it.
+
+A value is one array that an operation writes. Tuples, bitcasts and their like only pass values on.
+A loop's state is a value of its own for each element that the body changes; an element that it
+hands back as it came is the value that went in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.errors import CheckError
+
+__all__ = ["Frame", "Value", "Values", "follow", "resolve"]
+
+At = dict[ShapeIndex, "Value"]
+"""Leaf index -> value, of one operation."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Value:
+    """One array in memory.
+
+    Attributes:
+      op, index: where it is defined.
+      same: the value that it turned out to be, or None.
+      also: other places that stand for it (a loop's condition has a parameter of its own).
+      buffer: number of the buffer that holds it, for `memory`.
+    """
+
+    op: Op
+    index: ShapeIndex
+    same: Value | None = None
+    also: tuple[tuple[Op, ShapeIndex], ...] = ()
+    buffer: int = -1
+
+    @property
+    def name(self) -> str:
+        """As in "fusion.3", or "fusion.3{1}" inside a tuple."""
+        where = ",".join(map(str, self.index))
+        return f"{self.op.name}{{{where}}}" if self.index else self.op.name
+
+
+@dataclasses.dataclass(eq=False)
+class Frame:
+    """One run of a computation.
+
+    Attributes:
+      body: what runs.
+      at: operation -> values at its leaves.
+      inner: operation -> the runs of what it calls.
+      states: while operation -> (index, value that goes in, state, body's result, result after) of
+        each element that the body changes.
+      choices: conditional operation -> (result, what each branch gives for it) where they differ.
+    """
+
+    body: Body
+    at: dict[Op, At] = dataclasses.field(default_factory=dict)
+    inner: dict[Op, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
+    states: dict[Op, list[tuple[ShapeIndex, Value, Value, Value, Value]]] = dataclasses.field(
+        default_factory=dict
+    )
+    choices: dict[Op, list[tuple[Value, tuple[Value, ...]]]] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+def resolve(value: Value) -> Value:
+    """The value that this one turned out to be."""
+    while value.same is not None:
+        value = value.same
+    return value
+
+
+@dataclasses.dataclass(eq=False)
+class Values:
+    """All values of a program.
+
+    Attributes:
+      frame: the run of the entry computation.
+      defined: every value, in order of definition.
+    """
+
+    frame: Frame
+    defined: list[Value]
+
+
+def follow(program: Program) -> Values:
+    """Follows every value of a program. Raises CheckError where a computation has no schedule."""
+    follower = _Follower()
+    frame = Frame(program.entry)
+    for parameter in program.entry.parameters:
+        frame.at[parameter] = follower.define(parameter)
+    follower.run(frame)
+    return Values(frame, follower.defined)
+
+
+class _Follower:
+    def __init__(self) -> None:
+        self.defined: list[Value] = []
+
+    def value(self, op: Op, index: ShapeIndex) -> Value:
+        value = Value(op, index)
+        self.defined.append(value)
+        return value
+
+    def define(self, op: Op, passed: At | None = None) -> At:
+        """A value for each leaf, but for those at which `passed` has one already."""
+        passed = passed or {}
+        return {
+            index: passed[index] if index in passed else self.value(op, index)
+            for index, _ in leaves(op.shape)
+        }
+
+    def run(self, frame: Frame) -> At:
+        if not frame.body.scheduled:
+            raise CheckError(f"computation {frame.body.name} has no schedule")
+        for op in frame.body.ops:
+            if op.opcode != "parameter":
+                handler = _HANDLERS.get(op.opcode)
+                frame.at[op] = (
+                    self.other(frame, op) if handler is None else handler(self, frame, op)
+                )
+        return frame.at[frame.body.result]
+
+    def other(self, frame: Frame, op: Op) -> At:
+        """What an operation defines, but for what the tuple of a start repeats of its operands."""
+        if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
+            return self.done(frame, op)
+        prefix = _REPEATED.get(op.opcode)
+        passed: At = {}
+        if prefix is not None:
+            whole = op.shape.at(prefix)
+            for k, operand in enumerate(op.operands):
+                where = (*prefix, k) if whole.is_tuple else prefix
+                passed |= _above(frame.at[operand], where)
+        return self.define(op, passed)
+
+    def done(self, frame: Frame, op: Op) -> At:
+        source = frame.at[op.operands[0]]
+        if op.opcode == "all-reduce-done":
+            return dict(source)
+        prefix: ShapeIndex = (0,) if op.opcode in ("copy-done", "recv-done") else (1,)
+        taken = _below(source, prefix)
+        if op.opcode == "async-done" and set(taken) != {i for i, _ in leaves(op.shape)}:
+            raise CheckError(f"{op.name} does not take out what {op.operands[0].name} made")
+        if op.opcode == "recv-done":
+            taken = _above(taken, (0,))
+        return self.define(op, taken)
+
+    def same(self, frame: Frame, op: Op) -> At:
+        return dict(frame.at[op.operands[0]])
+
+    def barrier(self, frame: Frame, op: Op) -> At:
+        return self.same(frame, op) if len(op.operands) == 1 else self.pack(frame, op)
+
+    def pack(self, frame: Frame, op: Op) -> At:
+        return {
+            (k, *index): value
+            for k, operand in enumerate(op.operands)
+            for index, value in frame.at[operand].items()
+        }
+
+    def element(self, frame: Frame, op: Op) -> At:
+        values, prefix = frame.at[op.operands[0]], (op.proto.tuple_index,)
+        return _below(values, prefix) if op.shape.is_tuple else {(): values[prefix]}
+
+    def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
+        """Runs a callee on the given values; gives its result's."""
+        inner = Frame(body)
+        for parameter, values in zip(body.parameters, given, strict=True):
+            inner.at[parameter] = dict(values)
+        frame.inner[op] = (*frame.inner.get(op, ()), inner)
+        return self.run(inner)
+
+    def call(self, frame: Frame, op: Op) -> At:
+        return dict(self.enter(frame, op, op.called[0], [frame.at[o] for o in op.operands]))
+
+    def begin(self, frame: Frame, op: Op) -> At:
+        """async-start: (operands, result, context), the result made by the computation it wraps."""
+        passed: At = {}
+        for k, operand in enumerate(op.operands):
+            passed |= _above(frame.at[operand], (0, k))
+        return self.define(op, passed | _above(self.call(frame, op), (1,)))
+
+    def choose(self, frame: Frame, op: Op) -> At:
+        roots = [
+            self.enter(frame, op, body, [frame.at[operand]])
+            for body, operand in zip(op.called, op.operands[1:], strict=True)
+        ]
+        values: At = {}
+        for index, _ in leaves(op.shape):
+            parts = tuple(resolve(root[index]) for root in roots)
+            if all(part is parts[0] for part in parts):
+                values[index] = parts[0]
+                continue
+            values[index] = self.value(op, index)
+            frame.choices.setdefault(op, []).append((values[index], parts))
+        return values
+
+    def loop(self, frame: Frame, op: Op) -> At:
+        body, condition = op.called
+        start = frame.at[op.operands[0]]
+        inside, tested = body.parameters[0], condition.parameters[0]
+        state = {index: self.value(inside, index) for index, _ in leaves(inside.shape)}
+        for index, value in state.items():
+            value.also = ((tested, index),)
+        root = self.enter(frame, op, body, [state])
+        values: At = {}
+        for index, value in state.items():
+            if resolve(root[index]) is value:
+                value.same = start[index]
+                values[index] = start[index]
+                continue
+            values[index] = self.value(op, index)
+            frame.states.setdefault(op, []).append(
+                (index, start[index], value, root[index], values[index])
+            )
+        self.enter(frame, op, condition, [state])
+        return values
+
+
+_REPEATED: dict[str, ShapeIndex] = {
+    "copy-start": (1,),
+    "all-gather-start": (0,),
+    "collective-permute-start": (0,),
+    "send": (0,),
+}
+"""Opcode -> where in its result a start repeats its operands."""
+
+_HANDLERS = {
+    "bitcast": _Follower.same,
+    "domain": _Follower.same,
+    "add-dependency": _Follower.same,
+    "async-update": _Follower.same,
+    "opt-barrier": _Follower.barrier,
+    "optimization-barrier": _Follower.barrier,
+    "tuple": _Follower.pack,
+    "get-tuple-element": _Follower.element,
+    "call": _Follower.call,
+    "async-start": _Follower.begin,
+    "conditional": _Follower.choose,
+    "while": _Follower.loop,
+}
+
+
+def _below(values: At, prefix: ShapeIndex) -> At:
+    k = len(prefix)
+    return {index[k:]: value for index, value in values.items() if index[:k] == prefix}
+
+
+def _above(values: At, prefix: ShapeIndex) -> At:
+    return {(*prefix, *index): value for index, value in values.items()}

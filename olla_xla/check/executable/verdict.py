@@ -1,0 +1,112 @@
+"""What the referee says of a rewritten module, and of the executable made of it."""
+
+from __future__ import annotations
+
+from hlo import xla_pb2
+from hlo.gc_pause import without_collection
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.expressions import program_digest
+from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
+from olla_xla.check.executable.program import Program, read_program
+from olla_xla.check.executable.values import follow
+from olla_xla.errors import CheckError
+
+__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]
+
+
+@without_collection()
+def check_executable(
+    module: bytes, target: str, *, results: str | None = None, assignment: bytes = b""
+) -> None:
+    """Shows that an executable computes what it should, and reads nothing that was overwritten.
+
+    Args:
+      module: its final HloModuleProto, serialized.
+      target: "cpu" or "cuda".
+      results: `results_digest` of XLA's own module; None leaves this part out.
+      assignment: its serialized BufferAssignmentProto where the backend gives it, else b"".
+
+    Raises:
+      CheckError: it does not; the message names the instructions.
+    """
+    program = read_program(module)
+    values = follow(program)
+    run(program, values, shared_buffers(program, values, target), target)
+    if assignment:
+        places = assigned_places(values, _places(assignment, program))
+        run(program, values, places, target)
+    if results is not None and program_digest(program) != results:
+        raise CheckError("the executable's results are not the expressions that XLA's own has")
+
+
+def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex], Place]:
+    """Where XLA put the value that each instruction defines at each index."""
+    proto = xla_pb2.BufferAssignmentProto()
+    try:
+        proto.ParseFromString(assignment)
+    except Exception as error:
+        raise CheckError("not a buffer assignment proto") from error
+    where = {
+        b.id: (
+            b.defined_at.instruction_name or program.names.get(b.defined_at.instruction_id, ""),
+            tuple(b.defined_at.shape_index),
+        )
+        for b in proto.logical_buffers
+    }
+    return {
+        where[s.logical_buffer_id]: Place(a.index, s.offset, s.offset + s.size)
+        for a in proto.buffer_allocations
+        for s in a.assigned
+    }
+
+
+@without_collection()
+def results_digest(module: bytes) -> str:
+    """The digest of a serialized module's results as expressions of its arguments, 32 hex digits.
+
+    Raises:
+      CheckError: the module cannot be read.
+    """
+    return program_digest(read_program(module))
+
+
+@without_collection()
+def check_rewrite(before: bytes, after: bytes) -> None:
+    """Shows that a rewritten module computes what it did, with every control edge kept.
+
+    Args:
+      before: the module as XLA scheduled it. after: as it is handed back.
+
+    Raises:
+      CheckError: an order breaks a dependence, a control edge is lost, or a result is another.
+    """
+    check_control(before, after)
+    if results_digest(before) != results_digest(after):
+        raise CheckError("the rewritten module's results are not those of XLA's own module")
+
+
+def check_control(before: bytes, after: bytes) -> None:
+    """The part of `check_rewrite` that an executable cannot show: control edges are kept.
+
+    Raises:
+      CheckError: naming the instructions of an edge that is lost.
+    """
+    old, new = (xla_pb2.HloModuleProto.FromString(module) for module in (before, after))
+    if not any(i.control_predecessor_ids for c in old.computations for i in c.instructions):
+        return
+    lost = _control(old) - _control(new)
+    kept = {i.name for c in new.computations for i in c.instructions}
+    for name, needed in sorted(lost):
+        if name in kept and needed in kept:
+            raise CheckError(f"{name} must run after {needed}, but that control edge is lost")
+
+
+def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:
+    """Control edges, as (instruction, its predecessor)."""
+    names = {i.id: i.name for c in module.computations for i in c.instructions}
+    return {
+        (i.name, names[k])
+        for c in module.computations
+        for i in c.instructions
+        for k in i.control_predecessor_ids
+    }

@@ -1,0 +1,253 @@
+"""The independent referee: every plan is checked from scratch before it is used.
+
+It shares no code with the evaluator, the search or the simulation; it imports the problem only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from olla_xla.errors import CheckError
+from olla_xla.problem.graph import TensorGraph
+
+__all__ = ["check_placement", "check_schedule", "lifetime_peak"]
+
+
+def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | None = None) -> int:
+    """Checks an order of a graph's operators and recomputes its lifetime peak.
+
+    Args:
+      graph: the tensor graph.
+      order: operator ids in execution order.
+      peak_bytes: the peak that was claimed for it, or None.
+
+    Returns:
+      The recomputed lifetime peak in bytes.
+
+    Raises:
+      CheckError: not a permutation; an operator runs before one it depends on; a reader of a
+        donated or updated buffer runs after the operator that overwrites it; a wrong peak.
+    """
+    steps = _steps(graph, order)
+    for u, v in graph.edges:
+        if u != v and steps[u] > steps[v]:
+            raise CheckError(
+                f"{_operator(graph, v)} runs at step {steps[v]}, before {_operator(graph, u)} "
+                f"at step {steps[u]}, on which it depends"
+            )
+    for tensor in graph.tensors:
+        for sink in tensor.sinks:
+            if steps[sink] < steps[tensor.source]:
+                raise CheckError(
+                    f"{_operator(graph, sink)} reads {tensor.name} at step {steps[sink]}, before "
+                    f"{_operator(graph, tensor.source)} defines it at step {steps[tensor.source]}"
+                )
+    for u, v in graph.alias_edges:
+        if u != v and steps[u] > steps[v]:
+            raise CheckError(
+                f"{_operator(graph, u)} reads a buffer at step {steps[u]} that "
+                f"{_operator(graph, v)} overwrites at step {steps[v]}"
+            )
+    _check_aliases(graph, steps)
+    peak = _peak(graph, steps)
+    if peak_bytes is not None and peak != peak_bytes:
+        raise CheckError(f"the plan claims a peak of {peak_bytes} bytes, it is {peak} bytes")
+    return peak
+
+
+def lifetime_peak(graph: TensorGraph, order: Sequence[int]) -> int:
+    """The lifetime peak of an order in bytes, recomputed from scratch (in-place reuse counted)."""
+    return _peak(graph, _steps(graph, order))
+
+
+def _operator(graph: TensorGraph, k: int) -> str:
+    return graph.operators[k].name
+
+
+def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
+    n = len(graph.operators)
+    steps = [-1] * n
+    for step, k in enumerate(order):
+        if not 0 <= k < n:
+            raise CheckError(f"step {step} names operator {k}; {graph.name} has {n}")
+        if steps[k] >= 0:
+            raise CheckError(f"{_operator(graph, k)} runs twice, at steps {steps[k]} and {step}")
+        steps[k] = step
+    for k, step in enumerate(steps):
+        if step < 0:
+            raise CheckError(f"{_operator(graph, k)} is not in the order of {graph.name}")
+    return steps
+
+
+def _last(graph: TensorGraph, t: int, steps: Sequence[int]) -> int:
+    """The last step at which a tensor is defined or read, or the last step of all."""
+    tensor = graph.tensors[t]
+    if tensor.live_out:
+        return len(steps) - 1
+    return max(steps[k] for k in (tensor.source, *tensor.sinks))
+
+
+def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
+    """Tensors of one buffer may meet only where the later is made from the earlier."""
+    buffers: dict[int, list[int]] = {}
+    for t, tensor in enumerate(graph.tensors):
+        buffers.setdefault(tensor.buffer, []).append(t)
+    for members in buffers.values():
+        members.sort(
+            key=lambda t: (not graph.tensors[t].live_in, steps[graph.tensors[t].source], t)
+        )
+        for a, b in zip(members, members[1:], strict=False):
+            first, second = graph.tensors[a], graph.tensors[b]
+            if first.source == second.source:
+                continue
+            if _last(graph, a, steps) > steps[second.source] and not first.live_out:
+                raise CheckError(
+                    f"{first.name} is still read at step {_last(graph, a, steps)}, after "
+                    f"{second.name} takes its buffer at step {steps[second.source]}"
+                )
+
+
+def _handed(graph: TensorGraph, steps: Sequence[int]) -> dict[int, int]:
+    """Tensors whose memory passes on at their last step: tensor -> the tensor that takes it."""
+    taken: dict[int, int] = {}
+    given: set[int] = set()
+    must = []
+    by_buffer: dict[int, list[int]] = {}
+    for t, tensor in enumerate(graph.tensors):
+        by_buffer.setdefault(tensor.buffer, []).append(t)
+    for members in by_buffer.values():
+        must += [(b, a) for b in members for a in members if a != b]
+    for pairs in (sorted(must), graph.inplace):
+        for b, a in pairs:
+            out, dying = graph.tensors[b], graph.tensors[a]
+            if a in taken or b in given or dying.live_out or out.live_in:
+                continue
+            if out.source != dying.source and _last(graph, a, steps) == steps[out.source]:
+                taken[a] = b
+                given.add(b)
+    return taken
+
+
+def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]]:
+    """[start, stop) of every tensor, hand-overs counted once."""
+    handed = _handed(graph, steps)
+    result = []
+    for t, tensor in enumerate(graph.tensors):
+        start = 0 if tensor.live_in else steps[tensor.source]
+        stop = _last(graph, t, steps) + (t not in handed)
+        result.append((start, stop))
+    return result
+
+
+def _peak(graph: TensorGraph, steps: Sequence[int]) -> int:
+    n = len(steps)
+    change = [0] * (n + 1)
+    for tensor, (start, stop) in zip(graph.tensors, _intervals(graph, steps), strict=True):
+        if stop > start:
+            change[start] += tensor.bytes
+            change[stop] -= tensor.bytes
+    transient = [0] * n
+    for k, step in enumerate(steps):
+        transient[step] = graph.operators[k].transient_bytes
+    peak = live = 0
+    for step in range(n):
+        live += change[step]
+        peak = max(peak, live + transient[step])
+    return peak
+
+
+def check_placement(
+    graph: TensorGraph,
+    order: Sequence[int],
+    offsets: Mapping[str, tuple[int, int]],
+    arena_bytes: int | None = None,
+    *,
+    one_offset: bool = True,
+) -> None:
+    """Checks that no two tensors that live at the same time share a byte.
+
+    Args:
+      graph: the tensor graph. order: operator ids in execution order.
+      offsets: tensor name -> (offset, size): the tensor occupies bytes [offset, offset + size).
+      arena_bytes: the arena's size, or None for no limit.
+      one_offset: memory that passes on must begin where it began; else any overlap of such
+        tensors will do.
+
+    Raises:
+      CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors
+        overlap. Tensors of one buffer share by design; so may an output and the operand that dies
+        at its operator, if both begin at one offset.
+    """
+    steps = _steps(graph, order)
+    handed = _handed(graph, steps)
+    pairs = {frozenset(p) for p in graph.inplace}
+    places = []
+    for t, tensor in enumerate(graph.tensors):
+        if not tensor.bytes:
+            continue
+        offset, size = _place_of(tensor.name, tensor.bytes, offsets, arena_bytes)
+        start = 0 if tensor.live_in else steps[tensor.source]
+        places.append((start, _last(graph, t, steps), offset, offset + size, t))
+    places.sort()
+    met = _Occupied()
+    for start, last, offset, end, t in places:
+        for o in met.overlapping(start, offset, end):
+            a, b = graph.tensors[o], graph.tensors[t]
+            other_offset, size = offsets[a.name]
+            dies = not a.live_out and _last(graph, o, steps) == start
+            # Callees that need less than operands and results together write over operands inside.
+            inside = b.source < len(steps) and graph.operators[b.source].transient_bytes < 0
+            passes_on = dies and (frozenset((t, o)) in pairs or inside)
+            if a.buffer == b.buffer or handed.get(o) == t or passes_on:
+                if other_offset == offset or not one_offset:
+                    continue
+                raise CheckError(
+                    f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "
+                    f"[{other_offset}, {other_offset + size}), but does not lie where that began"
+                )
+            raise CheckError(
+                f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at "
+                f"[{offset}, {end}) overlap while both live at step {start}"
+            )
+        met.add(last, offset, end, t)
+
+
+class _Occupied:
+    """Tensors met so far, by increasing first step, with the bytes that each occupies."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((4, 64), np.int64)  # last step, offset, end, tensor
+        self._count = 0
+
+    def add(self, last: int, offset: int, end: int, tensor: int) -> None:
+        """Enters a tensor that lives until `last` in bytes [offset, end)."""
+        if self._count == self._rows.shape[1]:
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)], axis=1)
+        self._rows[:, self._count] = last, offset, end, tensor
+        self._count += 1
+
+    def overlapping(self, step: int, offset: int, end: int) -> list[int]:
+        """The tensors that live at `step` or later and share a byte with [offset, end)."""
+        if self._count == self._rows.shape[1]:  # forget the dead before growing
+            kept = self._rows[:, self._rows[0] >= step]
+            self._count = kept.shape[1]
+            self._rows[:, : self._count] = kept
+        last, first, stop, tensor = self._rows[:, : self._count]
+        return tensor[(last >= step) & (first < end) & (stop > offset)].tolist()
+
+
+def _place_of(
+    name: str, size: int, offsets: Mapping[str, tuple[int, int]], arena_bytes: int | None
+) -> tuple[int, int]:
+    if name not in offsets:
+        raise CheckError(f"tensor {name} has no place")
+    offset, planned = offsets[name]
+    if planned != size:
+        raise CheckError(f"tensor {name} has {size} bytes, its place {planned}")
+    if offset < 0 or (arena_bytes is not None and offset + size > arena_bytes):
+        raise CheckError(
+            f"tensor {name} at [{offset}, {offset + size}) leaves the arena of {arena_bytes} bytes"
+        )
+    return offset, size

@@ -1,0 +1,95 @@
+"""Places MiniMalloc's instances, the plans of real train steps, and many random blocks.
+
+Prints seconds, heights and gaps to the bound; for plans also XLA's own fragmentation. Exit code 1
+if an instance has no packing within its capacity, or a case fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, OllaError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
+    flags.DEFINE_list(
+        "parts", "instances,plans,random", "What to measure, of these.", flag_values=values
+    )
+    flags.DEFINE_list(
+        "cases", None, "model/batch_size/optimizer/target, several; all by default.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "least_limit", 10.0, "Seconds to look for an instance's least height.", flag_values=values
+    )
+    flags.DEFINE_integer("blocks", 20_000, "Random blocks.", lower_bound=1, flag_values=values)
+    shared.define_limits(values)
+    values.set_default("time_limit", 5.0)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Measures and prints."""
+    from olla_xla.bench import place as bench
+    from olla_xla.bench.schedule import CASES, parse_cases
+    from olla_xla.cli.report.placing import instance_table, plans_table, random_line, summary_line
+
+    options = shared.options(values)
+    cases = parse_cases(values.cases) if values.cases else CASES
+    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
+        raise InputError(f"cannot write {values.out}: there is no such folder")
+    if unknown := set(values.parts) - {"instances", "plans", "random"}:
+        raise InputError(f"--parts: {min(unknown)!r} is not one of instances, plans, random")
+    solved, plans, random, failed = [], [], [], 0
+    with Progress() as progress:
+        progress.stage("loading")
+        bench.warm_up()
+        if "instances" in values.parts:
+            for name, capacity, problem in bench.instances():
+                progress.stage(f"instance {name}")
+                solved.append(
+                    bench.measure_instance(
+                        name, capacity, problem, time_limit=60, least_limit=values.least_limit
+                    )
+                )
+        if "plans" in values.parts:
+            targets.prepare_environment("h100")  # both targets, in one process
+            for case in cases:
+                progress.stage(case.name)
+                try:
+                    plans.append(
+                        bench.measure_plan(
+                            case,
+                            dataclasses.replace(options, time_limit=values.time_limit),
+                            time_limit=values.time_limit,
+                        )
+                    )
+                except OllaError as error:
+                    failed += 1
+                    print(f"{case.name}: {error}", file=sys.stderr)
+        if "random" in values.parts:
+            progress.stage(f"{values.blocks} random blocks")
+            random.append(bench.measure_random(values.blocks, options.seed))
+    console = shared.console()
+    if solved:
+        instance_table(solved).print(console)
+    if plans:
+        plans_table(plans).print(console)
+    for row in random:
+        console.print(random_line(row), markup=False)
+    result = bench.as_json(solved, plans, random)
+    console.print(summary_line(result["summary"]), markup=False)
+    if values.out is not None:
+        Path(values.out).write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if failed or any(row.height is None for row in solved) else 0

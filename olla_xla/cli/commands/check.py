@@ -1,0 +1,108 @@
+"""Holds XLA's buffer assignment of one train step against the optimal packing.
+
+Prints XLA's allocations, their fragmentation, what the optimal packing of the same values needs,
+and the planned and the actual place of the largest tensors. With --noplan the step is compiled as
+it is. Exit code 1 if two live tensors overlap in XLA's assignment.
+
+With --objection=FILE a case that the referee objected to is looked at again, and nothing compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, OllaError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+    )
+    flags.DEFINE_boolean("plan", True, "Compile with our plan.", flag_values=values)
+    flags.DEFINE_integer(
+        "largest", 10, "Allocations and tensors to list.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_string(
+        "objection", None, "File of a case that the referee objected to.", flag_values=values
+    )
+    shared.define_limits(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Compiles, checks and prints."""
+    if values.objection is not None:
+        return _again(Path(values.objection))
+    options = shared.options(values)
+    if values.model is None:
+        raise InputError("give --model=NAME; see olla_xla check --help")
+    targets.prepare_environment(values.target)
+    from olla_xla.bench.assignment_report import full_report
+    from olla_xla.cli.report.placing import allocation_table, tensor_table
+    from olla_xla.cli.report.units import megabytes
+    from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
+
+    target = targets.target(values.target)
+    with Progress() as progress, tempfile.TemporaryDirectory() as folder:
+        progress.stage("loading, tracing, compiling")
+        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        compiled = _compiled(values, target, dataclasses.asdict(options), dump)
+        plan = compiled.plan if values.plan else None
+        progress.stage("checking XLA's buffer assignment")
+        if plan is not None:
+            check_compiled(compiled, plan, Path(folder))
+        module, assignment = read_assignment(compiled, Path(folder))
+        report = full_report(module, assignment, target.platform, plan)
+    console = shared.console()
+    allocation_table(report, values.largest).print(console)
+    tensor_table(report, values.largest).print(console)
+    console.print(
+        f"total {megabytes(report.total_bytes, 2)} MB, lifetime peak "
+        f"{megabytes(report.peak_bytes, 2)} MB; no two live tensors overlap among "
+        f"{len(report.tensors):,} in {len(report.checked)} computations",
+        markup=False,
+    )
+    return 0
+
+
+def _again(path: Path) -> int:
+    """Asks the referee about a case once more; CheckError if it still objects."""
+    from olla_xla.compile import objection
+
+    objection.load(path).check()
+    shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
+    return 0
+
+
+def _compiled(values: flags.FlagValues, target: Any, settings: dict[str, Any], dump: Any) -> Any:
+    """The executable of the step, planned or not."""
+    import jax
+
+    import olla_xla
+    from olla_xla.bench import models
+
+    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    arguments = target.place(model.arguments)
+    with models.tracing(model.name):
+        if not values.plan:
+            plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
+            return plain.compile(compiler_options=dump)
+        planned = olla_xla.plan(model.step, **settings, **model.jit_options).lower(*arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+        compiled = planned.compile(compiler_options=dump)
+    if compiled.plan is None:
+        raise OllaError(f"planning failed: {compiled.reason}")
+    return compiled

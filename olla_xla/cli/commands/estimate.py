@@ -1,0 +1,107 @@
+"""Estimates the memory of a train step or of any function without compiling it.
+
+The unfused program is run by eager execution through a simulated caching allocator, as frameworks
+do, and planned by the static planners of MXNet. --model names a train step; --function a function
+of arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from absl import flags
+
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError
+
+__all__ = ["define_flags", "run"]
+
+_SHAPE = re.compile(r"([a-z]+[0-9]*)\[([0-9,\s]*)\]")
+_SHORT = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat", "pred": "bool"}
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_string(
+        "function", None, "package.module:function, a function of arrays.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "arguments", None, "Shapes of its arguments, as f32[8,128] i32[8].", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "mode", "training", ["training", "inference"],
+        "inference: without the backward pass and what depends on it.", flag_values=values,
+    )  # fmt: skip
+
+
+def run(values: flags.FlagValues) -> int:
+    """Lowers, estimates and prints the table."""
+    if (values.model is None) == (values.function is None):
+        raise InputError("give either --model=NAME or --function=package.module:function")
+    if (values.arguments is not None) != (values.function is not None):
+        raise InputError("--arguments goes with --function: --arguments='f32[8,128] i32[8]'")
+    targets.prepare_environment("cpu")
+    from hlo.module import module_from_bytes
+    from hlo.read import from_stablehlo
+    from olla_xla.bench.eager.estimate import estimate
+    from olla_xla.cli.report.baselines import estimate_table
+
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        name, lowered, mode = _model(values) if values.model else _function(values)
+        progress.stage("estimating")
+        found = estimate(module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True))), mode)
+    estimate_table(found, f"{name}, {values.mode}").print(shared.console())
+    return 0
+
+
+def _model(values: flags.FlagValues) -> tuple[str, Any, str]:
+    """The title, the lowered step, and what to estimate of it."""
+    import jax
+
+    from olla_xla.bench import models
+
+    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    with models.tracing(values.model):
+        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    return f"{values.model}, batch {values.batch_size}, {values.optimizer}", lowered, values.mode
+
+
+def _function(values: flags.FlagValues) -> tuple[str, Any, str]:
+    """The same of a function; as it stands it is all forward."""
+    import jax
+
+    from olla_xla.bench import models
+
+    function = models.load(values.function)
+    arguments = _shapes(values.arguments)
+    if values.mode == "training":
+        function = jax.value_and_grad(function)
+    with models.tracing(values.function):
+        return values.function, jax.jit(function).lower(*arguments), "training"
+
+
+def _shapes(text: str) -> list[Any]:
+    import jax
+    import jax.numpy as jnp
+
+    found = []
+    rest = _SHAPE.sub("", text)
+    if rest.strip(" ,"):
+        raise InputError(f"--arguments: cannot read {rest.strip(' ,')!r}; write f32[8,128] i32[8]")
+    for name, dimensions in _SHAPE.findall(text):
+        letters = name.rstrip("0123456789")
+        full = _SHORT.get(letters, letters) + name[len(letters) :]
+        try:
+            dtype = jnp.dtype(full)
+        except TypeError as error:
+            raise InputError(f"--arguments: {name!r} is no type; use f32, bf16, i32") from error
+        shape = tuple(int(d) for d in dimensions.split(",") if d.strip())
+        found.append(jax.ShapeDtypeStruct(shape, dtype))
+    if not found:
+        raise InputError("--arguments names no shape; write f32[8,128] i32[8]")
+    return found

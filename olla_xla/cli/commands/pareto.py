@@ -1,0 +1,72 @@
+"""Memory against time for one train step, under every way of computing things again.
+
+Rows: XLA's own schedule, its own rematerialisation (GPU), jax.checkpoint around the loss with each
+of JAX's policies, and our plans within each of --overheads of the step's predicted time. Totals are
+XLA's of the compiled step; times are predicted by one cost model, and on CPU measured too. A star
+marks rows that no other beats in both.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+    )
+    flags.DEFINE_list(
+        "overheads",
+        "0,0.01,0.02,0.05,0.1,0.2",
+        "Parts of the step's predicted time that plans may add; 0 is an order alone.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "format", "text", ["text", "markdown"], "Of the printed table.", flag_values=values
+    )
+    shared.define_limits(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Compiles every way and prints the table."""
+    options = shared.options(values)
+    if values.model is None:
+        raise InputError("give --model=NAME; see olla_xla pareto --help")
+    overheads = [_overhead(text) for text in values.overheads]
+    targets.prepare_environment(values.target)
+    from olla_xla.bench import models
+    from olla_xla.bench.pareto import pareto
+    from olla_xla.cli.report.pareto import pareto_table
+
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        target = targets.target(values.target)
+        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        rows = pareto(model, target, options, overheads, progress.stage)
+    title = f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
+    table = pareto_table(rows, title)
+    if values.format == "markdown":
+        print(table.markdown())
+    else:
+        table.print(shared.console())
+    return 0
+
+
+def _overhead(text: str) -> float:
+    """A part of the step's time. Raises InputError if it is none."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InputError(f"--overheads: {text!r} is not a number, such as 0.05 for 5%") from error
+    PlanOptions(max_overhead=value)
+    return value

@@ -1,0 +1,145 @@
+"""Plans the memory of one train step.
+
+With --model the step is traced, planned and compiled for --target, and XLA's own accounting of both
+orders is printed. With --hlo a module that XLA dumped is planned: HLO text or proto, or StableHLO;
+nothing is compiled, so totals are predicted.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, PlanFileError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_string(
+        "hlo", None, "A dumped module: HLO text or proto, StableHLO.", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
+    )
+    shared.define_recomputation(values)
+    flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
+    flags.DEFINE_integer(
+        "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
+    )
+    shared.define_limits(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Plans, prints what came of it, and writes the plan file."""
+    options = shared.options(values)
+    plan_out = values.plan_out
+    if (values.model is None) == (values.hlo is None):
+        raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
+    # Better now than after a minute of planning.
+    if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
+        raise PlanFileError(f"cannot write {plan_out}: there is no such folder")
+    targets.prepare_environment(values.target)
+    plan = _plan_hlo(values, options) if values.model is None else _plan_model(values, options)
+    if plan_out is not None:
+        plan.save(plan_out)
+    return 0
+
+
+def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
+    from olla_xla.bench import models
+    from olla_xla.bench.step import plan_model
+    from olla_xla.cli.report.plans import check_line, plan_table, verdict
+
+    name = values.model
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        target = targets.target(values.target)
+        model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
+        result = plan_model(model, target, options, stage=progress.stage, progress=progress)
+    title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
+    console = shared.console()
+    table = plan_table(
+        result.plan,
+        assigned=True,
+        memory_optimized_bytes=result.memory_optimized_bytes,
+        all_seconds=result.seconds,
+        title=title,
+    )
+    table.print(console)
+    line = verdict(result.plan, planned=result.planned, reason=result.reason)
+    console.print(line, markup=False)
+    _print_clones(console, result.plan)
+    console.print(check_line(result.report), markup=False)
+    _print_peak(console, result.module, target.platform, values.largest)
+    return result.plan
+
+
+def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
+    from hlo.module import HloError
+    from hlo.read import read_module
+    from olla_xla.cli.report.plans import plan_table, verdict
+    from olla_xla.errors import ModuleFormatError
+    from olla_xla.planner.module import apply_plan, plan_module
+
+    started = time.monotonic()
+    platform = targets.TARGETS[values.target]
+    with Progress() as progress:
+        progress.stage(f"reading {values['hlo'].value}")
+        try:
+            module = read_module(values.hlo)
+        except HloError as error:
+            raise ModuleFormatError(str(error)) from error
+        progress.stage("planning")
+        plan = plan_module(module, options, target=platform, progress=progress)
+    console = shared.console()
+    table = plan_table(
+        plan,
+        own_order="order in the file",
+        assigned=False,
+        memory_optimized_bytes=None,
+        all_seconds=time.monotonic() - started,
+        title=f"{plan.module} ({values['hlo'].value}), {values['target'].value}",
+    )
+    table.print(console)
+    changed = plan.predicted_bytes < plan.xla_predicted_bytes
+    console.print(verdict(plan, planned=changed, reason=""), markup=False)
+    _print_clones(console, plan)
+    _print_peak(console, apply_plan(module, plan), platform, values.largest)
+    return plan
+
+
+def _print_clones(console: Console, plan: Plan) -> None:
+    """Prints what is computed again and what it costs, where that was asked for."""
+    from olla_xla.cli.report.plans import clones_line
+
+    if plan.step_seconds:
+        console.print(clones_line(plan), markup=False)
+
+
+def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:
+    """Prints the largest tensors that live at the peak of a scheduled module."""
+    from hlo.module import module_from_bytes
+    from olla_xla.cli.report.peak import find_peak, peak_table
+    from olla_xla.planner.module import graphs
+
+    if not count:
+        return
+    callees = {
+        i.name: [c.name for c in i.called_control]
+        for computation in module_from_bytes(module).control_computations
+        for i in computation.instructions
+        if i.called_control
+    }
+    console.print()
+    peak_table(find_peak(graphs(module, platform), callees), count).print(console)

@@ -1,0 +1,85 @@
+"""Flags and steps that several commands have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+from rich.console import Console
+
+from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
+
+__all__ = [
+    "console",
+    "define_limits",
+    "define_model",
+    "define_recomputation",
+    "options",
+    "write_text",
+]
+
+
+def define_model(values: flags.FlagValues) -> None:
+    """Defines --model, --batch_size and --optimizer."""
+    flags.DEFINE_string(
+        "model", None, "A registry name, or package.module:function.", flag_values=values
+    )
+    flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
+
+
+def define_limits(values: flags.FlagValues) -> None:
+    """Defines --time_limit, --step_limit and --seed."""
+    default = PlanOptions()
+    flags.DEFINE_float(
+        "time_limit", default.time_limit, "Seconds of search, at most.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "step_limit",
+        default.step_limit,
+        "Search steps, at most; with it, equal seeds give equal plans.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer("seed", default.seed, "Of the search.", flag_values=values)
+
+
+def define_recomputation(values: flags.FlagValues) -> None:
+    """Defines --memory_budget and --max_overhead."""
+    flags.DEFINE_string(
+        "memory_budget",
+        None,
+        'Most bytes of the step, such as "10GiB"; met by computing things again if need be.',
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "max_overhead",
+        None,
+        "Most predicted time to add by computing things again, such as 0.05 for 5%.",
+        flag_values=values,
+    )
+
+
+def options(values: flags.FlagValues) -> PlanOptions:
+    """The planner's options as flags, those that the command has.
+
+    Raises LimitError if a limit is not positive, InputError if a value cannot be read.
+    """
+    names = ("time_limit", "step_limit", "seed", "memory_budget", "max_overhead")
+    given: dict[str, Any] = {name: values[name].value for name in names if name in values}
+    return PlanOptions(**given)
+
+
+def write_text(path: str, text: str, *, append: bool = False) -> None:
+    """Writes or extends a file. Raises InputError if that fails."""
+    try:
+        with open(path, "a" if append else "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def console() -> Console:
+    """For results, on stdout; tables keep their width where that is no terminal."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=160)

@@ -1,0 +1,128 @@
+"""A comparison of planned and unplanned runs as a table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from olla_xla.bench.measure.records import Comparison, Measured, Recomputation, Request
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+
+__all__ = [
+    "cost_summary",
+    "cost_table",
+    "measured_table",
+    "measured_verdict",
+    "recomputation_table",
+]
+
+
+def measured_table(comparison: Comparison, title: str) -> Table:
+    """What both processes measured, side by side."""
+    ours, theirs = comparison.planned, comparison.unplanned
+    rows = [
+        _sizes("XLA's total, assigned", theirs.assigned_bytes, ours.assigned_bytes),
+        _sizes("resident over the steps", theirs.steps_peak_bytes, ours.steps_peak_bytes),
+        _sizes("resident, whole process", theirs.process_peak_bytes, ours.process_peak_bytes),
+    ]
+    if theirs.device_peak_bytes is not None or ours.device_peak_bytes is not None:
+        rows.append(
+            _sizes("peak in use on device", theirs.device_peak_bytes, ours.device_peak_bytes)
+        )
+    rows.append(
+        (
+            "median step",
+            f"{_step(theirs):.1f} ms",
+            f"{_step(ours):.1f} ms",
+            f"ratio {comparison.time_ratio:.3f}",
+        )
+    )
+    return Table((":", "XLA's order", "planned", ":"), rows, title)
+
+
+def recomputation_table(found: Recomputation) -> Table:
+    """The plan with and without its clones, run in turns."""
+    rows = []
+    for name, one in (("without recomputation", found.kept), ("with recomputation", found.again)):
+        first = one is found.kept
+        rows.append(
+            (
+                f"planned, {name}",
+                megabytes(one.assigned_bytes),
+                *_prediction(one.predicted_seconds, one.seconds),
+                "" if first else percent(found.planned, 1),
+                "" if first else percent(found.predicted, 1),
+                "" if first else percent(found.overhead, 1),
+                "" if first else " to ".join(percent(end, 1) for end in found.interval),
+            )
+        )
+    title = f"Run in turns, {len(found.again.step_seconds)} steps of each"
+    headings = (
+        *(":", "assigned", "pred. ms", "meas. ms", "err. %"),
+        *("clones + %", "pred. + %", "meas. + %", "95 %"),
+    )
+    return Table(headings, rows, title)
+
+
+def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
+    """Predicted and measured step times of several models in XLA's order."""
+    cells = [
+        (r.model, str(r.batch_size), r.optimizer, *_prediction(m.predicted_seconds, m.seconds))
+        for r, m in rows
+    ]
+    headings = ("model:", "batch", "optimizer:", "predicted ms", "measured ms", "err. %")
+    return Table(headings, cells)
+
+
+def cost_summary(rows: Sequence[tuple[Request, Measured]]) -> str:
+    """One line: how far the predictions are off."""
+    found = [(m.predicted_seconds or math.nan) / m.seconds for _, m in rows]
+    off = [max(ratio, 1 / ratio) for ratio in found]
+    return (
+        f"Predicted over measured: {min(found):.2f} to {max(found):.2f}, "
+        f"off by {statistics.median(off):.2f} times in the median."
+    )
+
+
+def _prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
+    """Both in milliseconds, and how far the prediction is off."""
+    if not predicted:
+        return "-", f"{1e3 * measured:.1f}", "-"
+    error = percent(predicted / measured - 1, 1)
+    return f"{1e3 * predicted:.1f}", f"{1e3 * measured:.1f}", error
+
+
+def _sizes(label: str, theirs: int | None, ours: int | None) -> tuple[str, str, str, str]:
+    change = "" if not theirs or ours is None else f"{percent(ours / theirs - 1, 1)} %"
+    return label, f"{megabytes(theirs)} MB", f"{megabytes(ours)} MB", change
+
+
+def _step(measured: Measured) -> float:
+    """Median step time in milliseconds."""
+    return 1e3 * measured.seconds
+
+
+def measured_verdict(comparison: Comparison) -> str:
+    """One line: whether the outputs are identical, and whether an order was found."""
+    ours = comparison.planned
+    steps, leaves = len(ours.digests), len(ours.leaves)
+    if comparison.difference:
+        line = f"NOT identical: {comparison.difference}."
+    else:
+        line = f"Measured: all {leaves} outputs of {steps} steps are identical bit for bit."
+    if ours.clones:
+        again = "instruction is" if ours.clones == 1 else "instructions are"
+        line += (
+            f" {ours.clones} {again} computed again: {percent(ours.overhead, 1)} % added time "
+            "planned for"
+        )
+        if found := comparison.recomputation:
+            line += f", {percent(found.overhead, 1)} % measured against the same order without"
+        line += "."
+    if not ours.planned:
+        line += f" An order helps nothing here: {ours.reason}."
+    if not (ours.cached and comparison.unplanned.cached):
+        line += " The whole-process figures include compiling."
+    return line

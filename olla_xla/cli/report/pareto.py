@@ -1,0 +1,60 @@
+"""Memory against time, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from olla_xla.bench.pareto import ParetoRow
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+
+__all__ = ["pareto_table"]
+
+_HEADINGS = (
+    "way:",
+    "total",
+    "less %",
+    "predicted ms",
+    "more %",
+    "moved % more",
+    "clones",
+    "measured ms",
+    "more %",
+    "",
+)
+
+
+def pareto_table(rows: Sequence[ParetoRow], title: str) -> Table:
+    """A line for each row, against the first; a star where no row has both less of bytes and time.
+
+    Totals are XLA's, in MB.
+    """
+    first = rows[0]
+    lines = []
+    for row in rows:
+        beaten = any(
+            (other.bytes, other.seconds) != (row.bytes, row.seconds)
+            and other.bytes <= row.bytes
+            and other.seconds <= row.seconds
+            for other in rows
+        )
+        lines.append(
+            (
+                row.name,
+                megabytes(row.bytes),
+                percent(1 - row.bytes / first.bytes, 1),
+                f"{1e3 * row.seconds:,.2f}",
+                percent(row.seconds / first.seconds - 1, 1),
+                percent(row.moved / max(first.moved, 1) - 1, 1),
+                str(row.clones),
+                *_measured(row.measured, first.measured),
+                "" if beaten else "*",
+            )
+        )
+    return Table(_HEADINGS, lines, title)
+
+
+def _measured(seconds: float | None, first: float | None) -> tuple[str, str]:
+    if seconds is None or first is None:
+        return "-", "-"
+    return f"{1e3 * seconds:,.1f}", percent(seconds / first - 1, 1)

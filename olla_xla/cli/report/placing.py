@@ -1,0 +1,132 @@
+"""Tables of placements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+
+if TYPE_CHECKING:
+    from olla_xla.bench.assignment_report import FullReport
+    from olla_xla.bench.place import InstanceRow, PlanRow, RandomRow
+
+__all__ = [
+    "allocation_table",
+    "instance_table",
+    "plans_table",
+    "random_line",
+    "summary_line",
+    "tensor_table",
+]
+
+
+def instance_table(rows: Sequence[InstanceRow]) -> Table:
+    """MiniMalloc's instances, in their own units."""
+    return Table(
+        headings=(
+            "instance:", "blocks", "capacity", "height", "seconds", "nodes", "load", "least",
+            "ratio", "bound", "seconds",
+        ),
+        rows=[
+            (
+                row.name,
+                f"{row.blocks}",
+                f"{row.capacity:,}",
+                "-" if row.height is None else f"{row.height:,}",
+                f"{row.seconds:.2f}",
+                f"{row.nodes:,}",
+                f"{row.load:,}",
+                "-" if row.least is None else f"{row.least:,}",
+                f"{row.ratio:.4f}",
+                f"{row.bound:,}",
+                f"{row.least_seconds:.2f}",
+            )
+            for row in rows
+        ],
+        title="within the capacity, then the least height reached",
+    )  # fmt: skip
+
+
+def plans_table(rows: Sequence[PlanRow]) -> Table:
+    """Plans of train steps; sizes in MB."""
+    return Table(
+        headings=(
+            "case:", "blocks", "plan live", "live", "arena", "frag %", "to plan %", "seconds",
+            "status:", "moved", "XLA live", "XLA heap", "XLA frag %",
+        ),
+        rows=[
+            (
+                row.case,
+                f"{row.blocks:,}",
+                megabytes(row.planned_bytes or row.live_bytes),
+                megabytes(row.live_bytes),
+                megabytes(row.arena_bytes),
+                percent(row.fragmentation, 3),
+                percent(row.change, 3),
+                f"{row.seconds:.2f}",
+                row.status,
+                f"{row.moved:,}",
+                megabytes(row.xla_live_bytes),
+                megabytes(row.xla_heap_bytes),
+                percent(row.xla_fragmentation, 3),
+            )
+            for row in rows
+        ],
+        title="offsets of plans; XLA's heap holds temporaries only; MB of 2^20 bytes",
+    )  # fmt: skip
+
+
+def random_line(row: RandomRow) -> str:
+    """The random blocks in one line."""
+    return (
+        f"{row.blocks:,} random blocks: {row.height:,} bytes by {row.source}, bound {row.bound:,}, "
+        f"gap {percent(row.gap)} %, {row.seconds:.1f} s"
+    )
+
+
+def summary_line(summary: Mapping[str, float]) -> str:
+    """The summary of a benchmark, figure by figure."""
+    return "; ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in summary.items())
+
+
+def allocation_table(report: FullReport, count: int) -> Table:
+    """The largest allocations; sizes in MB."""
+    return Table(
+        headings=(
+            "allocation", "kind:", "values", "size", "largest live", "frag %", "packed", "bound",
+        ),
+        rows=[
+            (
+                f"{row.index}",
+                row.kind,
+                f"{row.values:,}",
+                megabytes(row.size, 2),
+                megabytes(row.live_bytes, 2),
+                percent(row.fragmentation, 3),
+                megabytes(row.packed_bytes, 2),
+                megabytes(row.bound_bytes, 2),
+            )
+            for row in report.allocations[:count]
+        ],
+        title="XLA's allocations, what their values need at most, and our packing of them; MB",
+    )  # fmt: skip
+
+
+def tensor_table(report: FullReport, count: int) -> Table:
+    """The largest tensors: the place planned and XLA's; bytes."""
+    return Table(
+        headings=("tensor:", "bytes", "planned offset", "allocation", "offset"),
+        rows=[
+            (
+                row.name,
+                f"{row.bytes:,}",
+                "-" if row.planned is None else f"{row.planned:,}",
+                f"{row.allocation}",
+                f"{row.offset:,}",
+            )
+            for row in report.tensors[:count]
+        ],
+        title="each tensor's planned and actual place",
+    )

@@ -1,0 +1,111 @@
+"""A plan and what came of it, as the lines that `olla_xla plan` prints."""
+
+from __future__ import annotations
+
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.compile.assignment import AssignmentReport
+from olla_xla.problem.plan import Plan
+
+__all__ = ["check_line", "clones_line", "plan_table", "verdict"]
+
+_NOTEWORTHY = 0.0005
+"""Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
+
+_CONTENT = {
+    "optimal": "as good as proven optimal",
+    "feasible": "not proven optimal",
+    "xla": "XLA's own order is kept",
+}
+
+
+def plan_table(
+    plan: Plan,
+    *,
+    assigned: bool,
+    memory_optimized_bytes: int | None,
+    all_seconds: float,
+    title: str,
+    own_order: str = "XLA's own order",
+) -> Table:
+    """Totals, bound, gaps and seconds of a plan.
+
+    Args:
+      plan: the plan in use.
+      assigned: True when `xla_bytes` and the planned total are XLA's own accounting.
+      memory_optimized_bytes: XLA's assigned total with its scheduler for memory, or None.
+      all_seconds: planning, compiling and checking together.
+      title: what was planned.
+      own_order: what to call the order that the module came with.
+    """
+    total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+    kind = "assigned" if assigned else "predicted"
+    rows = [(own_order, _mb(plan.xla_bytes), kind)]
+    if memory_optimized_bytes is not None:
+        note = f"assigned; {percent(memory_optimized_bytes / plan.xla_bytes - 1, 1)} %"
+        rows.append(("XLA's memory-optimized order", _mb(memory_optimized_bytes), note))
+    rows += [
+        ("planned", _mb(total), f"{kind}; {percent(total / plan.xla_bytes - 1, 1)} %"),
+        ("lifetime peak", _mb(plan.peak_bytes), "predicted; of the planned order"),
+        ("lower bound", _mb(plan.lower_bound_bytes), "no order needs less"),
+        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak found, over the bound"),
+        ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
+    ]
+    if plan.assigned_bytes is not None:
+        ours = plan.predicted_bytes / plan.assigned_bytes - 1
+        theirs = plan.xla_predicted_bytes / plan.xla_bytes - 1
+        note = f"of the planned total; {percent(theirs)} % of XLA's"
+        rows.append(("prediction error", f"{percent(ours)} %", note))
+    stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
+    note = f"of planning; {seconds(all_seconds)} s in all"
+    rows.append(("time", f"{seconds(plan.seconds)} s", note))
+    rows.append(("status", plan.status, stopped))
+    return Table((":", "", ":"), rows, title)
+
+
+def _mb(size: int) -> str:
+    return f"{megabytes(size)} MB"
+
+
+def verdict(plan: Plan, *, planned: bool, reason: str) -> str:
+    """One line: whether the order helps, and how sure the figures are."""
+    if plan.assigned_bytes is None:
+        sure = "Only predicted: nothing was compiled."
+        saved = plan.xla_bytes - plan.predicted_bytes
+    else:
+        sure = "Compiled: XLA assigned these bytes; nothing was run."
+        saved = plan.xla_bytes - plan.assigned_bytes
+    if planned and saved >= _NOTEWORTHY * plan.xla_bytes:
+        share = percent(saved / plan.xla_bytes, 1)
+        return f"The planned order saves {megabytes(saved)} MB ({share} %). {sure}"
+    if planned and saved > 0:
+        return f"An order helps next to nothing here: {saved:,} bytes. {sure}"
+    if plan.xla_bytes <= plan.lower_bound_bytes * (1 + plan.tolerance):
+        because = "; the bound proves that none can"
+    else:
+        because = f": {reason}" if reason else ""
+    return f"An order helps nothing here{because}. {sure}"
+
+
+def clones_line(plan: Plan) -> str:
+    """One line on recomputation: how many instructions run again, and the predicted price."""
+    if not plan.clones:
+        return "Nothing is computed twice."
+    moved = percent(plan.added_moved_bytes / max(plan.moved_bytes, 1), 1)
+    return (
+        f"{len(plan.clones)} instructions are computed again: {percent(plan.overhead, 1)} % more "
+        f"predicted time ({1e3 * plan.added_seconds:.2f} ms), {moved} % more bytes moved."
+    )
+
+
+def check_line(report: AssignmentReport) -> str:
+    """One line on the comparison with XLA's buffer assignment."""
+    line = (
+        f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
+        f"sizes, {report.as_predicted} their predicted places; none overlap while live."
+    )
+    if report.elsewhere:
+        line += f" {report.elsewhere} ({megabytes(report.elsewhere_bytes)} MB) lie elsewhere."
+    if report.added:
+        line += f" XLA added {len(report.added)} instructions after planning."
+    return line

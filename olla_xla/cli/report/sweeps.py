@@ -1,0 +1,47 @@
+"""Rows of a sweep as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent, seconds
+
+__all__ = ["sweep_table"]
+
+_HEADINGS = (
+    "model:", "batch", "target:", "optimizer:", "mode:", "before", "planned", "less %", "bound",
+    "gap %", "loss %", "time +%", "order s", "error:",
+)  # fmt: skip
+
+
+def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each row: XLA's total and ours, or those of an eager framework and ours."""
+    return Table(
+        _HEADINGS,
+        [_line(row) for row in rows],
+        "Totals in MB. Modes order and overhead: XLA's and ours, assigned. Mode eager: what an "
+        "eager framework reserves, and our arena for the same unfused graph, predicted.",
+    )
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
+    key = tuple(str(row[k]) for k in ("model", "batch_size", "target", "optimizer", "mode"))
+    if row.get("error"):
+        return (*key, *["-"] * 8, row["error"])
+    eager = row["mode"] == "eager"
+    before = row["eager_reserved_bytes" if eager else "xla_bytes"]
+    planned = row["placed_bytes" if eager else "planned_bytes"]
+    return (
+        *key,
+        megabytes(before),
+        megabytes(planned),
+        percent(1 - planned / before, 1),
+        megabytes(row["bound_bytes"]),
+        percent(row["lifetime_gap"]),
+        percent(row.get("assignment_loss")),
+        percent(row.get("added_time"), 1),
+        seconds(row["order_seconds"]),
+        "",
+    )

@@ -1,0 +1,1 @@
+"""What touches JAX: the decorator, the hook, stored plans, XLA's own figures."""

@@ -1,0 +1,337 @@
+"""XLA's real buffer assignment against the plan, tensor by tensor.
+
+The executable is the truth and the plan a forecast: the order must be the plan's, every tensor must
+be there with its size, no two live ones may share a byte, and the total must be the one reported.
+Where in its allocation a tensor lies may differ from the forecast without harm; that is counted.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hlo.buffer_assignment import (
+    Allocation,
+    Assigned,
+    BufferAssignment,
+    assignment_from_bytes,
+    read_dump,
+)
+from hlo.module import (
+    HloError,
+    Module,
+    module_from_bytes,
+    module_from_proto,
+    parse_module_proto,
+)
+from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.errors import CheckError
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.graph import Tensor, TensorGraph
+from olla_xla.problem.plan import Plan
+
+__all__ = [
+    "IDLE",
+    "AssignmentReport",
+    "check_assignment",
+    "check_compiled",
+    "check_overlaps",
+    "compare_orders",
+    "dump_options",
+    "read_assignment",
+]
+
+IDLE = frozenset(
+    "parameter constant bitcast tuple get-tuple-element opt-barrier optimization-barrier".split()
+)
+"""Opcodes that neither read nor write memory when they run."""
+
+Places = Mapping[str, tuple[Allocation, Assigned]]
+
+
+@dataclasses.dataclass(frozen=True)
+class AssignmentReport:
+    """What a comparison found that is no error; sizes in bytes.
+
+    Attributes:
+      tensors: tensors of the plan that XLA assigned, each with the size the plan has.
+      as_predicted: those that lie where predicted: with the same neighbours, at the same distances.
+      elsewhere_bytes: bytes of the others.
+      assigned_bytes: XLA's total. predicted_bytes: the plan's forecast of it.
+      peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
+      added: working instructions that XLA's last passes added to the plan's.
+      dropped: instructions that they removed; none of them defines a tensor.
+    """
+
+    tensors: int
+    as_predicted: int
+    elsewhere_bytes: int
+    assigned_bytes: int
+    predicted_bytes: int
+    peak_bytes: int
+    added: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def elsewhere(self) -> int:
+        """Tensors that lie in another place than predicted."""
+        return self.tensors - self.as_predicted
+
+    @property
+    def error(self) -> float:
+        """Prediction error of the total, (predicted - assigned) / assigned."""
+        return (self.predicted_bytes - self.assigned_bytes) / max(self.assigned_bytes, 1)
+
+
+def dump_options(directory: Path) -> dict[str, Any]:
+    """Compiler options under which XLA leaves its buffer assignment in `directory`."""
+    return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
+
+
+def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> AssignmentReport:
+    """Checks the buffer assignment of an executable against the plan it was compiled with.
+
+    Args:
+      compiled: a `jax.stages.Compiled`, or what a planned function compiles to.
+      plan: the plan it runs.
+      dump: directory given to `dump_options` when it was compiled; needed where the backend does
+        not give its buffer assignment back (GPU).
+
+    Raises:
+      CheckError: they differ; see `check_assignment`.
+    """
+    return check_assignment(*read_assignment(compiled, dump), plan)
+
+
+def read_assignment(compiled: Any, dump: Path | None = None) -> tuple[bytes, BufferAssignment]:
+    """The module of an executable, serialized, and the buffer assignment XLA made of it.
+
+    Args:
+      compiled, dump: see `check_compiled`.
+
+    Raises:
+      CheckError: the backend does not give them back, or XLA's total is not the assignment's.
+    """
+    executable = compiled.runtime_executable()
+    if executable is None:
+        raise CheckError("the backend does not give its executable back; nothing can be checked")
+    module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    stats = compiled.memory_analysis()
+    data = b"" if stats is None else stats.serialized_buffer_assignment_proto
+    try:
+        if data:
+            assignment = assignment_from_bytes(data, parse_module_proto(module))
+        else:
+            assignment = _dumped(module, dump)
+    except HloError as error:
+        raise CheckError(str(error)) from error
+    if stats is not None:
+        total = stats.argument_size_in_bytes + stats.output_size_in_bytes
+        total += stats.temp_size_in_bytes - stats.alias_size_in_bytes
+        if total != assignment.total_bytes:
+            raise CheckError(
+                f"XLA reports {total} bytes, its buffer assignment holds {assignment.total_bytes}"
+            )
+    return module, assignment
+
+
+def _dumped(module: bytes, dump: Path | None) -> BufferAssignment:
+    """The buffer assignment of the one dumped module that is this module, order included."""
+    if dump is None:
+        raise CheckError(
+            "the backend does not give its buffer assignment back; compile with "
+            "compiler_options=dump_options(DIR) and pass dump=DIR"
+        )
+    wanted = _identity(module_from_bytes(module))
+    # The latest first: a directory may hold several compiles of one module.
+    for path in sorted(dump.glob("*after_optimizations.hlo.pb"), reverse=True):
+        proto, assignment = read_dump(path)
+        if _identity(module_from_proto(proto)) == wanted:
+            return assignment
+    raise CheckError(f"no dump in {dump} is of this executable; compile it with dump_options(DIR)")
+
+
+def _identity(module: Module) -> tuple[str, list[tuple[str, ...]]]:
+    orders = [c.schedule or () for c in module.control_computations]
+    return module.fingerprint, [tuple(i.name for i in order) for order in orders]
+
+
+def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) -> AssignmentReport:
+    """Checks a buffer assignment against the plan.
+
+    Args:
+      module: the executable's serialized HloModuleProto.
+      assignment: what XLA made of it.
+      plan: the plan it was compiled with.
+
+    Raises:
+      CheckError: naming what differs: the executable runs another order; a tensor is missing, has
+        another size or leaves its allocation; two live tensors overlap; the recomputed lifetime
+        peak is not the plan's; the total is not the plan's.
+    """
+    planned = PlannedModule(module, plan.target)
+    added, dropped = compare_orders(plan, planned.module)
+    places = {a.name: (home, a) for home in assignment.allocations for a in home.assigned}
+    tensors = _compare_tensors(plan, places)
+    peak = check_overlaps(planned, assignment)
+    if not (added or dropped) and peak != plan.peak_bytes:
+        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, it is {peak} bytes")
+    total = assignment.total_bytes
+    if plan.assigned_bytes is not None and total != plan.assigned_bytes:
+        raise CheckError(
+            f"XLA's buffer assignment totals {total} bytes, the plan says {plan.assigned_bytes}"
+        )
+    as_predicted = _as_predicted(plan, places, tensors)
+    return AssignmentReport(
+        tensors=len(tensors),
+        as_predicted=len(as_predicted),
+        elsewhere_bytes=sum(plan.offsets[n][1] for n in tensors if n not in as_predicted),
+        assigned_bytes=total,
+        predicted_bytes=plan.predicted_bytes,
+        peak_bytes=peak,
+        added=added,
+        dropped=dropped,
+    )
+
+
+def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Instructions added to and dropped from the plan's; those in both must stand in its order.
+
+    XLA's passes after the hook add copies, join asynchronous pairs and take out optimization
+    barriers. Instructions that do no work may then stand anywhere; they are left out.
+
+    Args:
+      plan: the plan. module: the executable's.
+
+    Returns:
+      Working instructions added, and instructions dropped.
+
+    Raises:
+      CheckError: naming the first instruction out of order, or a computation that is missing.
+    """
+    added: list[str] = []
+    dropped: list[str] = []
+    actual = {c.name: c.schedule for c in module.control_computations if c.schedule is not None}
+    for name, names in plan.order.items():
+        if name not in actual:
+            raise CheckError(f"the executable has no computation {name}")
+        ours = set(names)
+        theirs = {i.name for i in actual[name]}
+        working = [i.name for i in actual[name] if i.opcode not in IDLE]
+        added += [n for n in working if n not in ours]
+        dropped += [n for n in names if n not in theirs]
+        met = [n for n in working if n in ours]
+        both = set(met)
+        planned = [n for n in names if n in both]
+        if planned != met:
+            k = next(k for k, (a, b) in enumerate(zip(planned, met, strict=True)) if a != b)
+            raise CheckError(
+                f"the executable runs {met[k]} where the plan of {name} has {planned[k]}"
+            )
+    return tuple(added), tuple(dropped)
+
+
+def _compare_tensors(plan: Plan, places: Places) -> list[str]:
+    """Names of the plan's tensors, each found in XLA's assignment with the plan's size."""
+    found = []
+    for name, (_, size) in plan.offsets.items():
+        if not size:
+            continue
+        if name not in places:
+            raise CheckError(f"XLA assigned no memory to tensor {name} of the plan")
+        home, place = places[name]
+        if place.size != size:
+            raise CheckError(f"tensor {name} has {size} bytes in the plan, {place.size} in XLA")
+        if not 0 <= place.offset <= home.size - place.size:
+            raise CheckError(
+                f"tensor {name} at [{place.offset}, {place.offset + size}) leaves its allocation "
+                f"{home.index} of {home.size} bytes"
+            )
+        found.append(name)
+    return found
+
+
+def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
+    """Checks that no two live tensors overlap, in any computation.
+
+    Returns:
+      The lifetime peak of the entry in bytes, recomputed by the referee.
+
+    Raises:
+      CheckError: two overlap, or one has no place or another size; the message names them.
+    """
+    offsets: dict[str, tuple[int, int]] = {}
+    base = 0
+    for home in assignment.allocations:
+        offsets |= {a.name: (base + a.offset, a.size) for a in home.assigned}
+        base += home.size
+    inner: dict[str, list[Tensor]] = {}
+    peak = 0
+    for computation in planned.module.control_computations:
+        lowered = planned.lowered(computation)
+        graph = lowered.graph
+        called = {
+            k: [t for c in i.called_control for t in inner[c.name]]
+            for k, i in enumerate(lowered.instructions)
+            if i.called_control
+        }
+        order = range(len(graph.operators))
+        peak = check_schedule(graph, order)
+        planned.peaks[computation] = peak
+        check_placement(graph, order, offsets)
+        whole = _with_callees(graph, called)
+        check_placement(whole, order, offsets, one_offset=False)
+        inner[computation.name] = list(whole.tensors)
+    return peak
+
+
+def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) -> TensorGraph:
+    """The graph with what its callees hold: tensors that live while their caller runs.
+
+    They are given one buffer for each caller, since among themselves they were checked where they
+    live. A tensor that the caller reads or writes is seen by the callee too and checked there; if
+    it dies here, the callee may use its memory after the last use.
+    """
+    tensors = list(graph.tensors)
+    pairs = list(graph.inplace)
+    seen = {t.name for t in tensors}
+    fresh = max((t.buffer for t in tensors), default=0) + 1
+    for k, members in called.items():
+        touched = [j for j, t in enumerate(graph.tensors) if k == t.source or k in t.sinks]
+        for tensor in members:
+            if tensor.name in seen:
+                continue
+            seen.add(tensor.name)
+            pairs += [(len(tensors), j) for j in touched] + [(j, len(tensors)) for j in touched]
+            tensors.append(Tensor(tensor.name, tensor.bytes, k, (), fresh + k))
+    return dataclasses.replace(graph, tensors=tuple(tensors), inplace=tuple(pairs))
+
+
+def _as_predicted(plan: Plan, places: Places, names: Sequence[str]) -> set[str]:
+    """The tensors that XLA placed as predicted.
+
+    The plan lays the allocations end to end in one arena, so a tensor's predicted offset less its
+    real one is where its allocation begins, equal for all that lie as predicted. The beginning
+    that holds most of an allocation's bytes counts, and no two allocations may have the same place.
+    """
+    by_home: dict[int, list[str]] = {}
+    sizes: dict[int, int] = {}
+    for name in names:
+        home = places[name][0]
+        by_home.setdefault(home.index, []).append(name)
+        sizes[home.index] = home.size
+    result: set[str] = set()
+    taken: list[tuple[int, int]] = []
+    for index in sorted(by_home, key=lambda k: (-sizes[k], k)):
+        votes: collections.Counter[int] = collections.Counter()
+        for name in by_home[index]:
+            votes[plan.offsets[name][0] - places[name][1].offset] += plan.offsets[name][1]
+        base = max(votes, key=lambda b: (votes[b], -b))
+        if any(base < end and start < base + sizes[index] for start, end in taken):
+            continue
+        taken.append((base, base + sizes[index]))
+        result.update(n for n in by_home[index] if plan.offsets[n][0] - places[n][1].offset == base)
+    return result

@@ -1,0 +1,455 @@
+"""`olla_xla.plan`: a jitted function whose executables run planned schedules.
+
+A planned function is a thin layer over a jitted function of its own. JAX serves calls of known
+signatures from C++; for a new one it calls a Python handler, before which ours runs: it lowers,
+plans and compiles, once. JAX keeps the executable for `lower(...).compile()` and for the call
+alike, so from then on the call is jit's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import jax
+import jax.core
+import jax.extend.core
+
+from olla_xla.compile import verification
+from olla_xla.compile.apply import (
+    Donation,
+    Outcome,
+    compile_planned,
+    donation,
+    logger,
+    require_budget,
+)
+from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
+from olla_xla.errors import CheckError, InputError, VersionError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+if TYPE_CHECKING:
+    from olla_xla.compile.assignment import AssignmentReport
+
+__all__ = [
+    "PlanWarning",
+    "PlannedCompiled",
+    "PlannedFunction",
+    "PlannedLowered",
+    "PlannedTraced",
+    "plan",
+]
+
+_INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
+"""Where a warning is not located: it points at the caller's line."""
+_OLDEST_JAX = (0, 11, 2)
+_OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
+_JIT_NAMES = tuple(name for name in inspect.signature(jax.jit).parameters if name != "fun")
+
+
+class PlanWarning(UserWarning):
+    """Planning failed; the function runs with XLA's own schedule."""
+
+
+@overload
+def plan(
+    fn: Callable[..., Any], /, *, verify: bool | None = None, **options: Any
+) -> PlannedFunction: ...
+@overload
+def plan(
+    *, verify: bool | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> Any:
+    """Plans the memory of a JAX function: like `jax.jit`, with less memory.
+
+    Args:
+      fn: a function made by `jax.jit`, whose donated and static arguments then hold, or a plain
+        one. Without it, returns a decorator.
+      verify: whether the first call of each planned executable also runs XLA's own on copies of
+        the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
+        then on. It costs one more compile, one more run, and for that run the memory of the copies
+        and of both results. Functions with side effects are not run twice, hence not verified.
+        None: where the environment has OLLA_XLA_VERIFY=1.
+      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `memory_budget`,
+        `max_overhead`); for a plain function also `jax.jit`'s own arguments. By default nothing is
+        computed twice; with `memory_budget="10GiB"` as much as that budget takes, and with
+        `max_overhead=0.05` as much as lowers memory most within 5% more predicted time.
+
+    Returns:
+      A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
+      signature is planned when first called or compiled.
+
+    Raises:
+      InputError: `fn` cannot be jitted, or an option is unknown or of the wrong type.
+      LimitError: a limit is not positive.
+      BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
+        least that was reached.
+      VersionError: JAX is too old.
+
+    Examples:
+      >>> @olla_xla.plan(time_limit=5, donate_argnums=0)
+      ... def step(state, batch): ...
+      >>> state, loss = step(state, batch)
+      >>> step.lower(state, batch).compile().plan.assigned_bytes
+      >>> smaller = olla_xla.plan(train_step, memory_budget="10GiB", donate_argnums=0)
+    """
+    _check_jax()
+    if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
+        raise InputError(
+            f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
+            "jax.jit's are taken for plain functions"
+        )
+    settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
+    jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
+    verifies = verification.wanted(verify)
+    if fn is None:
+        return lambda function: _planned(function, settings, jit_options, verifies)
+    return _planned(fn, settings, jit_options, verifies)
+
+
+def _check_jax() -> None:
+    if jax.__version_info__ < _OLDEST_JAX:
+        needed = ".".join(map(str, _OLDEST_JAX))
+        raise VersionError(
+            f"olla_xla needs jax>={needed}, this is {jax.__version__}; pip install -U jax jaxlib"
+        )
+
+
+def _planned(
+    fn: Any, options: PlanOptions, jit_options: dict[str, Any], verify: bool = False
+) -> PlannedFunction:
+    """The planned form of a jitted or plain function."""
+    kind = type(fn).__name__
+    if isinstance(fn, PlannedFunction):
+        raise InputError(f"{fn.__name__} is planned already")
+    if isinstance(fn, _STAGES):
+        raise InputError(f"olla_xla.plan takes a function, not a {kind}; pass what was lowered")
+    if not callable(fn):
+        raise InputError(f"olla_xla.plan takes a function, not a {kind}")
+    function = fn
+    if isinstance(fn, jax.stages.Wrapped):
+        if jit_options:
+            raise InputError(
+                f"{next(iter(jit_options))} is read from the jitted function; give it to jax.jit, "
+                "or pass olla_xla.plan the plain function"
+            )
+        jit_options = jit_parameters(fn)
+        function = getattr(fn, "__wrapped__", None)
+        if function is None:
+            raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
+    # A partial is another function to JAX: nothing it has cached for `function` is shared, so the
+    # plain jitted function and the planned one never run each other's executables.
+    try:
+        jitted = jax.jit(functools.partial(function), **jit_options)
+    except TypeError as error:
+        raise InputError(f"jax.jit refuses the function: {error}") from error
+    return PlannedFunction(function, jitted, options, jit_options, verify)
+
+
+class _First(NamedTuple):
+    """The first call of a planned executable: copies of its arguments, and its module's digest."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    digest: str
+
+
+class PlannedFunction:
+    """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
+
+    Args:
+      function: the plain function.
+      jitted: a jitted form of it that nothing else uses.
+      options: limits and seed of every plan.
+      jit_options: the arguments that `jitted` was made with.
+      verify: whether first calls are compared with XLA's own executable.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        jitted: jax.stages.Wrapped,
+        options: PlanOptions,
+        jit_options: Mapping[str, Any],
+        verify: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.__wrapped__ = function
+        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self._jitted: Any = jitted
+        self._call = with_miss_handler(jitted, self._before_miss)
+        self._options = options
+        self._jit_options = dict(jit_options)
+        self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
+        donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
+        self._donates = any(isinstance(d, int) or bool(d) for d in donated)
+        self._lock = threading.RLock()
+        self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._plans: list[Plan] = []
+        self._said: set[str] = set()
+        self._verify = verify
+        self._pending = threading.local()
+        self._refused: set[str] = set()
+        """Digests of lowered modules whose planned results differed from XLA's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function, planning it first for a new signature."""
+        if not self._verify:
+            return self._call(*args, **kwargs)
+        self._pending.first = None
+        outputs = self._call(*args, **kwargs)
+        first: _First | None = self._pending.first
+        self._pending.first = None
+        return outputs if first is None else self._verified(outputs, first)
+
+    def _verified(self, outputs: Any, first: _First) -> Any:
+        """The outputs of a planned executable's first call, or XLA's own where they differ."""
+        expected = jax.jit(functools.partial(self.__wrapped__), **self._jit_options)(
+            *first.args, **first.kwargs
+        )
+        difference = verification.difference(expected, outputs)
+        if not difference:
+            return outputs
+        self._refused.add(first.digest)
+        self.clear_cache()
+        self._warn(verification.report(self.__name__, difference))
+        return expected
+
+    def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Has the executable planned that JAX is about to compile and run for these arguments."""
+        config: Any = jax.config
+        if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
+            return
+        lowered = self._jitted.lower(*args, **kwargs)
+        known = len(self._plans)
+        outcome = self._outcome(lowered, _device_key(args, kwargs))
+        if self._verify and outcome.planned and len(self._plans) > known:
+            if reason := verification.reason_not_to(outcome.compiled):
+                self._say(reason)
+                return
+            own_args, own_kwargs = verification.copies((args, kwargs))
+            self._pending.first = _First(own_args, own_kwargs, verification.digest(lowered))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds as a function does, so methods can be planned."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles as what was given to `plan`; executables do not travel."""
+        return _planned, (self.__wrapped__, self._options, self._jit_options, self._verify)
+
+    def __repr__(self) -> str:
+        return f"<olla_xla.plan of {self.__wrapped__!r}>"
+
+    def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
+        """As `jax.jit`'s: traces for these arguments."""
+        return PlannedTraced(self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs))
+
+    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
+        """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
+        return PlannedLowered(self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit`'s: the shapes of the results."""
+        return self._jitted.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""
+        with self._lock:
+            self._jitted.clear_cache()
+            self._outcomes.clear()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans made so far, in the order their signatures were compiled."""
+        return tuple(self._plans)
+
+    def _outcome(
+        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
+    ) -> Outcome:
+        """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
+        variant = repr(sorted(compile_kwargs.items()))
+        with self._lock:
+            outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
+            if variant not in outcomes:
+                reason = self._reason_not_to_plan(lowered)
+                if reason:
+                    compiled = lowered.compile(**compile_kwargs)
+                    require_budget(compiled, self._options, reason)
+                    outcomes[variant] = Outcome(compiled, None, False, reason)
+                else:
+                    environment = f"{device_key} {self._compiler_options}"
+                    outcomes[variant] = compile_planned(
+                        lowered, self._options, environment=environment, **compile_kwargs
+                    )
+                self._report(outcomes[variant])
+            return outcomes[variant]
+
+    def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
+        config: Any = jax.config
+        if self._refused and verification.digest(lowered) in self._refused:
+            return "its planned results differed from XLA's own"
+        if jax.process_count() > 1:
+            return "multi-process runs are not planned; all processes use XLA's schedule"
+        if config.jax_enable_pgle:
+            return "jax_enable_pgle compiles anew from profiles, which are not planned"
+        if config.jax_debug_nans and self._donates:
+            self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
+        return ""
+
+    def _report(self, outcome: Outcome) -> None:
+        if outcome.objection:
+            self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
+        if outcome.plan is not None:
+            self._plans.append(outcome.plan)
+        elif outcome.error is None:
+            self._say(outcome.reason)
+        else:
+            self._warn(
+                f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {outcome.reason}"
+            )
+
+    def _warn(self, text: str) -> None:
+        """Warns the user, once for each planned function."""
+        if "warned" not in self._said:
+            self._said.add("warned")
+            warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s: %s", self.__name__, text)
+
+
+class _Stage:
+    """A stage of JAX's and the planned function it came from; offers all that the stage does."""
+
+    def __init__(self, function: PlannedFunction, stage: Any, device_key: str) -> None:
+        self._function = function
+        self._stage = stage
+        self._device_key = device_key
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+
+class PlannedTraced(_Stage):
+    """A `jax.stages.Traced` whose lowering plans when compiled."""
+
+    def lower(self, **kwargs: Any) -> PlannedLowered:
+        """As `jax.stages.Traced.lower`."""
+        return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
+
+
+class PlannedLowered(_Stage):
+    """A `jax.stages.Lowered` whose `compile` plans."""
+
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> PlannedCompiled:
+        """As `jax.stages.Lowered.compile`, with a planned schedule."""
+        if compiler_options:
+            kwargs["compiler_options"] = compiler_options
+        outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
+        return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
+
+
+class PlannedCompiled(_Stage):
+    """A `jax.stages.Compiled` with its plan.
+
+    Attributes:
+      plan: the plan in use; XLA's own order when `planned` is False; None when planning failed.
+      planned: True when the executable runs another order than XLA's own.
+      reason: why it does not, or "".
+    """
+
+    def __init__(
+        self,
+        function: PlannedFunction,
+        outcome: Outcome,
+        device_key: str,
+        lowered: jax.stages.Lowered,
+    ) -> None:
+        super().__init__(function, outcome.compiled, device_key)
+        self._lowered = lowered
+        self._unverified = function._verify and outcome.planned
+        self.plan = outcome.plan
+        self.planned = outcome.planned
+        self.reason = outcome.reason
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.stages.Compiled`: runs the executable."""
+        if not self._unverified:
+            return self._stage(*args, **kwargs)
+        self._unverified = False
+        if reason := verification.reason_not_to(self._stage):
+            self._function._say(reason)
+            return self._stage(*args, **kwargs)
+        own_args, own_kwargs = verification.copies((args, kwargs))
+        outputs = self._stage(*args, **kwargs)
+        own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
+        expected = own(*own_args, **own_kwargs)
+        if not (difference := verification.difference(expected, outputs)):
+            return outputs
+        self._stage, self.planned = own, False
+        self.reason = "its planned results differed from XLA's own"
+        self._function._warn(verification.report(self._function.__name__, difference))
+        return expected
+
+    @functools.cached_property
+    def donation(self) -> Donation:
+        """What became of the donated arguments."""
+        return donation(self._stage)
+
+    def check(self, dump: Path | None = None) -> AssignmentReport:
+        """Compares XLA's real buffer assignment with the plan, tensor by tensor.
+
+        Args:
+          dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
+            it back: `.compile(compiler_options=check_assignment.dump_options(dump))`.
+
+        Raises:
+          CheckError: they differ, or there is no plan.
+        """
+        from olla_xla.compile.assignment import check_compiled
+
+        if self.plan is None:
+            raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
+        return check_compiled(self._stage, self.plan, dump)
+
+
+_STAGES = (_Stage, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)
+
+
+def _under_trace(args: Any, kwargs: Any) -> bool:
+    """True inside another function's trace: jit, grad, vmap and the like."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        return True
+    with jax.core.eval_context():
+        top = jax.extend.core.get_opaque_trace_state()
+    return jax.extend.core.get_opaque_trace_state() != top
+
+
+def _device_key(args: Any, kwargs: Any) -> str:
+    """Names the devices of the arguments, or the default device, and their runtime."""
+    devices: set[Any] = set()
+    for leaf in jax.tree.leaves((args, kwargs)):
+        sharding = getattr(leaf, "sharding", None)
+        # Abstract shardings (of tracers) have no devices.
+        with_devices = isinstance(sharding, jax.sharding.Sharding)
+        devices |= getattr(sharding, "device_set", set()) if with_devices else set()
+    devices = devices or {jax.local_devices()[0]}
+    kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
+    return repr((len(devices), sorted(kinds)))

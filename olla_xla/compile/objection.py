@@ -1,0 +1,112 @@
+"""What the referee objected to, in one file: all that is needed to look at the case again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import io
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+from olla_xla.check.executable import check_control, check_executable
+from olla_xla.errors import CheckError, InputError
+from olla_xla.problem.plan import Plan
+
+__all__ = ["Case", "load", "save"]
+
+_MEMBERS = ("scheduled", "planned", "final", "assignment")
+"""The parts of a case that are serialized protos, as `Case` names them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A planned executable and how it came about.
+
+    Attributes:
+      target: "cpu" or "cuda".
+      scheduled: HloModuleProto as XLA scheduled it; b"" where JAX's cache served the executable.
+      planned: the same as it was handed back, with the plan in it.
+      final: HloModuleProto of the executable; b"" before it is compiled.
+      assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
+      results: `referee.results_digest` of XLA's own module, or "".
+      stablehlo: the lowered step's text.
+      plan: the text of a plan file.
+      objection: what the referee said.
+    """
+
+    target: str
+    results: str
+    scheduled: bytes = b""
+    planned: bytes = b""
+    final: bytes = b""
+    assignment: bytes = b""
+    stablehlo: str = ""
+    plan: str = ""
+    objection: str = ""
+
+    def check(self) -> None:
+        """Asks the referee: of the executable, or before there is one of the planned module.
+
+        Raises:
+          CheckError: it objects.
+        """
+        results = self.results or None
+        if self.final:
+            assignment = self.assignment
+            check_executable(self.final, self.target, results=results, assignment=assignment)
+        else:
+            check_control(self.scheduled, self.planned)
+            check_executable(self.planned, self.target)
+
+
+def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:
+    """Writes a case to a zip file, into the system's folder for temporary files by default.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    from olla_xla.problem import plan as plan_file
+
+    versions = {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "olla-xla")}
+    about = "\n".join(
+        (
+            str(error),
+            f"target: {case.target}",
+            f"results: {case.results}",
+            f"versions: {versions}",
+            f"XLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}",
+            "look at it again: olla_xla check --objection=FILE",
+        )
+    )
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("objection.txt", about + "\n")
+        for name in _MEMBERS:
+            file.writestr(f"{name}.pb", getattr(case, name))
+        file.writestr("step.stablehlo.txt", case.stablehlo)
+        file.writestr("plan.json", plan_file.dumps(plan))
+    digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
+    path = (folder or Path(tempfile.gettempdir())) / f"olla_xla-objection-{digest}.zip"
+    path.write_bytes(data.getvalue())
+    return path
+
+
+def load(path: Path) -> Case:
+    """Reads a case back. Raises InputError if the file is none."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            protos = {name: file.read(f"{name}.pb") for name in _MEMBERS}
+            objection, target, results = file.read("objection.txt").decode().split("\n")[:3]
+            return Case(
+                target=target.removeprefix("target: "),
+                results=results.removeprefix("results: "),
+                stablehlo=file.read("step.stablehlo.txt").decode(),
+                plan=file.read("plan.json").decode(),
+                objection=objection,
+                **protos,
+            )
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a case that the referee objected to: {error}") from error

@@ -1,0 +1,160 @@
+"""Reuse of plans: what a plan depends on, its digest, and where it is kept.
+
+A function lowered again to the same StableHLO, with the same options and devices, gets the plan it
+had: without a capture compile and a search, and with the same digest in its module, so JAX's
+persistent compilation cache, where it is on, serves the planned executable. Plans are then kept on
+disk too, in a folder of that cache.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from olla_xla.errors import PlanFileError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+__all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
+
+_FORMAT = 4
+"""Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
+made must not be used again. Before 4, in-place results could overwrite what was still read."""
+
+_FOLDER = "olla_xla"
+"""Where plans lie in the directory of JAX's persistent compilation cache."""
+
+_COMPILE_SETTINGS = (
+    "jax_optimization_level",
+    "jax_memory_fitting_level",
+    "jax_compiler_enable_remat_pass",
+)
+"""JAX settings that reach XLA beside the module."""
+
+_logger = logging.getLogger("olla_xla")
+
+
+def plan_key(
+    stablehlo: str,
+    environment: str,
+    compiler_options: Mapping[str, Any] | None,
+    options: PlanOptions,
+) -> str:
+    """Digest of all that decides a plan: program, compiler and its options, devices, limits.
+
+    A key that fails to tell two modules apart costs time only: a plan carries the fingerprint of
+    its module and is refused for another.
+    """
+    config: Any = jax.config
+    parts = (
+        _FORMAT,
+        jax.__version__,
+        importlib.metadata.version("jaxlib"),
+        os.environ.get("XLA_FLAGS", ""),
+        [getattr(config, name, None) for name in _COMPILE_SETTINGS],
+        environment,
+        sorted((compiler_options or {}).items()),
+        options,
+    )
+    digest = hashlib.sha256(repr(parts).encode())
+    digest.update(stablehlo.encode())
+    return digest.hexdigest()[:32]
+
+
+def plan_digest(plan: Plan) -> str:
+    """Digest of a plan's module and of all that is written into it: 32 hex digits."""
+    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), plan.clones]
+    text = json.dumps(written, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class PlanStore:
+    """Plans by key, in memory and, given a directory, in files that outlive the process.
+
+    Args:
+      directory: where plan files are kept, or None for memory only. Made when first needed.
+      capacity: plans kept in memory; the longest unused go first.
+    """
+
+    def __init__(self, directory: Path | None = None, capacity: int = 128) -> None:
+        self._directory = directory
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
+
+    def load(self, key: str) -> Plan | None:
+        """The plan kept under `key`, or None."""
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        plan = self._read(key)
+        if plan is not None:
+            self._keep(key, plan)
+        return plan
+
+    def save(self, key: str, plan: Plan) -> None:
+        """Keeps `plan` under `key`."""
+        self._keep(key, plan)
+        self._write(key, plan)
+
+    def clear(self) -> None:
+        """Forgets what is in memory; files stay."""
+        with self._lock:
+            self._plans.clear()
+
+    def _keep(self, key: str, plan: Plan) -> None:
+        with self._lock:
+            self._plans[key] = plan
+            self._plans.move_to_end(key)
+            while len(self._plans) > self._capacity:
+                self._plans.popitem(last=False)
+
+    def _read(self, key: str) -> Plan | None:
+        path = self._path(key)
+        if path is None or not path.exists():
+            return None
+        try:
+            return Plan.load(path)
+        except PlanFileError as error:
+            _logger.warning("%s; this run plans again", error)
+            return None
+
+    def _write(self, key: str, plan: Plan) -> None:
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            plan.save(path)
+        except (OSError, PlanFileError) as error:
+            _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._directory is None else self._directory / f"{key}.json"
+
+
+def process_store() -> PlanStore:
+    """This process's store; it keeps files where JAX's persistent compilation cache is on."""
+    config: Any = jax.config
+    directory = config.jax_compilation_cache_dir
+    # JAX takes remote directories too, which only its own file layer can write to.
+    if not directory or not config.jax_enable_compilation_cache or "://" in directory:
+        return _store(None)
+    return _store(Path(directory) / _FOLDER)
+
+
+@functools.cache
+def _store(directory: Path | None) -> PlanStore:
+    return PlanStore(directory)

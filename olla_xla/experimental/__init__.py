@@ -1,0 +1,1 @@
+"""Experimental: buffers placed by us, not by XLA, in a CPU executable."""

@@ -1,0 +1,1 @@
+"""What an order costs: lifetimes, bounds on them, XLA's assignment of buffers."""

@@ -1,0 +1,1 @@
+"""XLA's buffer assignment, simulated for any order."""

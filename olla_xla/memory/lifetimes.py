@@ -1,0 +1,102 @@
+"""The one evaluator: when each tensor is live under an order, and the memory that takes.
+
+A tensor occupies `[start, stop)`: from the step of its source (0 if `live_in`) to one past the
+last of its source's and its sinks' steps (`n` if `live_out`).
+
+Memory passes from a dying tensor `a` to a new one `b` when `a`'s last step is the step `t` of `b`'s
+source: always if both have the same buffer, else if `(b, a)` is an in-place pair and neither has
+been matched at `t` before (same-buffer pairs first, then pairs in the graph's order). Then `a`
+stops at `t`, so that the memory is counted once.
+
+Live bytes at a step: the bytes of all tensors live there, plus the transient bytes of the operator
+that runs there. The peak is their maximum. Example: `x` (8 bytes) -> `relu` -> `y` (8 bytes) has a
+peak of 16 bytes, and of 8 with the in-place pair `(y, x)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.jit import jit
+from olla_xla.problem.graph import TensorGraph
+
+__all__ = ["intervals", "live_at", "peak_bytes", "timeline"]
+
+
+def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    """int64 [m, 2]: the half-open steps over which each tensor occupies memory of its own."""
+    g = GraphArrays.of(graph)
+    return _intervals(
+        g.positions(order),
+        g.source,
+        g.live_in,
+        g.live_out,
+        g.sink_ptr,
+        g.sink_idx,
+        g.pair_b,
+        g.pair_a,
+        g.pair_must,
+    )
+
+
+def timeline(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    """int64 [n]: live bytes at each step, the running operator's transient bytes included."""
+    g = GraphArrays.of(graph)
+    spans = intervals(g, order)
+    total = np.zeros(g.n + 1, np.int64)
+    np.add.at(total, spans[:, 0], g.bytes)
+    np.subtract.at(total, spans[:, 1], g.bytes)
+    return np.cumsum(total)[: g.n] + g.transient[np.asarray(order, np.int64)]
+
+
+def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> int:
+    """The largest value of `timeline`; 0 for a graph without operators."""
+    return int(timeline(graph, order).max(initial=0))
+
+
+def live_at(
+    graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray, step: int
+) -> list[int]:
+    """The ids of the tensors that occupy memory at `step`, ascending."""
+    spans = intervals(graph, order)
+    return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
+
+
+@jit
+def _intervals(
+    position: np.ndarray,
+    source: np.ndarray,
+    live_in: np.ndarray,
+    live_out: np.ndarray,
+    sink_ptr: np.ndarray,
+    sink_idx: np.ndarray,
+    pair_b: np.ndarray,
+    pair_a: np.ndarray,
+    pair_must: np.ndarray,
+) -> np.ndarray:
+    n, m = len(position), len(source)
+    spans = np.empty((m, 2), np.int64)
+    for i in range(m):
+        last = position[source[i]]
+        spans[i, 0] = 0 if live_in[i] else last
+        if live_out[i]:
+            spans[i, 1] = n
+            continue
+        for k in range(sink_ptr[i], sink_ptr[i + 1]):
+            last = max(last, position[sink_idx[k]])
+        spans[i, 1] = last + 1
+    given = np.zeros(m, np.bool_)  # a has passed its memory on
+    taken = np.zeros(m, np.bool_)  # b has memory passed on to it
+    # Pairs lie by operator, same-buffer pairs first; operators do not compete with each other.
+    for k in range(len(pair_b)):
+        b, a = pair_b[k], pair_a[k]
+        step = position[source[b]]
+        if given[a] or spans[a, 1] != step + 1 or (taken[b] and not pair_must[k]):
+            continue
+        given[a] = True
+        taken[b] = True
+        spans[a, 1] = step
+    return spans

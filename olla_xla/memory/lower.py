@@ -1,0 +1,216 @@
+"""HLO to tensor graphs: one TensorGraph for every computation that runs step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from hlo.module import Computation, Instruction
+from hlo.sharing import Sharing
+from hlo.values import Dataflow, Value
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+
+__all__ = ["LoweredComputation", "lower"]
+
+_FREE = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element"})
+
+# Operations whose relative order other processes or the host can see.
+_ORDERED = (
+    "all-reduce all-gather all-to-all collective-permute collective-broadcast reduce-scatter "
+    "ragged-all-to-all send recv infeed outfeed rng rng-get-and-update-state partition-id"
+).split()
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredComputation:
+    """A computation and its graph; operator k is `instructions[k]`, in XLA's order.
+
+    `values` are the ids of the values that the tensors stand for.
+    """
+
+    computation: Computation
+    instructions: tuple[Instruction, ...]
+    graph: TensorGraph
+    values: tuple[int, ...]
+
+
+def lower(
+    dataflow: Dataflow,
+    computation: Computation,
+    pairs: Sharing,
+    peaks: Mapping[Computation, int],
+) -> LoweredComputation:
+    """The tensor graph of one computation.
+
+    Every value that appears in it is a tensor, also one that its caller owns (parameters, results,
+    loop state). An operator that calls computations is charged what their peak exceeds its own
+    operands and results by; less than nothing where those never live together inside. So the peak
+    never exceeds that of the flattened program. Constants and tuple index tables are left out, as
+    in XLA's totals.
+
+    Args:
+      dataflow: the module's value analysis.
+      computation: one of its control computations, with a schedule.
+      pairs: in-place candidates (hlo.sharing).
+      peaks: peak bytes of each computation that this one may call (or a lower bound of it).
+    """
+    assert computation.schedule is not None
+    instructions = computation.schedule
+    step = {i: k for k, i in enumerate(instructions)}
+    tensors: list[Tensor] = []
+    ids: dict[int, int] = {}
+    for value in dataflow.values:
+        if not value.shape.is_tuple and value.instruction.opcode != "constant":
+            tensor = _tensor(dataflow, value, computation, step)
+            if tensor is not None:
+                ids[value.id] = len(tensors)
+                tensors.append(tensor)
+    tensors = _without_own_done(tensors, instructions)
+    touched = _touched(tensors, instructions)
+    operators = tuple(_operator(i, peaks, touched.get(k, 0)) for k, i in enumerate(instructions))
+    inplace = [
+        (ids[v], ids[a])
+        for v in ids
+        for a, _ in pairs[v]
+        if a in ids
+        and tensors[ids[v]].buffer != tensors[ids[a]].buffer
+        and not instructions[tensors[ids[v]].source].called_control
+    ]
+    graph = TensorGraph(
+        name=computation.name,
+        operators=operators,
+        tensors=tuple(tensors),
+        edges=tuple(sorted(_edges(instructions, step))),
+        alias_edges=tuple(sorted(_alias_edges(tensors))),
+        inplace=tuple(dict.fromkeys(inplace)),
+    )
+    return LoweredComputation(computation, tuple(instructions), graph, tuple(ids))
+
+
+def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) -> Operator:
+    called = [peaks[c] for c in i.called_control]
+    return Operator(
+        name=i.name,
+        opcode=i.opcode,
+        transient_bytes=max(called) - touched if called else 0,
+        free=i.opcode in _FREE,
+        location=i.location,
+        op_name=i.op_name,
+    )
+
+
+def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> dict[int, int]:
+    """Bytes of the buffers that each calling operator reads or defines."""
+    buffers: dict[int, dict[int, int]] = {
+        k: {} for k, i in enumerate(instructions) if i.called_control
+    }
+    for t in tensors:
+        for k in (t.source, *t.sinks):
+            if k in buffers:
+                buffers[k][t.buffer] = max(t.bytes, buffers[k].get(t.buffer, 0))
+    return {k: sum(sizes.values()) for k, sizes in buffers.items()}
+
+
+def _tensor(
+    dataflow: Dataflow, value: Value, computation: Computation, step: Mapping[Instruction, int]
+) -> Tensor | None:
+    """The tensor of a value as one computation sees it, or None if it is not seen there."""
+    here = {i: step[i] for i, _ in value.positions if i in step}
+    if not here:
+        return None
+    source = step.get(value.instruction, min(here.values()))
+    reads = {step[u.instruction] for u in value.uses if u.instruction in step}
+    live_in = any(i.opcode == "parameter" for i in here)
+    at_entry = computation is dataflow.module.entry
+    where = (value.instruction.parameter_number, value.index)
+    readonly = live_in and at_entry and where not in dataflow.module.donated
+    category = "argument" if live_in else "output" if value.live_out else "temporary"
+    return Tensor(
+        name=value.name,
+        bytes=value.bytes,
+        source=source,
+        sinks=tuple(sorted((reads | set(here.values())) - {source})),
+        buffer=value.buffer,
+        live_in=live_in,
+        live_out=readonly or any(i.is_root for i in here),
+        category=category,
+    )
+
+
+def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int]) -> set:
+    edges = set()
+    ordered: list[int] = []
+    for k, i in enumerate(instructions):
+        edges.update((step[o], k) for o in i.operands)
+        edges.update((step[c], k) for c in i.control_predecessors)
+        if _keeps_its_turn(i):
+            ordered.append(k)
+        if i.opcode.endswith("-done"):
+            start = step[i.operands[0]]
+            for between in range(start + 1, k):  # keep work between a start and its done
+                if instructions[between].opcode not in _FREE:
+                    edges.update(((start, between), (between, k)))
+    edges.update(zip(ordered, ordered[1:], strict=False))
+    return edges
+
+
+def _keeps_its_turn(i: Instruction) -> bool:
+    """Whether it keeps its place among others of its kind: what is seen outside, and async."""
+    kind = i.opcode.removesuffix("-start").removesuffix("-done")
+    return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)
+
+
+def _is_seen_outside(i: Instruction) -> bool:
+    """Whether other processes or the host see when it runs, or when something runs in it."""
+    kind = i.opcode.removesuffix("-start").removesuffix("-done")
+    if kind in _ORDERED or i.side_effect:
+        return True
+    return any(_is_seen_outside(inner) for c in i.called_control for inner in c.instructions)
+
+
+def _without_own_done(
+    tensors: Sequence[Tensor], instructions: Sequence[Instruction]
+) -> list[Tensor]:
+    """Ends a tensor that an asynchronous operation updates in place at that operation's start.
+
+    The start's tuple still names its operand, so its done is listed as one more reader, though
+    what it takes out is the result. No other reader may be left out: whatever reads a tensor
+    after its buffer is written reads something else.
+    """
+    result = list(tensors)
+    for members in _alias_sets(tensors):
+        for k, j in zip(members, members[1:], strict=False):
+            start = instructions[tensors[j].source]
+            kept = tuple(u for u in tensors[k].sinks if not _ends(instructions[u], start))
+            if kept != tensors[k].sinks:
+                result[k] = dataclasses.replace(tensors[k], sinks=kept)
+    return result
+
+
+def _ends(done: Instruction, start: Instruction) -> bool:
+    """Whether `done` is the -done or -update of the asynchronous operation begun by `start`."""
+    while done.opcode.endswith(("-done", "-update")) and done.operands:
+        done = done.operands[0]
+        if done is start:
+            return True
+    return False
+
+
+def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Ids of the tensors of each buffer, in the order in which XLA's schedule writes them."""
+    buffers: dict[int, list[int]] = {}
+    for k, tensor in enumerate(tensors):
+        buffers.setdefault(tensor.buffer, []).append(k)
+    for members in buffers.values():
+        members.sort(key=lambda k: (not tensors[k].live_in, tensors[k].source))
+    return list(buffers.values())
+
+
+def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
+    """Readers of a tensor before the operator that overwrites its buffer, in XLA's order."""
+    edges = set()
+    for members in _alias_sets(tensors):
+        for k, j in zip(members, members[1:], strict=False):
+            a, b = tensors[k], tensors[j]
+            edges.update((u, b.source) for u in (*a.sinks, a.source) if u != b.source)
+    return edges

@@ -1,0 +1,112 @@
+"""A module lowered to tensor graphs, with the simulation of its buffer assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
+from hlo.rewrite.aliases import Alias, with_aliases
+from hlo.rewrite.schedule import with_schedule
+from hlo.sharing import sharing
+from hlo.values import analyse
+from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.memory.assignment.model import Assignment, AssignmentModel
+from olla_xla.memory.lower import LoweredComputation, lower
+
+__all__ = ["PlannedModule"]
+
+
+class PlannedModule:
+    """A module while it is planned.
+
+    Args:
+      data: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
+
+    Attributes:
+      orders: by computation, the order chosen so far (at first XLA's).
+      peaks: by computation, the lifetime peak that its callers are charged, in bytes.
+      leasts: by computation, the least lifetime peak of any order of it, in bytes, which may not be
+        the one chosen.
+      bounds: by computation, a lower bound on that peak, in bytes.
+
+    Raises:
+      ModuleFormatError: not a module, or one without a schedule.
+    """
+
+    def __init__(self, data: bytes, target: str) -> None:
+        if target not in ("cpu", "cuda"):
+            raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
+        try:
+            self.module: Module = module_from_bytes(data)
+        except HloError as error:
+            raise ModuleFormatError(str(error)) from error
+        if not self.module.is_scheduled:
+            raise ModuleFormatError(
+                f"HLO module {self.module.name} has no schedule; dump it after scheduling "
+                "(xla_dump_hlo_as_proto, *after_optimizations*)"
+            )
+        self.data = data
+        self.target = target
+        self.dataflow = analyse(self.module, target)
+        self.pairs = sharing(self.dataflow, target)
+        self.model = AssignmentModel(self.dataflow, target, self.pairs)
+        self.computations = {c.name: c for c in self.module.control_computations}
+        self.orders = {c: tuple(c.schedule or ()) for c in self.computations.values()}
+        self.peaks: dict[Computation, int] = {}
+        self.leasts: dict[Computation, int] = {}
+        self.bounds: dict[Computation, int] = {}
+
+    def lowered(self, computation: Computation) -> LoweredComputation:
+        """The graph of one computation; its callees must have been charged in `peaks`."""
+        result = lower(self.dataflow, computation, self.pairs, self.peaks)
+        result.graph.validate()
+        return result
+
+    def bounded(self, computation: Computation) -> LoweredComputation:
+        """The same with callees at their lower bounds, for a bound that holds for all orders."""
+        return lower(self.dataflow, computation, self.pairs, self.bounds)
+
+    def relaxed(self, computation: Computation) -> LoweredComputation:
+        """The same with callees in their orders of least peak."""
+        return lower(self.dataflow, computation, self.pairs, self.leasts)
+
+    def simulate(self) -> Assignment:
+        """XLA's buffer assignment, as predicted for the current orders."""
+        return self.model.simulate(self.orders)
+
+    def rewritten(
+        self,
+        aliases: Mapping[str, Sequence[Alias]],
+        orders: Mapping[Computation, Sequence[Instruction]],
+    ) -> PlannedModule:
+        """The module with bound results (hlo.aliasing), and all that is known of it so far.
+
+        Args:
+          aliases: fusion name -> its bound results.
+          orders: of every computation, those under which the bindings are safe. They become the
+            module's schedule: it says which of two values in one buffer is the earlier.
+        """
+        schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
+        data = with_aliases(with_schedule(self.data, schedule), aliases)
+        other = PlannedModule(data, self.target)
+        for name, computation in self.computations.items():
+            twin = other.computations[name]
+            for what in ("peaks", "leasts", "bounds"):
+                mine, theirs = getattr(self, what), getattr(other, what)
+                if computation in mine:
+                    theirs[twin] = mine[computation]
+        return other
+
+    @staticmethod
+    def translated(
+        order: Sequence[Instruction], computation: Computation
+    ) -> tuple[Instruction, ...]:
+        """An order of the module before it was rewritten: what was added runs before its user."""
+        names = {i.name for i in order}
+        own = {i.name: i for i in computation.instructions}
+        result: list[Instruction] = []
+        for old in order:
+            new = own[old.name]
+            result += [o for o in dict.fromkeys(new.operands) if o.name not in names]
+            result.append(new)
+        return tuple(result)

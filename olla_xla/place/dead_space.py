@@ -1,0 +1,121 @@
+"""A lower bound from space that is dead but spoken for.
+
+An item of several parts, such as a donated argument and the output that replaces it, keeps its
+offset while it is dead. Of what is live then, only parts that begin and end within the dead stretch
+can lie in its place. So in a section with `live` bytes, take the dead stretches that lie within
+some interval of sections, of items that meet elsewhere and so lie apart, and the parts live in the
+section that lie within that interval: what they do not fill is wasted, whatever the packing.
+Example: a dead stretch of 8 bytes, and 20 bytes of parts live there, none of which fits into it in
+time: at least 28 bytes, where the largest live sum is 20.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from olla_xla.place.items import Items
+
+__all__ = ["Waste", "waste"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Waste:
+    """The section that forces most bytes, of those where something dead cannot be filled.
+
+    Attributes:
+      bytes: that must be had there (heights rounded up to the grain); 0 if there is none.
+      section: its number, or -1.
+      stretches: (bytes, first, last section) of the dead stretches that cannot be filled.
+    """
+
+    bytes: int = 0
+    section: int = -1
+    stretches: tuple[tuple[int, int, int], ...] = ()
+
+
+def waste(items: Items, above: int = 0) -> Waste:
+    """What dead stretches force, if that is more than `above` bytes."""
+    owner = items.owner()
+    before = np.flatnonzero(owner[1:] == owner[:-1])
+    if not len(before):
+        return Waste()
+    start, stop = items.part_last[before] + 1, items.part_first[before + 1] - 1
+    height = np.minimum(items.part_height[before], items.part_height[before + 1])
+    real = start <= stop
+    before, start, stop, height = before[real], start[real], stop[real], height[real]
+    live = items.loads()
+    dead = np.zeros(items.count + 1, np.int64)
+    np.add.at(dead, start, height)
+    np.subtract.at(dead, stop + 1, height)
+    most = live + np.cumsum(dead)[:-1]
+    found = Waste(above)
+    for section in np.argsort(-most, kind="stable"):
+        if most[section] <= found.bytes:
+            break
+        inside = np.flatnonzero((start <= section) & (section <= stop))
+        inside, room = _apart(items, owner, owner[before[inside]], inside, height[inside])
+        if not len(inside):
+            continue
+        parts = np.flatnonzero((items.part_first <= section) & (section <= items.part_last))
+        least, low, high = _unfilled(
+            start[inside],
+            stop[inside],
+            room,
+            items.part_first[parts],
+            items.part_last[parts],
+            items.part_height[parts],
+        )
+        if least > 0 and live[section] + least > found.bytes:
+            chosen = (start[inside] >= low) & (stop[inside] <= high)
+            rows = zip(room[chosen], start[inside][chosen], stop[inside][chosen], strict=True)
+            found = Waste(
+                int(live[section] + least),
+                int(section),
+                tuple((int(a), int(b), int(c)) for a, b, c in rows),
+            )
+    return found if found.section >= 0 else Waste()
+
+
+def _apart(
+    items: Items, owner: np.ndarray, dead: np.ndarray, inside: np.ndarray, height: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the stretches `inside` of the items `dead`, those that cannot lie in one place.
+
+    They are of items that are all live in one section, the one where most bytes of them are; each
+    is as high as its item is there, at most.
+    """
+    if not len(inside):
+        return inside, height
+    parts = np.flatnonzero(np.isin(owner, dead))
+    load = np.zeros(items.count + 1, np.int64)
+    np.add.at(load, items.part_first[parts], items.part_height[parts])
+    np.subtract.at(load, items.part_last[parts] + 1, items.part_height[parts])
+    meeting = int(np.argmax(np.cumsum(load)[:-1]))
+    there = parts[(items.part_first[parts] <= meeting) & (meeting <= items.part_last[parts])]
+    at = np.zeros(len(items), np.int64)
+    at[owner[there]] = items.part_height[there]
+    room = np.minimum(height, at[dead])
+    return inside[room > 0], room[room > 0]
+
+
+def _unfilled(
+    start: np.ndarray,
+    stop: np.ndarray,
+    room: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    height: np.ndarray,
+) -> tuple[int, int, int]:
+    """The interval whose dead stretches exceed the parts within it by most: (bytes, low, high)."""
+    lows, highs = np.unique(start), np.unique(stop)
+    excess = np.zeros((len(lows), len(highs)), np.int64)
+    np.add.at(excess, (np.searchsorted(lows, start), np.searchsorted(highs, stop)), room)
+    row, column = np.searchsorted(lows, first, side="right") - 1, np.searchsorted(highs, last)
+    fits = (row >= 0) & (column < len(highs))
+    np.subtract.at(excess, (row[fits], column[fits]), height[fits])
+    # Entry (i, j): of all that begins at lows[i] or later and ends at highs[j] or earlier.
+    excess = np.cumsum(np.cumsum(excess[::-1], axis=0)[::-1], axis=1)
+    i, j = np.unravel_index(int(excess.argmax()), excess.shape)
+    return int(excess[i, j]), int(lows[i]), int(highs[j])

@@ -1,0 +1,1 @@
+"""The exact search for a packing: depth first, under restarts."""

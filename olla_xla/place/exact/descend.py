@@ -1,0 +1,470 @@
+"""Depth-first search for a packing within a capacity, over canonical packings only.
+
+A packing of least weighted sum of offsets is canonical: every block rests on another or on the
+floor, and could not lie lower. Taken by increasing offset (ties by a preorder), each block of a
+canonical packing is placed exactly at its rest: the highest end of the blocks below it. So a node
+of the search takes the lowest candidate (rest, rank) and branches: it is placed there, or it must
+rest on a block that is placed later. What prunes (the first three in part from Moffitt, MiniMalloc,
+ASPLOS 2023):
+
+- Order: candidates come in non-decreasing (rest, rank); a block that was passed over waits until a
+  later block is placed under it, so it lies at least as high as the lowest of their ends.
+- Dominance: nothing is placed at or above the end of an unplaced block at its rest, which could
+  then fall into the hole below.
+- Section inference: `earliest` bounds every block's offset from below. In a section with unplaced
+  bytes `total`, only blocks with earliest + total <= capacity can come first; if there is none, the
+  node fails; all others lie above the least end of those that can. Repeated to a fixpoint.
+- Symmetry: of twins the first is placed first; where one of two blocks with equal lifetimes would
+  rest on the other, the one with the lower number lies below.
+- Decomposition: once a placement leaves no unplaced block across some border of sections, the two
+  sides are packed one after the other. A side that cannot be packed refutes the decisions made
+  before the split; how the other side was packed is not tried anew.
+
+Pinned blocks are candidates at their own offset only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.exact.model import Model
+from olla_xla.place.exact.state import (
+    ABOVE,
+    ACTIVE,
+    BOUNDS,
+    DEPTH,
+    FAR,
+    FIRST,
+    FRAME,
+    FRAMES,
+    HI,
+    ITEM,
+    LAST,
+    LEVEL,
+    LO,
+    LOWEST,
+    NEXT,
+    OLD_BOUNDS,
+    OLD_FRAMES,
+    OLD_RESTS,
+    PARENT,
+    RANK,
+    RESTS,
+    SECOND,
+    SPLIT,
+    START,
+    WORK,
+    State,
+    start,
+)
+
+__all__ = ["EXHAUSTED", "FOUND", "LIMIT", "descend"]
+
+FOUND, EXHAUSTED, LIMIT = 1, 0, -1
+"""Outcomes: a packing was found, there is none, the node limit was reached."""
+
+_WORK = 300_000
+"""Entries that may be looked at for each node of the limit, so that a descent ends in time."""
+
+
+@jit
+def descend(
+    model: Model,
+    rank: np.ndarray,
+    capacity: int,
+    node_limit: int,
+    weight: np.ndarray,
+    trail: int,
+) -> tuple[int, int, np.ndarray]:  # pragma: no cover
+    """Searches for a packing within `capacity`.
+
+    Args:
+      model: the items. rank: [items] the preorder, a permutation: of candidates at one offset the
+        lowest rank is tried first.
+      capacity: bytes. node_limit: placements tried; it also limits the work for all of them.
+      weight: [sections] float64; failures in each section are added to it.
+      trail: entries of the undo trails; the search stops (LIMIT) before they overflow.
+
+    Returns:
+      (outcome, nodes, offsets in bytes: those of the packing, or meaningless).
+    """
+    state = start(model, capacity, weight, trail)
+    nodes = 0
+    n = len(rank)
+    good = _root(model, state) and _infer(model, state, capacity)
+    while True:
+        if state.count[WORK] // _WORK >= node_limit:
+            return LIMIT, nodes, state.offset
+        chosen = _candidate(model, state, rank) if good else -1
+        if chosen < 0:
+            chosen = _backtrack(model, state)
+            if chosen < 0:
+                return EXHAUSTED, nodes, state.offset
+            state.count[LEVEL], state.count[RANK] = state.rest[chosen], rank[chosen]
+            good = _pass_over(model, state, chosen) and _infer(model, state, capacity)
+            continue
+        nodes += 1
+        room = min(len(state.rests) - state.count[RESTS], len(state.bounds) - state.count[BOUNDS])
+        if nodes > node_limit or room < 64 * n or state.count[DEPTH] == len(state.stack):
+            return LIMIT, nodes, state.offset
+        good, apart = _place(model, state, rank, chosen)
+        frame = state.frames[state.count[ACTIVE]]
+        if frame[LO] == frame[HI]:
+            if frame[NEXT] < 0:
+                return FOUND, nodes, state.offset
+            _activate(state, frame[NEXT])
+            continue
+        good = good and _lift_passed(model, state, rank) and _infer(model, state, capacity)
+        if good and apart:
+            _split(model, state)
+
+
+@jit
+def _root(model: Model, state: State) -> bool:  # pragma: no cover
+    """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
+    for i in range(len(model.size)):
+        if state.earliest[i] > state.latest[i]:
+            return False
+        if model.fixed[i] < 0 and not _lift(model, state, i, np.int64(0)):
+            return False
+    return True
+
+
+@jit
+def _lift(model: Model, state: State, i: int, least: int) -> bool:  # pragma: no cover
+    """Raises the bound of item i to `least`; false if it then leaves the capacity."""
+    value = max(least, state.earliest[i])
+    for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
+        e = model.pin_idx[p]
+        pin = model.nb_idx[e]
+        if state.offset[pin] < 0 and model.fixed[i] < 0:
+            if value + model.nb_below[e] > model.fixed[pin]:
+                value = max(value, model.fixed[pin] + model.nb_above[e])
+    if model.align[i] > 1:
+        value = (value + model.align[i] - 1) // model.align[i] * model.align[i]
+    if value > state.latest[i]:
+        return False
+    if value > state.earliest[i]:
+        k = state.count[BOUNDS]
+        state.bounds[k, 0], state.bounds[k, 1] = i, state.earliest[i]
+        state.count[BOUNDS] = k + 1
+        state.earliest[i] = value
+        for p in range(model.part_ptr[i], model.part_ptr[i + 1]):
+            start, stop = model.part_first[p], model.part_last[p] + 1
+            state.dirty[start:stop] = True
+            state.count[WORK] += stop - start
+            for t in range(start, stop):
+                state.highest[t] = max(state.highest[t], value)
+    return True
+
+
+@jit
+def _candidate(model: Model, state: State, rank: np.ndarray) -> int:  # pragma: no cover
+    """The item of lowest (rest, rank) above the last one; -1 if none is left or worthwhile."""
+    level, last = state.count[LEVEL], state.count[RANK]
+    best, best_rest, best_rank = -1, FAR, np.int64(0)
+    hole = FAR
+    frame = state.frames[state.count[ACTIVE]]
+    state.count[WORK] += frame[HI] - frame[LO]
+    for k in range(frame[LO], frame[HI]):
+        i = state.waiting[k]
+        rest = state.rest[i]
+        hole = min(hole, rest + model.size[i])
+        if state.earliest[i] > rest or rest > best_rest or rest < level:
+            continue
+        if rest == level and rank[i] <= last or rest == best_rest and rank[i] > best_rank:
+            continue
+        if _misplaced(model, state, rank, i):
+            continue
+        best, best_rest, best_rank = i, rest, rank[i]
+    if best_rest >= hole:
+        return -1
+    return best
+
+
+@jit
+def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:  # pragma: no cover
+    """Whether placing i at its rest is left to a symmetric branch."""
+    if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
+        return True
+    state.count[WORK] += model.kin_ptr[i + 1] - model.kin_ptr[i]
+    for e in range(model.kin_ptr[i], model.kin_ptr[i + 1]):
+        j = model.kin_idx[e]
+        if (
+            rank[j] > rank[i]
+            and state.offset[j] >= 0
+            and state.offset[j] + model.size[j] == state.rest[i]
+        ):
+            return True
+    return False
+
+
+@jit
+def _place(
+    model: Model, state: State, rank: np.ndarray, i: int
+) -> tuple[bool, bool]:  # pragma: no cover
+    """Places i at its rest.
+
+    Returns:
+      (False if a neighbour then leaves the capacity, whether the frame may fall apart).
+    """
+    depth, active = state.count[DEPTH], state.count[ACTIVE]
+    state.stack[depth, ITEM], state.stack[depth, SECOND] = i, 0
+    state.stack[depth, OLD_RESTS] = state.count[RESTS]
+    state.stack[depth, OLD_BOUNDS] = state.count[BOUNDS]
+    state.stack[depth, FRAME], state.stack[depth, OLD_FRAMES] = active, state.count[FRAMES]
+    state.count[DEPTH] = depth + 1
+    offset = state.rest[i]
+    state.count[LEVEL], state.count[RANK] = offset, rank[i]
+    state.offset[i] = offset
+    state.frames[active, HI] -= 1
+    _swap(state, state.slot[i], state.frames[active, HI])
+    state.dirty[:] = False
+    apart = _account(model, state, i, -1)
+    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
+    for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
+        j = model.nb_idx[e]
+        if state.offset[j] >= 0:
+            continue
+        top = offset + model.nb_below[e]
+        if model.align[j] > 1:
+            top = (top + model.align[j] - 1) // model.align[j] * model.align[j]
+        if top <= state.rest[j]:
+            continue
+        if not _lift(model, state, j, top):
+            return False, apart
+        k = state.count[RESTS]
+        state.rests[k, 0], state.rests[k, 1] = j, state.rest[j]
+        state.count[RESTS] = k + 1
+        state.rest[j] = top
+    return True, apart
+
+
+@jit
+def _swap(state: State, a: int, b: int) -> None:  # pragma: no cover
+    """Exchanges two entries of `waiting`."""
+    i, j = state.waiting[a], state.waiting[b]
+    state.waiting[a], state.waiting[b] = j, i
+    state.slot[j], state.slot[i] = a, b
+
+
+@jit
+def _activate(state: State, frame: int) -> None:  # pragma: no cover
+    """Turns to a frame whose items are still unplaced."""
+    state.count[ACTIVE] = frame
+    state.frames[frame, START] = state.count[DEPTH]
+    state.count[LEVEL] = state.frames[frame, LOWEST]
+    state.count[RANK] = state.frames[frame, ABOVE]
+
+
+@jit
+def _split(model: Model, state: State) -> None:  # pragma: no cover
+    """Replaces the active frame by the parts into which its unplaced items fall, small ones first.
+
+    One that cannot be packed then refutes the decisions before the split, with no regard to how the
+    other parts were packed.
+    """
+    active = state.count[ACTIVE]
+    lo, hi = state.frames[active, LO], state.frames[active, HI]
+    old, last = state.count[FRAMES], state.frames[active, LAST]
+    count = old
+    first, start = state.frames[active, FIRST], lo
+    for s in range(state.frames[active, FIRST], last + 1):
+        if state.total[s] == 0:  # whatever lies before was split off at the border before
+            first = s + 1
+            continue
+        if s < last and state.crossing[s] > 0:
+            continue
+        state.count[WORK] += hi - start
+        end = start
+        for k in range(start, hi):
+            if model.first[state.waiting[k]] <= s:
+                _swap(state, k, end)
+                end += 1
+        if end > start:
+            frame = state.frames[count]
+            frame[LO], frame[HI], frame[FIRST], frame[LAST] = start, end, first, s
+            count += 1
+        first, start = s + 1, end
+    if count < old + 2:
+        return
+    state.count[FRAMES] = count
+    order = np.argsort(state.frames[old:count, HI] - state.frames[old:count, LO])
+    following = state.frames[active, NEXT]
+    for k in range(count - old - 1, -1, -1):
+        frame = state.frames[old + order[k]]
+        frame[LOWEST], frame[ABOVE] = state.count[LEVEL], state.count[RANK]
+        frame[NEXT], frame[PARENT], frame[SPLIT] = following, active, state.count[DEPTH]
+        following = old + order[k]
+    _activate(state, following)
+
+
+@jit
+def _account(model: Model, state: State, i: int, sign: int) -> bool:  # pragma: no cover
+    """Adds item i to its sections, or takes it away; True where it was the last across a border."""
+    state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
+    for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
+        t = model.sec_idx[e]
+        state.total[t] += sign * model.sec_height[e]
+        state.dirty[t] = True
+        if sign > 0:
+            state.highest[t] = max(state.highest[t], state.earliest[i])
+    apart = False
+    for t in range(model.first[i], model.last[i]):
+        state.crossing[t] += sign
+        apart = apart or state.crossing[t] == 0
+    return apart
+
+
+@jit
+def _backtrack(model: Model, state: State) -> int:  # pragma: no cover
+    """Undoes decisions up to one whose second branch is open, and enters that; its item or -1."""
+    while True:
+        active = state.count[ACTIVE]
+        while state.count[DEPTH] > state.frames[active, START]:
+            i = _undo(model, state, True)
+            if i >= 0:
+                return i
+        if state.frames[active, PARENT] < 0:
+            return -1
+        while state.count[DEPTH] > state.frames[active, SPLIT]:
+            _undo(model, state, False)
+        state.count[ACTIVE] = state.frames[active, PARENT]
+
+
+@jit
+def _undo(model: Model, state: State, alternative: bool) -> int:  # pragma: no cover
+    """Undoes the last decision; with `alternative`, enters its second branch if that is open.
+
+    Returns:
+      The item of a second branch, or -1.
+    """
+    depth = state.count[DEPTH] - 1
+    decision = state.stack[depth]
+    while state.count[BOUNDS] > decision[OLD_BOUNDS]:
+        state.count[BOUNDS] -= 1
+        k = state.count[BOUNDS]
+        state.earliest[state.bounds[k, 0]] = state.bounds[k, 1]
+    state.count[FRAMES] = decision[OLD_FRAMES]
+    state.count[DEPTH] = depth
+    if decision[SECOND]:
+        return -1
+    i = decision[ITEM]
+    while state.count[RESTS] > decision[OLD_RESTS]:
+        state.count[RESTS] -= 1
+        k = state.count[RESTS]
+        state.rest[state.rests[k, 0]] = state.rests[k, 1]
+    state.dirty[:] = False
+    _account(model, state, i, 1)
+    state.offset[i] = -1
+    state.frames[decision[FRAME], HI] += 1
+    if not alternative:
+        return -1
+    state.dirty[:] = False
+    decision[SECOND] = 1
+    state.count[DEPTH] = depth + 1
+    return i
+
+
+@jit
+def _pass_over(model: Model, state: State, i: int) -> bool:  # pragma: no cover
+    """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
+    bound = state.earliest[i]
+    hint = state.support[i]
+    if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
+        return True
+    least = FAR
+    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
+    # As `_end` has it; a call for each neighbour would take a hundred times longer.
+    level = state.count[LEVEL]
+    for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
+        j = model.nb_idx[e]
+        if state.offset[j] >= 0:
+            continue
+        end = max(state.earliest[j], level) + model.nb_above[e]
+        if end < least:
+            least = end
+            state.support[i] = e
+            if least <= bound and bound > state.rest[i]:
+                return True
+    if least == FAR:
+        return False
+    return _lift(model, state, i, least)
+
+
+@jit
+def _end(model: Model, state: State, e: int) -> int:  # pragma: no cover
+    """The least height at which an item may rest on neighbour e; FAR once that is placed."""
+    j = model.nb_idx[e]
+    if state.offset[j] >= 0:
+        return FAR
+    return int(max(state.earliest[j], state.count[LEVEL]) + model.nb_above[e])
+
+
+@jit
+def _lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:  # pragma: no cover
+    """Bounds all items passed over so far; false if one cannot be placed any more."""
+    level, last = state.count[LEVEL], state.count[RANK]
+    frame = state.frames[state.count[ACTIVE]]
+    for k in range(frame[LO], frame[HI]):
+        i = state.waiting[k]
+        rest = state.rest[i]
+        if rest < level or rest == level and rank[i] < last:
+            if not _pass_over(model, state, i):
+                return False
+    return True
+
+
+@jit
+def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cover
+    """Section inference to a fixpoint; false if some section cannot be filled."""
+    frame = state.frames[state.count[ACTIVE]]
+    again = True
+    while again:
+        again = False
+        state.count[WORK] += frame[LAST] + 1 - frame[FIRST]
+        for t in range(frame[FIRST], frame[LAST] + 1):
+            if not state.dirty[t]:
+                continue
+            state.dirty[t] = False
+            # The topmost item needs no padding.
+            room = capacity + model.grain - 1 - state.total[t]
+            if state.total[t] == 0 or state.highest[t] <= room:
+                continue
+            before = state.count[BOUNDS]
+            if not _infer_section(model, state, t, room):
+                state.weight[t] += 1
+                return False
+            again = again or state.count[BOUNDS] > before
+    return True
+
+
+@jit
+def _infer_section(model: Model, state: State, t: int, room: int) -> bool:  # pragma: no cover
+    """Who can come first in section t, where at most `room` bytes may lie below the first."""
+    lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
+    state.count[WORK] += hi - lo
+    least = FAR
+    first, several = -1, False
+    highest = 0
+    for e in range(lo, hi):
+        i = model.mem_idx[e]
+        if state.offset[i] >= 0:
+            continue
+        highest = max(highest, state.earliest[i])
+        if state.earliest[i] <= room:
+            several = first >= 0
+            first = i
+            least = min(least, state.earliest[i] + model.mem_height[e])
+    state.highest[t] = highest
+    if first < 0:
+        return False
+    for e in range(lo, hi):
+        i = model.mem_idx[e]
+        if state.offset[i] >= 0 or state.earliest[i] >= least:
+            continue
+        if state.earliest[i] > room or (not several and i != first):
+            if not _lift(model, state, i, least):
+                return False
+    return True

@@ -1,0 +1,194 @@
+"""What the search needs to know of one independent part, as arrays for compiled loops."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.items import Items
+
+__all__ = ["MAX_PAIRS", "Model", "model_of", "overlapping_pairs"]
+
+MAX_PAIRS = 20_000_000
+"""Overlapping pairs of blocks beyond which no model is built (about 30 bytes each)."""
+
+
+class Model(NamedTuple):
+    """Items, sections and who overlaps whom; lists of lists are CSR (`*_ptr`, `*_idx`).
+
+    Attributes:
+      grain: bytes of which all offsets are multiples.
+      size, need, align, fixed: [items] as in Items.
+      part_ptr, part_first, part_last, part_height: as in Items.
+      first, last: [items] the first and last section in which it is live.
+      sec_ptr, sec_idx, sec_height: item -> sections in which it is live, and its bytes there.
+      mem_ptr, mem_idx, mem_height: section -> items live there, and their bytes there.
+      nb_ptr, nb_idx: item -> items that share a section with it.
+      nb_below: least distance from the item's offset up to the neighbour's, if it lies below.
+      nb_above: least distance from the neighbour's offset up to the item's, if it lies above.
+      twin: [items] the previous item that is alike in all respects, or -1.
+      kin_ptr, kin_idx: item -> higher-numbered items that are live in the same sections, so that
+        the two may change places where one rests on the other.
+      pin_ptr, pin_idx: item -> entries of nb_idx that are pinned items, by increasing offset.
+    """
+
+    grain: int
+    size: np.ndarray
+    need: np.ndarray
+    align: np.ndarray
+    fixed: np.ndarray
+    part_ptr: np.ndarray
+    part_first: np.ndarray
+    part_last: np.ndarray
+    part_height: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    sec_ptr: np.ndarray
+    sec_idx: np.ndarray
+    sec_height: np.ndarray
+    mem_ptr: np.ndarray
+    mem_idx: np.ndarray
+    mem_height: np.ndarray
+    nb_ptr: np.ndarray
+    nb_idx: np.ndarray
+    nb_below: np.ndarray
+    nb_above: np.ndarray
+    twin: np.ndarray
+    kin_ptr: np.ndarray
+    kin_idx: np.ndarray
+    pin_ptr: np.ndarray
+    pin_idx: np.ndarray
+
+
+def overlapping_pairs(items: Items) -> int:
+    """Twice the number of pairs of items that overlap in time, parts counted one by one."""
+    starts, ends = np.sort(items.part_first), np.sort(items.part_last)
+    before = np.searchsorted(ends, items.part_first, side="left")
+    upto = np.searchsorted(starts, items.part_last, side="right")
+    return int((upto - before - 1).sum())
+
+
+def model_of(items: Items) -> Model:
+    """The arrays for `items`, which should be one independent part."""
+    n = len(items)
+    width = items.part_last - items.part_first + 1
+    owner = np.repeat(items.owner(), width)
+    start = np.repeat(items.part_first - np.concatenate([[0], np.cumsum(width)[:-1]]), width)
+    section = start + np.arange(len(owner))
+    height = np.repeat(items.part_height, width)
+    by_section = np.argsort(section, kind="stable")
+    twin, kin = _alike(items)
+    kin_ptr = _pointers(np.repeat(np.arange(n), [len(k) for k in kin]), n)
+    kin_idx = np.array([j for k in kin for j in k], np.int64)
+    nb_ptr, nb_idx, below, above = _neighbours(
+        items.part_ptr, items.part_first, items.part_last, items.part_height
+    )
+    pin_ptr, pin_idx = _pins(nb_ptr, nb_idx, items.fixed)
+    return Model(
+        grain=items.grain,
+        size=items.size,
+        need=items.need,
+        align=items.align,
+        fixed=items.fixed,
+        part_ptr=items.part_ptr,
+        part_first=items.part_first,
+        part_last=items.part_last,
+        part_height=items.part_height,
+        first=np.minimum.reduceat(items.part_first, items.part_ptr[:-1]),
+        last=np.maximum.reduceat(items.part_last, items.part_ptr[:-1]),
+        sec_ptr=_pointers(owner, n),
+        sec_idx=section,
+        sec_height=height,
+        mem_ptr=_pointers(section, items.count),
+        mem_idx=owner[by_section],
+        mem_height=height[by_section],
+        nb_ptr=nb_ptr,
+        nb_idx=nb_idx,
+        nb_below=below,
+        nb_above=above,
+        twin=twin,
+        kin_ptr=kin_ptr,
+        kin_idx=kin_idx,
+        pin_ptr=pin_ptr,
+        pin_idx=pin_idx,
+    )
+
+
+def _pointers(owner: np.ndarray, n: int) -> np.ndarray:
+    pointers = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(owner, minlength=n), out=pointers[1:])
+    return pointers
+
+
+def _alike(items: Items) -> tuple[np.ndarray, list[list[int]]]:
+    """The previous twin of each item, and its higher-numbered kin; see Model."""
+    twin = np.full(len(items), -1, np.int64)
+    kin: list[list[int]] = [[] for _ in range(len(items))]
+    last: dict[tuple, int] = {}
+    spans: dict[tuple[int, int], list[int]] = {}
+    for i in range(len(items)):
+        if items.fixed[i] >= 0:
+            continue
+        parts = slice(items.part_ptr[i], items.part_ptr[i + 1])
+        first, stop = items.part_first[parts], items.part_last[parts]
+        key = (
+            int(items.align[i]),
+            int(items.need[i]),
+            tuple(first.tolist()),
+            tuple(stop.tolist()),
+            tuple(items.part_height[parts].tolist()),
+        )
+        twin[i] = last.get(key, -1)
+        last[key] = i
+        if len(first) == 1 and items.align[i] == items.grain and items.need[i] == items.size[i]:
+            alike = spans.setdefault((int(first[0]), int(stop[0])), [])
+            for j in alike:
+                kin[j].append(i)
+                kin[i].append(j)
+            alike.append(i)
+    return twin, kin
+
+
+@jit
+def _neighbours(
+    part_ptr: np.ndarray, part_first: np.ndarray, part_last: np.ndarray, part_height: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # pragma: no cover
+    """(nb_ptr, nb_idx, nb_below, nb_above); see Model."""
+    n = len(part_ptr) - 1
+    ptr = np.zeros(n + 1, np.int64)
+    idx = np.empty(16, np.int64)
+    below = np.empty(16, np.int64)
+    above = np.empty(16, np.int64)
+    count = 0
+    for i in range(n):
+        for j in range(n):
+            if i == j:
+                continue
+            down, up = np.int64(0), np.int64(0)
+            for p in range(part_ptr[i], part_ptr[i + 1]):
+                for q in range(part_ptr[j], part_ptr[j + 1]):
+                    if part_first[p] <= part_last[q] and part_first[q] <= part_last[p]:
+                        down = max(down, part_height[p])
+                        up = max(up, part_height[q])
+            if down == 0:
+                continue
+            if count == len(idx):
+                idx = np.concatenate((idx, idx))
+                below = np.concatenate((below, below))
+                above = np.concatenate((above, above))
+            idx[count], below[count], above[count] = j, down, up
+            count += 1
+        ptr[i + 1] = count
+    return ptr, idx[:count].copy(), below[:count].copy(), above[:count].copy()
+
+
+def _pins(
+    nb_ptr: np.ndarray, nb_idx: np.ndarray, fixed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pinned neighbours of each item, lowest first."""
+    owner = np.repeat(np.arange(len(fixed)), np.diff(nb_ptr))
+    entries = np.flatnonzero(fixed[nb_idx] >= 0)
+    entries = entries[np.lexsort((fixed[nb_idx[entries]], owner[entries]))]
+    return _pointers(owner[entries], len(fixed)), entries

@@ -1,0 +1,171 @@
+"""The exact search under restarts: several preorders in turn, each taught by past failures.
+
+A descent (search.py) that begins with a poor choice may never recover, while another preorder packs
+the same items almost without backtracking. So short descents alternate over preorders, with node
+limits that grow until one of them ends by itself. Sections that failed weigh more from one descent
+to the next, and items that live in heavy sections are tried first (Boussemart et al. 2004, for
+constraint programs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from olla_xla.place.exact.descend import LIMIT, descend
+from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
+from olla_xla.place.items import Items
+
+__all__ = ["Budget", "Search", "searchable"]
+
+_PREORDERS = ("TWA", "TCA", "WAT", "TAW", "BTA")
+"""Keys in turn, all decreasing: the largest load met (T), time (W) and sections (C) of life, bytes
+times time (A), bytes times sections (B). The first, third and fourth are MiniMalloc's."""
+
+_LEAST_NODES = 500
+_GROWTH = 1.25
+_DECAY = 0.8
+_TRAIL = 4_000_000
+"""Entries of the undo trails; 16 bytes each, of which only those in use are ever touched."""
+
+
+class Budget:
+    """What a search may still spend.
+
+    Args:
+      seconds: wall-clock time. nodes: placements tried, or None; with enough seconds, equal nodes
+        give equal results.
+    """
+
+    def __init__(self, seconds: float, nodes: int | None = None) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.limit = seconds
+        self.total = nodes
+        self.nodes = nodes
+        self.spent = 0
+        self._rate = 10_000.0
+
+    def seconds(self) -> float:
+        """Wall-clock time left."""
+        return self.deadline - time.monotonic()
+
+    def left(self) -> int:
+        """Nodes that fit in what is left; 0 when it is used up."""
+        seconds = self.seconds()
+        if seconds <= 0:
+            return 0
+        by_time = int(seconds * self._rate) + 1
+        return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
+
+    def nodes_left(self) -> int:
+        """Nodes left whatever time they take."""
+        return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
+
+    def charge(self, nodes: int, seconds: float) -> None:
+        """Counts nodes, and learns how many a second takes."""
+        self.spent += nodes
+        if seconds > 0.01:
+            self._rate = nodes / seconds
+
+    @contextlib.contextmanager
+    def portion(self, part: float) -> Iterator[None]:
+        """Within the block, no more than a part of all that there was is left."""
+        whole = self.deadline, self.nodes
+        self.deadline = min(self.deadline, time.monotonic() + part * self.limit)
+        if self.nodes is not None and self.total is not None:
+            self.nodes = min(self.nodes, self.spent + int(part * self.total) + 1)
+        try:
+            yield
+        finally:
+            self.deadline, self.nodes = whole
+
+    @property
+    def stopped_by(self) -> str:
+        """Which limit is used up."""
+        return "time_limit" if self.seconds() <= 0 else "node_limit"
+
+
+def searchable(items: Items) -> bool:
+    """Whether the arrays of a search over these items fit in memory."""
+    lives = int((items.part_last - items.part_first + 1).sum())
+    return max(overlapping_pairs(items), lives) <= MAX_PAIRS
+
+
+class Search:
+    """Looks for packings of one independent part; what failures taught lasts over all calls.
+
+    Args:
+      items: the part.
+    """
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+        self.model: Model = model_of(items)
+        self._keys = _keys(items, self.model)
+        self._weights = np.zeros((len(_PREORDERS), items.count))
+        self._alike = np.arange(len(items))
+        for i in np.flatnonzero(self.model.twin >= 0):
+            self._alike[i] = self._alike[self.model.twin[i]]
+        self._turn = 0
+        self._limit = float(max(_LEAST_NODES, 2 * len(items)))
+
+    def within(
+        self, capacity: int, budget: Budget, most: int | None = None
+    ) -> tuple[int, np.ndarray]:
+        """Looks for a packing within `capacity` bytes.
+
+        Args:
+          capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
+
+        Returns:
+          (FOUND, EXHAUSTED or LIMIT; the offsets in bytes where FOUND).
+        """
+        allowed = budget.left() if most is None else min(most, budget.left())
+        spent = 0
+        while spent < allowed:
+            turn = self._turn % len(_PREORDERS)
+            failures = np.zeros(self.items.count)
+            nodes = min(int(self._limit), allowed - spent)
+            started = time.monotonic()
+            outcome, visited, offsets = descend(
+                self.model, self._ranks(turn), capacity, nodes, failures, _TRAIL
+            )
+            spent += visited
+            budget.charge(visited, time.monotonic() - started)
+            if outcome != LIMIT:
+                return outcome, offsets
+            self._weights[turn] = self._weights[turn] * _DECAY + failures
+            self._turn += 1
+            if self._turn % len(_PREORDERS) == 0:
+                self._limit *= _GROWTH
+            allowed = min(allowed, spent + budget.left())
+        return LIMIT, np.empty(0, np.int64)
+
+    def _ranks(self, turn: int) -> np.ndarray:
+        """The preorder: first by the heaviest section, then by its keys, then by number."""
+        items = self.items
+        heavy = np.maximum.reduceat(
+            self._weights[turn][self.model.sec_idx], self.model.sec_ptr[:-1]
+        )
+        keys = [-heavy, *(-self._keys[k] for k in _PREORDERS[turn])]
+        ranks = np.empty(len(items), np.int64)
+        ranks[np.lexsort(keys[::-1])] = np.arange(len(items))
+        # The search places twins by number; their ranks must say the same.
+        ranks[np.lexsort((self._alike,))] = ranks[np.lexsort((ranks, self._alike))]
+        return ranks
+
+
+def _keys(items: Items, model: Model) -> dict[str, np.ndarray]:
+    """What preorders are made of, by letter; all float64 [items]."""
+    loads = items.loads()
+    sections = np.diff(model.sec_ptr)
+    return {
+        "T": np.maximum.reduceat(loads[model.sec_idx], model.sec_ptr[:-1]).astype(float),
+        "W": items.span.astype(float),
+        "C": sections.astype(float),
+        "A": items.span.astype(float) * items.size,
+        "B": sections.astype(float) * items.size,
+    }

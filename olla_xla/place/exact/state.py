@@ -1,0 +1,111 @@
+"""The state of the exact search (search.py): one node, changed in place and undone from trails."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.exact.model import Model
+
+FAR = 2**62
+
+# Entries of State.count.
+ACTIVE, FRAMES, RESTS, BOUNDS, DEPTH, LEVEL, RANK, WORK = range(8)
+
+# Columns of State.frames: a set of unplaced items that no other unplaced item meets in time.
+LO, HI, FIRST, LAST, LOWEST, ABOVE, NEXT, PARENT, SPLIT, START = range(10)
+
+# Columns of State.stack.
+ITEM, SECOND, OLD_RESTS, OLD_BOUNDS, FRAME, OLD_FRAMES = range(6)
+
+
+class State(NamedTuple):
+    """The current node; all arrays change in place and are undone from the trails.
+
+    Attributes:
+      rest: [items] highest end of placed blocks below. earliest: [items] bound of the offset.
+      latest: [items] the highest offset within the capacity.
+      offset: [items] of placed items, else -1.
+      waiting, slot: the items, those of a frame together, and each item's place among them.
+      total: [sections] unplaced bytes.
+      crossing: [sections] unplaced items that live both there and in the next section or beyond.
+      dirty: [sections] to be looked at again.
+      highest: [sections] no `earliest` of an unplaced item there is higher.
+      support: [items] the entry of the neighbour list on which an item passed over could rest at
+        its bound when last looked at, or -1; a hint, never undone.
+      rests, bounds: trails of (item, old value) of `rest` and `earliest`.
+      frames: [frames] of `waiting`[LO:HI] in sections FIRST..LAST; candidates come after
+        (LOWEST, ABOVE); NEXT is searched after it; PARENT fell apart at depth SPLIT; its own
+        decisions begin at depth START.
+      stack: [depth] item of a decision, 1 once its first branch is done, lengths of the trails
+        before it, its frame, and the number of frames.
+      count: the active frame, numbers of frames and of entries on the trails, the depth, the
+        offset and rank of the last candidate, and entries looked at to raise bounds.
+      weight: [sections] failures seen.
+    """
+
+    rest: np.ndarray
+    earliest: np.ndarray
+    latest: np.ndarray
+    offset: np.ndarray
+    waiting: np.ndarray
+    slot: np.ndarray
+    total: np.ndarray
+    crossing: np.ndarray
+    dirty: np.ndarray
+    highest: np.ndarray
+    support: np.ndarray
+    rests: np.ndarray
+    bounds: np.ndarray
+    frames: np.ndarray
+    stack: np.ndarray
+    count: np.ndarray
+    weight: np.ndarray
+
+
+@jit
+def start(model: Model, capacity: int, weight: np.ndarray, trail: int) -> State:  # pragma: no cover
+    """The state before anything is placed; arguments as in `search.descend`."""
+    n, sections = len(model.size), len(model.mem_ptr) - 1
+    total = np.zeros(sections, np.int64)
+    for t in range(sections):
+        for e in range(model.mem_ptr[t], model.mem_ptr[t + 1]):
+            total[t] += model.mem_height[e]
+    latest = (capacity - model.need) // model.align * model.align
+    rest = np.zeros(n, np.int64)
+    earliest = np.zeros(n, np.int64)
+    for i in range(n):
+        if model.fixed[i] >= 0:
+            rest[i] = model.fixed[i]
+            earliest[i] = model.fixed[i]
+            latest[i] = min(latest[i], model.fixed[i])
+    crossing = np.zeros(sections, np.int64)
+    for i in range(n):
+        crossing[model.first[i] : model.last[i]] += 1
+    frames = np.zeros((2 * n + 2, 10), np.int64)
+    frames[0, HI], frames[0, LAST] = n, sections - 1
+    frames[0, ABOVE] = frames[0, NEXT] = frames[0, PARENT] = -1
+    count = np.zeros(8, np.int64)
+    count[FRAMES] = 1
+    count[RANK] = -1
+    return State(
+        rest,
+        earliest,
+        latest,
+        np.full(n, np.int64(-1)),
+        np.arange(n),
+        np.arange(n),
+        total,
+        crossing,
+        np.ones(sections, np.bool_),
+        np.full(sections, model.fixed.max()),
+        np.full(n, -1),
+        np.empty((trail, 2), np.int64),
+        np.empty((trail, 2), np.int64),
+        frames,
+        np.empty((trail // 16, 6), np.int64),
+        count,
+        weight,
+    )

@@ -1,0 +1,1 @@
+"""Simple rules for offsets: first fit, best fit."""

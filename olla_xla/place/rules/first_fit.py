@@ -1,0 +1,120 @@
+"""Greedy first fit: items in a given order, each at the lowest place that is free."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.items import Items
+
+__all__ = ["first_fit", "greedy_orders"]
+
+
+def greedy_orders(items: Items) -> dict[str, np.ndarray]:
+    """The orders worth trying: by decreasing size, life span, and their product; ties by number."""
+    keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
+    return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
+
+
+def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
+    """Offsets of all items, in bytes; pinned items are placed before all others.
+
+    Quadratic in the number of items, with a small constant.
+    """
+    order = np.asarray(order, np.int64)
+    pinned = items.fixed[order] >= 0
+    order = np.concatenate([order[pinned], order[~pinned]])
+    return _first_fit(
+        order,
+        items.part_ptr,
+        items.part_first,
+        items.part_last,
+        items.part_height,
+        items.align,
+        items.fixed,
+    )
+
+
+@jit
+def _first_fit(
+    order: np.ndarray,
+    part_ptr: np.ndarray,
+    part_first: np.ndarray,
+    part_last: np.ndarray,
+    part_height: np.ndarray,
+    align: np.ndarray,
+    fixed: np.ndarray,
+) -> np.ndarray:  # pragma: no cover
+    """Placed parts are kept sorted by offset."""
+    total = len(part_first)
+    offset = np.zeros(len(part_ptr) - 1, np.int64)
+    p_first = np.empty(total, np.int64)
+    p_last = np.empty(total, np.int64)
+    p_low = np.empty(total, np.int64)
+    p_top = np.empty(total, np.int64)
+    count = 0
+    for i in order:
+        lo, hi = part_ptr[i], part_ptr[i + 1]
+        x = fixed[i]
+        if x < 0:
+            x = _lowest(
+                part_first[lo:hi],
+                part_last[lo:hi],
+                part_height[lo:hi],
+                align[i],
+                p_first[:count],
+                p_last[:count],
+                p_low[:count],
+                p_top[:count],
+            )
+        offset[i] = x
+        at = np.searchsorted(p_low[:count], x, side="right")
+        for k in range(count - 1, at - 1, -1):
+            to = k + hi - lo
+            p_first[to] = p_first[k]
+            p_last[to] = p_last[k]
+            p_low[to] = p_low[k]
+            p_top[to] = p_top[k]
+        for q in range(lo, hi):
+            to = at + q - lo
+            p_first[to] = part_first[q]
+            p_last[to] = part_last[q]
+            p_low[to] = x
+            p_top[to] = x + part_height[q]
+        count += hi - lo
+    return offset
+
+
+@jit
+def _lowest(
+    first: np.ndarray,
+    last: np.ndarray,
+    height: np.ndarray,
+    align: int,
+    p_first: np.ndarray,
+    p_last: np.ndarray,
+    p_low: np.ndarray,
+    p_top: np.ndarray,
+) -> int:  # pragma: no cover
+    """The lowest aligned offset at which no part of the item meets a placed part."""
+    x = 0
+    tallest = height.max()
+    moved = True
+    while moved:
+        moved = False
+        for k in range(len(p_low)):
+            if p_low[k] >= x + tallest:
+                break
+            if p_top[k] <= x:
+                continue
+            for q in range(len(first)):
+                if (
+                    first[q] <= p_last[k]
+                    and p_first[k] <= last[q]
+                    and p_low[k] < x + height[q]
+                    and x < p_top[k]
+                ):
+                    x = int(p_top[k] + align - 1) // align * align
+                    # A part that the shorter of several parts had cleared may now be in the way.
+                    moved = len(first) > 1
+    return x

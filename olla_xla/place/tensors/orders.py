@@ -1,0 +1,235 @@
+"""Other orders of no larger live sum, for which offsets are easier to find.
+
+A donated argument keeps its place for the output that replaces it, though it is dead in between.
+If nothing fits in there, the largest live sum is out of reach (dead.py). Often a copy made the
+argument dead earlier than needed: made later, it costs nothing, as one or the other is live anyway.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import timeline
+from olla_xla.place.dead_space import Waste, waste
+from olla_xla.place.items import Items, step_items
+from olla_xla.place.problem import PlacementProblem
+
+__all__ = ["delayed", "hastened", "postponed", "relieved"]
+
+
+def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
+    """Every operator right before the first that needs it, unless more dies there than is made.
+
+    What is live between two operators never grows; what is live while one runs may.
+    """
+    position = arrays.positions(order)
+    place = position.copy()
+    for v in reversed(list(order)):
+        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
+        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
+        fixed = arrays.live_in[made].any() or arrays.live_out[made].any()
+        if not len(after) or not len(made) or fixed:
+            continue
+        stop = int(place[after].min())
+        dying = 0
+        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
+            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
+            rest = int(place[users[users != v]].max(initial=int(position[arrays.source[t]])))
+            if rest < stop and not arrays.live_out[t]:
+                dying += int(arrays.bytes[t])
+        if dying <= arrays.bytes[made].sum() and arrays.bytes[made].any():
+            place[v] = stop
+    return np.lexsort((position, place)).tolist()
+
+
+def hastened(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
+    """Every operator right after the last that it needs, unless more is made there than dies.
+
+    The mirror image of `delayed`. Between operators, what is live never grows.
+    """
+    position = arrays.positions(order)
+    place = position.copy()
+    for v in order:
+        before = arrays.pred_idx[arrays.pred_ptr[v] : arrays.pred_ptr[v + 1]]
+        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
+        if not len(before) or arrays.live_in[made].any():
+            continue
+        start = int(place[before].max())
+        dying = 0
+        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
+            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
+            rest = int(place[users[users != v]].max(initial=int(place[arrays.source[t]])))
+            if rest <= start and not arrays.live_out[t]:
+                dying += int(arrays.bytes[t])
+        if dying >= arrays.bytes[made].sum():
+            place[v] = start
+    return np.lexsort((position, place)).tolist()
+
+
+def postponed(arrays: GraphArrays, order: Sequence[int], alignment: int) -> list[int]:
+    """Every operator as late as the first that needs it and the largest live sum allow.
+
+    Unlike `delayed`, this moves no operator past steps where what it would keep live would raise
+    the largest live sum; sizes are rounded up to `alignment`.
+    """
+    aligned = dataclasses.replace(
+        arrays,
+        bytes=-(-arrays.bytes // alignment) * alignment,
+        transient=-(-np.maximum(arrays.transient, 0) // alignment) * alignment,
+    )
+    order = list(order)
+    live = timeline(aligned, order)
+    peak = int(live.max(initial=0))
+    position = arrays.positions(order)
+    for v in reversed(list(order)):
+        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
+        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
+        at = int(position[v])
+        if not len(after) or not len(made) or arrays.live_in[made].any():
+            continue
+        stop = int(position[after].min())
+        if stop <= at + 1:
+            continue
+        dying = 0
+        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
+            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
+            if not arrays.live_out[t] and position[users].max() == at:
+                dying += int(aligned.bytes[t])
+        room = live[at + 1 : stop] + dying + aligned.transient[v] <= peak
+        if dying > aligned.bytes[made].sum() or not room.any():
+            continue
+        to = at + 1 + int(np.flatnonzero(room)[-1])
+        trial = order[:at] + order[at + 1 : to + 1] + [v] + order[to + 1 :]
+        there = timeline(aligned, trial)
+        if there.max() <= peak:
+            order, live, position = trial, there, arrays.positions(trial)
+    return order
+
+
+def relieved(
+    arrays: GraphArrays,
+    order: Sequence[int],
+    problem_of: Callable[[Sequence[int]], PlacementProblem],
+    seconds: float,
+) -> list[int]:
+    """Moves single operators until no dead stretch forces more than the largest live sum.
+
+    Args:
+      problem_of: the blocks of an order. seconds: at most.
+
+    Returns:
+      An order of no larger live sum; the given one if nothing helped.
+    """
+    best = list(order)
+    deadline = time.monotonic() + seconds
+    items = step_items(problem_of(best))
+    goal = int(items.loads().max(initial=0))
+    found = waste(items, goal)
+    while found.section >= 0:
+        moved = _better(arrays, best, found, problem_of, goal, deadline)
+        if moved is None:
+            break
+        best, found = moved
+    return best
+
+
+def _better(
+    arrays: GraphArrays,
+    order: list[int],
+    found: Waste,
+    problem_of: Callable[[Sequence[int]], PlacementProblem],
+    goal: int,
+    deadline: float,
+) -> tuple[list[int], Waste] | None:
+    """A move after which less is forced, or the same by fewer stretches; the largest come first."""
+    now = step_items(problem_of(order))
+    for size, first, last in sorted(found.stretches, reverse=True):
+        best: tuple[list[int], Waste] | None = None
+        least = (found.bytes, len(found.stretches))
+        trials = itertools.chain(
+            _moves(arrays, order, found.section, first, last),
+            _fills(arrays, order, now, found.section, size, first, last),
+        )
+        for trial in trials:
+            if time.monotonic() > deadline:
+                return best
+            items = step_items(problem_of(trial))
+            if items.loads().max() > goal:
+                continue
+            left = waste(items, goal)
+            if (left.bytes, len(left.stretches)) < least:
+                best, least = (trial, left), (left.bytes, len(left.stretches))
+        if best is not None:
+            return best
+    return None
+
+
+def _moves(
+    arrays: GraphArrays, order: list[int], step: int, first: int, last: int
+) -> Iterator[list[int]]:
+    """Orders in which a stretch of dead steps first..last begins after `step`, or ends before."""
+    position = arrays.positions(order)
+    at = first - 1
+    killer = order[at]
+    after = arrays.succ_idx[arrays.succ_ptr[killer] : arrays.succ_ptr[killer + 1]]
+    stop = int(position[after].min(initial=arrays.n))
+    for to in sorted({step, step + 1, step + 2, (step + stop) // 2, stop - 1}):
+        if step <= to < stop:
+            yield order[:at] + order[at + 1 : to + 1] + [killer] + order[to + 1 :]
+    if last + 1 >= arrays.n:
+        return
+    maker = order[last + 1]
+    before = arrays.pred_idx[arrays.pred_ptr[maker] : arrays.pred_ptr[maker + 1]]
+    low = int(position[before].max(initial=-1)) + 1
+    for to in sorted({step, step - 1, (step + low) // 2, low}, reverse=True):
+        if low <= to <= step:
+            yield order[:to] + [maker] + order[to : last + 1] + order[last + 2 :]
+
+
+_FILLS = 4  # parts that are brought into a stretch, at each of its ends
+
+
+def _fills(
+    arrays: GraphArrays,
+    order: list[int],
+    items: Items,
+    step: int,
+    size: int,
+    first: int,
+    last: int,
+) -> Iterator[list[int]]:
+    """Orders in which a part that is live at `step` lies within the dead steps first..last.
+
+    It stuck out of them at one end: there, what bounds the stretch moves behind what bounds the
+    part, or the other way round. Only parts of at most `size` bytes can fill the stretch.
+    """
+    live = (items.part_first <= step) & (step <= items.part_last) & (items.part_height <= size)
+    early = live & (items.part_first < first) & (items.part_last <= last)
+    late = live & (items.part_first >= first) & (items.part_last > last)
+    for begin in np.sort(items.part_first[early])[::-1][:_FILLS].tolist():
+        yield from _swapped(arrays, order, begin, first - 1)
+    for end in np.sort(items.part_last[late])[:_FILLS].tolist():
+        yield from _swapped(arrays, order, last + 1, end)
+
+
+def _swapped(arrays: GraphArrays, order: list[int], low: int, high: int) -> Iterator[list[int]]:
+    """Orders in which the operator at step `high` runs right before that at step `low`.
+
+    Either of the two moves there, with nothing else; orders that are not legal are left out.
+    """
+    if not 0 <= low < high < arrays.n:
+        return
+    position = arrays.positions(order)
+    one, two = order[low], order[high]
+    before = arrays.pred_idx[arrays.pred_ptr[two] : arrays.pred_ptr[two + 1]]
+    if int(position[before].max(initial=-1)) < low:
+        yield order[:low] + [two] + order[low:high] + order[high + 1 :]
+    after = arrays.succ_idx[arrays.succ_ptr[one] : arrays.succ_ptr[one + 1]]
+    if int(position[after].min(initial=arrays.n)) > high:
+        yield order[:low] + order[low + 1 : high + 1] + [one] + order[high + 1 :]

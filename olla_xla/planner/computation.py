@@ -1,0 +1,289 @@
+"""Plans one computation: least lifetime peak first, then in-place chains, then the total.
+
+Candidates from every method compete on the predicted assigned total of the whole module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+import olla_xla.planner.in_place as in_place
+from hlo.module import Computation, Instruction
+from hlo.rewrite.aliases import Alias
+from olla_xla import schedule
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.forced_live import forced_live_bound
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.lower import LoweredComputation
+from olla_xla.memory.mincut import least_live
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.options import PlanOptions
+from olla_xla.schedule.search import phases
+
+__all__ = ["MoreOrders", "Solved", "solve"]
+
+Progress = Callable[[str], None]
+MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
+
+_MORE = 0.01  # a total this much above the bound is worth asking another scheduler
+
+
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """The order chosen for one computation; see `Plan` for the fields not named here.
+
+    Attributes:
+      module: the module with the order, its peak and its bound in it; rewritten if there are
+        aliases. graph: of the computation in that module. order: of the graph's operators.
+      aliases: fusion name -> results bound to operands.
+    """
+
+    module: PlannedModule
+    graph: TensorGraph
+    order: np.ndarray
+    aliases: Mapping[str, tuple[Alias, ...]]
+    source: str
+    peak: int
+    least: int
+    bound: int
+    candidates: Mapping[str, tuple[int, int]]
+    steps: int
+    stopped_by: str
+
+
+def solve(
+    planned: PlannedModule,
+    computation: Computation,
+    options: PlanOptions,
+    seconds: float,
+    progress: Progress | None,
+    more: MoreOrders | None = None,
+) -> Solved:
+    """Finds an order for one computation, given those of its callees.
+
+    Args:
+      planned: the module; callees' peaks and bounds are in it.
+      computation: which one.
+      options: limits and seed. seconds: how long it may take.
+      progress: called with one line at each improvement.
+      more: gives orders of another scheduler, for the entry computation; asked for if need be.
+
+    Returns:
+      A solution whose predicted total is never above that of XLA's order.
+    """
+    deadline = time.monotonic() + seconds
+    work = _Work(planned, planned.lowered(computation))
+    work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
+    work.add(schedule.candidates(work.arrays))
+    least = phases.search(
+        work.arrays,
+        work.starts,
+        time_limit=max(deadline - time.monotonic(), 0.01) / 2,
+        step_limit=options.step_limit,
+        seed=options.seed,
+        bound_bytes=forced_live_bound(work.arrays)[0],
+        tolerance=options.tolerance,
+        progress=progress,
+    )
+    work.add({"lifetimes": least.lifetime_order})
+    work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
+    bound = _bound(work, least)
+    ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
+    steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
+    entry = computation is planned.module.entry
+    beyond = 0 if entry else min(total - peak for total, peak in ours.scores.values())
+    objective = ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders)
+
+    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> phases.SearchResult:
+        return phases.search(
+            ours.arrays,
+            starts,
+            objective=objective,
+            exact=ours.total,
+            beyond=beyond,
+            time_limit=max(deadline - time.monotonic(), 0.01),
+            step_limit=steps,
+            seed=options.seed,
+            bound_bytes=bound,
+            tolerance=options.tolerance,
+            progress=progress,
+        )
+
+    found = search(ours.starts, steps)
+    ours.add({"search": found.order})
+    if entry and more is not None and found.objective_bytes > bound * (1 + _MORE):
+        other = ours.named(more().get(computation.name, ()))
+        ours.add(other)
+        if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
+            left = None if steps is None else max(steps - found.steps, 1)
+            found = _both(found, search(other, left))
+            ours.add({"search": found.order})
+    name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
+    stopped_by = found.stopped_by
+    gain = work.scores["xla"][0] - ours.scores[name][0]
+    # A callee's lower peak may serve its caller even if it alone lowers no total.
+    if gain < 0 or (gain == 0 and entry):
+        ours, name, aliases = work, "xla", {}
+        stopped_by = stopped_by if found.steps else "no_gain"
+    return ours.solved(
+        name,
+        aliases,
+        least=_least(work, least, found),
+        bound=bound,
+        steps=least.steps + found.steps,
+        stopped_by=stopped_by,
+        candidates={**ours.scores, **work.scores}
+        if ours is work
+        else {**work.scores, **ours.scores},
+    )
+
+
+class _Work:
+    """One computation of one module: its graph, and the orders met so far with their scores."""
+
+    def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:
+        self.planned = planned
+        self.lowered = lowered
+        self.graph = lowered.graph
+        self.arrays = GraphArrays.of(lowered.graph)
+        self.starts: dict[str, np.ndarray] = {}
+        self.scores: dict[str, tuple[int, int]] = {}
+        """By name: (predicted total of the module, lifetime peak)."""
+
+    def add(self, orders: Mapping[str, np.ndarray]) -> None:
+        """Scores orders of the graph; one that breaks its precedence is repaired first."""
+        for name, order in orders.items():
+            order = self._legal(order)
+            total = self.total(order)
+            self.starts[name] = order
+            self.scores[name] = (total, peak_bytes(self.arrays, order))
+
+    def _legal(self, order: np.ndarray) -> np.ndarray:
+        """The order itself, or the legal one that follows it most closely."""
+        g = self.arrays
+        steps = g.positions(order)
+        before = np.repeat(np.arange(g.n), np.diff(g.succ_ptr))
+        if (steps[before] < steps[g.succ_idx]).all():
+            return order
+        return schedule.by_priority(g, steps)
+
+    def total(self, order: np.ndarray) -> int:
+        """The predicted total of the module with an order."""
+        return self.planned.model.simulate(self.whole(order)).total_bytes
+
+    def whole(
+        self, order: Sequence[int] | np.ndarray
+    ) -> dict[Computation, tuple[Instruction, ...]]:
+        """The orders of all computations, with this one's as given."""
+        chosen = tuple(self.lowered.instructions[k] for k in order)
+        return {**self.planned.orders, self.lowered.computation: chosen}
+
+    def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Another scheduler's order, as a start; nothing if it is not one of these instructions.
+
+        It knows nothing of the edges that are added here (collectives, callbacks, bindings).
+        """
+        step = {i: k for k, i in enumerate(self.lowered.instructions)}
+        own = {i.name: i for i in step}
+        if not own.keys() >= set(names) or not names:
+            return {}
+        whole = self.planned.translated([own[n] for n in names], self.lowered.computation)
+        if len(whole) != len(own):
+            return {}
+        return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
+
+    def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
+        """The same with results bound to operands where that lowers the total; else itself."""
+        model = self.planned.model
+        best = min(self.scores, key=lambda name: self.scores[name])
+        limit = self.scores[best][0] * (1 - tolerance)
+        chosen: tuple[str, list[in_place.Binding]] | None = None
+        for name in dict.fromkeys((best, "lifetimes")):
+            orders = self.whole(self.starts[name])
+            found = in_place.bindings(
+                self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
+            )
+            kept, total = in_place.choose(
+                found, lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes
+            )
+            if kept and total < limit:
+                limit, chosen = total, (name, kept)
+        if chosen is None:
+            return self, {}
+        name, kept = chosen
+        aliases = in_place.aliases(kept)
+        planned = self.planned.rewritten(aliases, self.whole(self.starts[name]))
+        computation = planned.computations[self.lowered.computation.name]
+        other = _Work(planned, planned.lowered(computation))
+        other.add({name: np.arange(other.arrays.n)})
+        other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
+        return other, aliases
+
+    def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
+        """The solution with the order of that name."""
+        order, peak = self.starts[name], self.scores[name][1]
+        computation = self.lowered.computation
+        bound = min(facts.pop("bound"), peak)
+        self.planned.orders[computation] = self.whole(order)[computation]
+        self.planned.peaks[computation] = peak
+        least = min(facts.pop("least"), peak)
+        self.planned.leasts[computation] = least
+        self.planned.bounds[computation] = bound
+        return Solved(
+            module=self.planned,
+            graph=self.graph,
+            order=order,
+            aliases=aliases,
+            source=name,
+            peak=peak,
+            least=least,
+            bound=bound,
+            **facts,
+        )
+
+
+def _both(first: phases.SearchResult, second: phases.SearchResult) -> phases.SearchResult:
+    """The second search's order, with what is known from both."""
+    least = min(first, second, key=lambda f: f.least_peak_bytes)
+    return dataclasses.replace(
+        second,
+        lifetime_order=least.lifetime_order,
+        least_peak_bytes=least.least_peak_bytes,
+        steps=first.steps + second.steps,
+    )
+
+
+def _program(work: _Work) -> np.ndarray:
+    """The order in which the module lists its instructions, as far as it is legal."""
+    position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
+    priority = [position[i] for i in work.lowered.instructions]
+    return schedule.by_priority(work.arrays, np.array(priority, np.int64))
+
+
+def _least(work: _Work, *found: phases.SearchResult) -> int:
+    """The least lifetime peak found, with callees in their orders of least peak."""
+    least = min(result.least_peak_bytes for result in found)
+    planned = work.planned
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.leasts[c] == planned.peaks[c] for c in called):
+        return least
+    relaxed = GraphArrays.of(planned.relaxed(work.lowered.computation).graph)
+    return min(least, peak_bytes(relaxed, found[0].lifetime_order))
+
+
+def _bound(work: _Work, found: phases.SearchResult) -> int:
+    """The certified bound, with callees at their own bounds where the search had their peaks."""
+    planned, computation = work.planned, work.lowered.computation
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.bounds[c] == planned.peaks[c] for c in called):
+        return found.bound_bytes
+    bounded = GraphArrays.of(planned.bounded(computation).graph)
+    bound = forced_live_bound(bounded)[0]
+    if found.bound_at >= 0:
+        bound = max(bound, least_live(bounded, found.bound_at).bytes)
+    return min(bound, found.least_peak_bytes)

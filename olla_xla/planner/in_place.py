@@ -1,0 +1,146 @@
+"""In-place chains kept whole: which results are to be bound to the operands they may overwrite.
+
+Where an operand dies at a fusion that may write over it, the lifetime model counts one tensor.
+XLA's heap often gives them two: it passes memory on only between values that share it with no
+other. A binding (hlo.aliasing) makes both one buffer for certain. Bindings change what else fits
+where, so they are chosen by the simulated total, and only those that lower it are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hlo.rewrite.aliases import Alias
+from hlo.values import Dataflow
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import intervals
+from olla_xla.memory.lower import LoweredComputation
+
+__all__ = ["Binding", "aliases", "bindings", "choose"]
+
+_TRIALS = 8  # most bindings that are tried one by one, the largest first
+_SHARE = 1e-4  # bindings smaller than this part of all bytes are not worth their trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """A result of a fusion bound to an operand.
+
+    Attributes:
+      fusion: instruction name. index: of the result. operand: number of the operand.
+      values: ids of the result's value and of the operand's. bytes: size of either.
+    """
+
+    fusion: str
+    index: tuple[int, ...]
+    operand: int
+    values: tuple[int, int]
+    bytes: int
+
+
+def bindings(
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    arrays: GraphArrays,
+    order: Sequence[int] | np.ndarray,
+) -> list[Binding]:
+    """The bindings that are safe under an order, the largest first.
+
+    An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
+    the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
+    `arrays` are those of the computation's graph.
+    """
+    g = arrays
+    spans = intervals(g, order)
+    starts = g.positions(order)[g.source]
+    joined = _Buffers(g, spans)
+    least = int(g.bytes.sum() * _SHARE)
+    found = []
+    for k in sorted(range(len(g.pair_b)), key=lambda k: (-int(g.bytes[g.pair_b[k]]), k)):
+        b, a = int(g.pair_b[k]), int(g.pair_a[k])
+        handed = not g.pair_must[k] and spans[a, 1] == starts[b]
+        if not handed or g.bytes[b] <= least:
+            continue
+        binding = _binding(dataflow, lowered, b, a)
+        if binding is not None and joined.join(a, b):
+            found.append(binding)
+    return found
+
+
+def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) -> Binding | None:
+    result, operand = (dataflow.values[lowered.values[t]] for t in (b, a))
+    fusion = result.instruction
+    if fusion.opcode != "fusion" or fusion.computation is not lowered.computation:
+        return None
+    whole = {i for i, index in operand.positions if not index}
+    numbers = [k for k, o in enumerate(fusion.operands) if o in whole]
+    taken = any(index == result.index or k in numbers for index, k, _ in fusion.aliasing)
+    if len(numbers) != 1 or taken:
+        return None
+    return Binding(fusion.name, result.index, numbers[0], (result.id, operand.id), result.bytes)
+
+
+class _Buffers:
+    """Buffers that are joined while no two of their tensors are live at the same time."""
+
+    def __init__(self, g: GraphArrays, spans: np.ndarray) -> None:
+        self._owner = g.buffer.copy()
+        self._pinned = set(g.buffer[g.live_in].tolist())
+        self._members: dict[int, list[int]] = {}
+        for t, buffer in enumerate(g.buffer.tolist()):
+            self._members.setdefault(buffer, []).append(t)
+        self._spans = spans
+
+    def join(self, a: int, b: int) -> bool:
+        """Joins the buffers of two tensors, unless that is not safe."""
+        x, y = int(self._owner[a]), int(self._owner[b])
+        if x == y or x in self._pinned or y in self._pinned:
+            return False
+        both = self._members[x] + self._members[y]
+        live = self._spans[both]
+        live = live[np.argsort(live[:, 0], kind="stable")]
+        if (live[:-1, 1] > live[1:, 0]).any():
+            return False
+        self._members[x] = both
+        self._owner[self._members.pop(y)] = x
+        return True
+
+
+def choose(
+    found: Sequence[Binding], total: Callable[[Sequence[tuple[int, int]]], int]
+) -> tuple[list[Binding], int]:
+    """The bindings that lower the total, and that total.
+
+    Args:
+      found: safe bindings, the largest first. total: bytes with these values' alias sets joined.
+    """
+    least = total([])
+    everything = total([b.values for b in found]) if found else least
+    kept: list[Binding] = []
+    if everything < least:
+        kept, least = list(found), everything
+        for binding in found[:_TRIALS]:
+            fewer = [b for b in kept if b is not binding]
+            value = total([b.values for b in fewer])
+            if value <= least:
+                kept, least = fewer, value
+        return kept, least
+    for binding in found[:_TRIALS]:
+        value = total([b.values for b in (*kept, binding)])
+        if value < least:
+            kept, least = [*kept, binding], value
+    return kept, least
+
+
+def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
+    """Fusion name -> its bound results, as `hlo.rewrite.aliases.with_aliases` takes them."""
+    result: dict[str, tuple[Alias, ...]] = {}
+    for binding in chosen:
+        result[binding.fusion] = (
+            *result.get(binding.fusion, ()),
+            (binding.index, binding.operand),
+        )
+    return result

@@ -1,0 +1,1 @@
+"""What is planned, and the answer: tensor graphs, plans and their files, options."""

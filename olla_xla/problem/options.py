@@ -1,0 +1,114 @@
+"""What a caller may ask of the planner."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from olla_xla.errors import InputError, LimitError
+
+__all__ = ["PlanOptions", "parse_bytes"]
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}B": 1000 ** (k + 1) for k, p in enumerate("KMGT")}
+_UNITS |= {f"{p}iB": 1024 ** (k + 1) for k, p in enumerate("KMGT")}
+_FORM = 'a number of bytes or a string such as "10GiB", "512MiB" or "1.5GB"'
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """Limits and seed of one planning run, checked at construction.
+
+    Attributes:
+      time_limit: seconds of search; a wall clock only ever stops early.
+      step_limit: search steps, or None for no limit; with it, equal seeds give equal plans.
+      seed: of the search's random numbers.
+      tolerance: the search is content with (1 + tolerance) times the lower bound.
+      in_place: fusions may be bound to write over a dying operand (`planner.in_place`), where XLA's
+        rules allow it and its heap would not do it by itself.
+      memory_budget: the most that the step may take on the device, by XLA's accounting (arguments +
+        outputs - aliases + temp), in bytes or as in "10GiB". What is needed of it is computed again
+        instead of kept, at the least predicted time. None: no budget.
+      max_overhead: the most predicted time that may be added by computing things again, as a part
+        of the step's own: 0.05 is 5%. With a budget None sets no limit; without one it is 0, and
+        anything above asks for the least memory within it.
+
+    Raises:
+      LimitError: a limit is not positive.
+      InputError: a value has the wrong type.
+    """
+
+    time_limit: float = 20.0
+    step_limit: int | None = None
+    seed: int = 0
+    tolerance: float = 0.001
+    in_place: bool = True
+    memory_budget: int | str | None = None
+    max_overhead: float | None = None
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The memory budget in bytes, or None."""
+        return None if self.memory_budget is None else parse_bytes(self.memory_budget)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything may be computed again."""
+        return self.max_overhead != 0 and (
+            self.memory_budget is not None or self.max_overhead is not None
+        )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.time_limit, bool) or not isinstance(self.time_limit, int | float):
+            raise InputError(f"time_limit={self.time_limit!r} is not a number of seconds")
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
+            raise InputError(f"tolerance={self.tolerance!r} is not a number")
+        if not isinstance(self.in_place, bool):
+            raise InputError(f"in_place={self.in_place!r} must be True or False")
+        if not 0 <= self.tolerance < 1:
+            raise LimitError(f"tolerance={self.tolerance} must be at least 0 and below 1")
+        if math.isnan(self.time_limit) or self.time_limit <= 0:
+            raise LimitError(f"time_limit={self.time_limit} must be a positive number of seconds")
+        for name in ("step_limit", "seed"):
+            value = getattr(self, name)
+            if value is None and name == "step_limit":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name}={value!r} must be an integer")
+        if self.step_limit is not None and self.step_limit <= 0:
+            raise LimitError(f"step_limit={self.step_limit} must be a positive number of steps")
+        if self.budget_bytes is not None and self.budget_bytes <= 0:
+            raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
+        self._check_overhead()
+
+    def _check_overhead(self) -> None:
+        value, form = self.max_overhead, "a part of the step's time, such as 0.05 for 5%"
+        if value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"max_overhead={value!r} is not a number; give {form}")
+        if not 0 <= value < math.inf:
+            raise LimitError(f"max_overhead={value} must be at least 0: {form}")
+
+
+def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
+    """Bytes from a number or a string; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024.
+
+    Raises:
+      InputError: it is neither; the message calls it `name`.
+
+    Examples:
+      >>> parse_bytes("1.5GB")
+      1500000000
+      >>> parse_bytes("512MiB")
+      536870912
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    if isinstance(text, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+        units = {name.lower(): size for name, size in _UNITS.items()}
+        if found and found[2].lower() in units:
+            return int(float(found[1]) * units[found[2].lower()])
+    raise InputError(f"{name}={text!r} is not {_FORM}")

@@ -1,0 +1,1 @@
+"""What running an operator costs: bytes moved, operations, predicted seconds."""

@@ -1,0 +1,234 @@
+"""Where to cut a walk into segments: Chen et al. 2016, algorithm 3 and section 4.
+
+With segments recomputed one at a time in the backward pass, memory is about what crosses the cuts
+(x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives
+O(log n), for more recomputation (section 4.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from olla_xla.remat.segments.walk import Walk
+
+__all__ = ["Segment", "candidates", "close_segments", "cost", "mirror_counts", "plan_segments"]
+
+GRID = 6
+"""Budgets tried, evenly spread over [B / sqrt 2, B sqrt 2] by ratio."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Steps [start, stop) of a walk.
+
+    Attributes:
+      recomputed: its results are dropped after the forward pass but for what crosses its end, and
+        made again when its backward pass comes.
+      inner: the segments it is itself cut into, with its own start as step 0; () if it is not.
+    """
+
+    start: int
+    stop: int
+    recomputed: bool
+    inner: tuple[Segment, ...] = ()
+
+
+def candidates(walk: Walk, window: int) -> np.ndarray:
+    """bool[n]: candidate split points (the set C of algorithm 3): where few bytes cross.
+
+    A cut is one if no other, among those within `window` bytes of steps before and after it, is
+    crossed by less; of equals every one is.
+    """
+    n = len(walk)
+    crossing = walk.crossing(longest=4 * window)
+    done = np.cumsum(walk.sizes)
+    left = np.searchsorted(done, done - window, side="left")
+    right = np.searchsorted(done, done + window, side="right") - 1
+    found = crossing <= np.minimum(
+        _range_minimum(crossing, left, np.arange(n)), _range_minimum(crossing, np.arange(n), right)
+    )
+    if n:
+        found[-1] = False  # nothing follows
+    return found
+
+
+def _range_minimum(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Minimum of values[first[k] : last[k] + 1] for every k (sparse table)."""
+    table = [values]
+    while 2 ** len(table) <= len(values):
+        half = 2 ** (len(table) - 1)
+        table.append(np.minimum(table[-1][:-half], table[-1][half:]))
+    level = np.frexp(last - first + 1)[1] - 1
+    result = np.empty_like(values)
+    for k, row in enumerate(table):
+        at = level == k
+        result[at] = np.minimum(row[first[at]], row[last[at] - 2**k + 1])
+    return result
+
+
+def close_segments(sizes: np.ndarray, candidate: np.ndarray, budget: float) -> list[int]:
+    """Algorithm 3: walk on, and cut at a candidate once the segment's size passes the budget.
+
+    Args:
+      sizes: int64[n], bytes of each step.
+      candidate: bool[n], where a cut may be.
+      budget: B, bytes.
+
+    Returns the cuts, ascending.
+    """
+    cuts, size = [], 0
+    for step, (more, may) in enumerate(zip(sizes.tolist(), candidate.tolist(), strict=True)):
+        size += more
+        if may and size > budget:
+            cuts.append(step)
+            size = 0
+    return cuts
+
+
+def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
+    """Algorithm 3's x and y: bytes kept across cuts, each value once; the largest part's."""
+    x = int(walk.value_bytes[walk.stored(cuts)].sum())
+    return x, max(_part_bytes(walk, cuts), default=0)
+
+
+def _part_bytes(walk: Walk, cuts: list[int]) -> list[int]:
+    starts = [0, *(c + 1 for c in cuts)]
+    return np.add.reduceat(walk.sizes, starts).tolist() if len(walk) else []
+
+
+def plan_segments(
+    walk: Walk, *, depth: int | None = 1, budget: int | None = None, loss_last: bool = False
+) -> tuple[Segment, ...]:
+    """Cuts a walk into segments.
+
+    Args:
+      walk: the forward pass.
+      depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives
+        O(n^(1 / (d + 1))), None goes on halving, to O(log n).
+      budget: B of algorithm 3 for the outermost segments, bytes; searched for if None.
+      loss_last: the walk ends in a loss, whose backward pass follows at once: the last segment is
+        not recomputed, since it would be made again as soon as it was dropped.
+    """
+    if len(walk) == 0:
+        return ()
+    if depth is None:
+        return _halved(walk, loss_last)
+    if budget is not None:
+        return _cut(walk, depth, budget, loss_last)
+    best, least = _segments(walk, [], loss_last, _whole), math.inf
+    for b in _budgets(walk, depth):
+        found = _cut(walk, depth, b, loss_last)
+        estimate = _peak(walk, found)
+        if estimate < least:
+            best, least = found, estimate
+    return best
+
+
+def _budgets(walk: Walk, depth: int) -> list[float]:
+    """The grid around B.
+
+    x y hardly depends on the budget it was found with: both are those of a chain of
+    N = S^2 / (x y) equal links, S being the size of the whole. B = sqrt(x y) = S / N^(1/2) is then
+    best for one level, S / N^(1 / (depth + 1)) for more.
+    """
+    total = int(walk.sizes.sum())
+    b = 0.0
+    for _ in range(3):  # the first pass, with B = 0, cuts everywhere
+        x, y = cost(walk, close_segments(walk.sizes, candidates(walk, int(b / 4)), b))
+        links = max(total**2 / max(x * y, 1), 1.0)
+        b = total / links ** (1 / (depth + 1))
+    return [b * 2 ** (k / (GRID - 1) - 0.5) for k in range(GRID)]
+
+
+def _cut(walk: Walk, depth: int, budget: float, loss_last: bool) -> tuple[Segment, ...]:
+    cuts = close_segments(walk.sizes, candidates(walk, int(budget / 4)), budget)
+    return _segments(walk, cuts, loss_last, lambda part: _inner(part, depth - 1))
+
+
+def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
+    """The segments of a segment, if cutting it saves memory."""
+    if depth < 1 or len(part) < 3:
+        return ()
+    found = plan_segments(part, depth=depth, loss_last=True)
+    return found if _peak(part, found) < part.sizes.sum() else ()
+
+
+def _halved(walk: Walk, loss_last: bool) -> tuple[Segment, ...]:
+    """g(n) = 1 + g(n / 2): cut at the best place near the middle, and so on (section 4.3)."""
+    total = int(walk.sizes.sum())
+    crossing = walk.crossing()
+    done = np.cumsum(walk.sizes)
+    middle = (done >= total / 3) & (done <= 2 * total / 3)
+    middle[-1:] = False
+    if not middle.any():
+        return _segments(walk, [], loss_last, _whole)
+    cut = int(np.where(middle, crossing, np.iinfo(np.int64).max).argmin())
+    if 2 * crossing[cut] >= total:  # nothing to gain
+        return _segments(walk, [], loss_last, _whole)
+
+    def inner(part: Walk) -> tuple[Segment, ...]:
+        found = _halved(part, loss_last=True)
+        return found if len(found) > 1 else ()
+
+    return _segments(walk, [cut], loss_last, inner)
+
+
+def _segments(
+    walk: Walk, cuts: list[int], loss_last: bool, inner: Callable[[Walk], tuple[Segment, ...]]
+) -> tuple[Segment, ...]:
+    """The segments between cuts; fixed steps stand alone and are not recomputed."""
+    fixed = np.flatnonzero(walk.fixed).tolist()
+    bounds = {0, len(walk), *(c + 1 for c in cuts), *fixed, *(f + 1 for f in fixed)}
+    ascending = sorted(bounds)
+    found = []
+    for start, stop in zip(ascending, ascending[1:], strict=False):
+        recomputed = not walk.fixed[start] and not (loss_last and stop == len(walk))
+        found.append(Segment(start, stop, recomputed, inner(walk.part(start, stop))))
+    return tuple(found)
+
+
+def _whole(part: Walk) -> tuple[Segment, ...]:
+    return ()
+
+
+def _peak(walk: Walk, segments: tuple[Segment, ...]) -> int:
+    """Estimated bytes: what is kept before a segment, and the segment's own peak; the most."""
+    cuts = [s.stop - 1 for s in segments[:-1]]
+    kept = walk.stored(cuts)
+    by_step = np.zeros(len(walk) + 1, np.int64)
+    np.add.at(by_step, walk.source[kept] + 1, walk.value_bytes[kept])
+    before = np.cumsum(by_step)
+    peaks = []
+    for s in segments:
+        part = walk.part(s.start, s.stop)
+        peaks.append(
+            int(before[s.start]) + (_peak(part, s.inner) if s.inner else int(part.sizes.sum()))
+        )
+    return max(peaks)
+
+
+def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
+    """m(v) of algorithm 2: how often each step is recomputed.
+
+    A step is recomputed once for every recomputed segment around it, but not where all it makes is
+    kept across the segment's end.
+    """
+    counts = [0] * len(walk)
+    last = walk.last_use
+    for s in segments:
+        part = walk.part(s.start, s.stop)
+        for step, count in enumerate(mirror_counts(part, s.inner)):
+            counts[s.start + step] += count
+        if s.recomputed:
+            kept = np.ones(s.stop - s.start, np.bool_)
+            made = np.zeros(s.stop - s.start, np.bool_)
+            inside = (walk.source >= s.start) & (walk.source < s.stop)
+            made[walk.source[inside] - s.start] = True
+            kept[walk.source[inside & (last < s.stop)] - s.start] = False
+            for step in np.flatnonzero(~(kept & made)):
+                counts[s.start + int(step)] += 1
+    return counts

@@ -1,0 +1,235 @@
+"""Traced functions: calls taken apart, equations as steps of a walk, ranges as functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jax.extend import core
+from jax.extend.core import primitives
+
+from olla_xla.remat.segments.walk import Walk
+
+__all__ = ["Program", "Policy", "function_of", "program_of"]
+
+Policy = Callable[..., bool]
+"""`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
+
+_ATOM = 1024
+"""Calls that make less than one in so many of all bytes are steps of their own: a cut inside one
+would gain nothing, and equal calls stay one compiled function."""
+_VIEWS = frozenset(
+    (
+        primitives.broadcast_in_dim_p,
+        primitives.reshape_p,
+        primitives.squeeze_p,
+        primitives.transpose_p,
+    )
+)
+_MOVABLE = _VIEWS | {
+    primitives.convert_element_type_p,
+    primitives.dynamic_slice_p,
+    primitives.slice_p,
+}
+"""What may be done to arguments just before the first use, rather than ahead of everything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A traced function as a list of equations.
+
+    Attributes:
+      inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
+      equations: in an order in which every variable is defined before it is used.
+      walk: the equations as steps.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    walk: Walk
+
+
+def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
+    """The program of a jaxpr (its constants, if any, come first among the inputs).
+
+    Calls of jitted functions are taken apart unless they are small or shard their arguments.
+    Results that `policy` keeps count as no bytes of a step: recomputing frees none of them.
+    """
+    sizes = _Sizes(policy)
+    inputs = (*jaxpr.constvars, *jaxpr.invars)
+    whole = sum(sizes.equation(e) for e in jaxpr.eqns)
+    inliner = _Inliner(sizes, whole // _ATOM)
+    equations = list(inliner.equations(jaxpr.eqns, {}))
+    outputs = tuple(inliner.read(v, {}) for v in jaxpr.outvars)
+    equations = _moved(equations, inputs, outputs)
+    return Program(inputs, outputs, tuple(equations), _walk(equations, outputs, sizes))
+
+
+def function_of(
+    equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    """The function of a range of equations, from values of `inputs` to a list of `outputs`."""
+    effects = frozenset().union(*(e.effects for e in equations))
+    names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
+    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
+    closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
+    return core.jaxpr_as_fun(closed)
+
+
+def is_variable(atom: Any) -> bool:
+    """Whether an operand is a variable, not a literal."""
+    return not isinstance(atom, core.Literal)
+
+
+class _Sizes:
+    """Bytes that equations make, those inside their calls included."""
+
+    def __init__(self, policy: Policy | None) -> None:
+        self._policy = policy
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def equation(self, e: Any) -> int:
+        results = sum(_bytes(v.aval) for v in e.outvars)
+        inner = [self.jaxpr(j) for j in core.jaxprs_in_params(e.params)]
+        name = e.primitive.name
+        if e.primitive in _VIEWS or self._keeps(e):
+            return 0
+        if not inner or name in ("while", "checkpoint", "remat", "remat2"):
+            return results
+        if name == "cond":
+            return max(results, *inner)
+        if name == "scan":
+            return max(results, e.params["length"] * sum(inner))
+        return max(results, sum(inner))
+
+    def jaxpr(self, jaxpr: Any) -> int:
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        if id(jaxpr) not in self._known:
+            # The jaxpr is kept with its size: an id stays its own only while it lives.
+            self._known[id(jaxpr)] = sum(map(self.equation, jaxpr.eqns)), jaxpr
+        return self._known[id(jaxpr)][0]
+
+    def _keeps(self, e: Any) -> bool:
+        if self._policy is None:
+            return False
+        return self._policy(e.primitive, *(v.aval for v in e.invars), **e.params) is True
+
+
+def _bytes(aval: Any) -> int:
+    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
+    return size * getattr(dtype, "itemsize", 0)
+
+
+class _Inliner:
+    """Replaces calls by what they call, with variables of its own for every call."""
+
+    def __init__(self, sizes: _Sizes, least: int) -> None:
+        self._sizes = sizes
+        self._least = least
+        self._new = core.gensym()
+
+    def read(self, atom: Any, names: dict[Any, Any]) -> Any:
+        return names.get(atom, atom) if is_variable(atom) else atom
+
+    def equations(self, equations: Sequence[Any], names: dict[Any, Any]) -> Iterator[Any]:
+        """Renames and inlines; `names`: variable -> what stands for it, extended on the way."""
+        for e in equations:
+            inputs = [self.read(v, names) for v in e.invars]
+            inner = _plain_call(e)
+            if inner is None or self._sizes.equation(e) < self._least:
+                yield e.replace(invars=inputs, outvars=[self._renamed(v, names) for v in e.outvars])
+                continue
+            jaxpr = getattr(inner, "jaxpr", inner)
+            inside = dict(zip(jaxpr.invars, inputs, strict=True))
+            for v in _defined(jaxpr):
+                inside[v] = self._new(v.aval)
+            for made in self.equations(jaxpr.eqns, inside):
+                stack = e.source_info.name_stack + made.source_info.name_stack
+                yield made.replace(source_info=made.source_info.replace(name_stack=stack))
+            for outer, v in zip(e.outvars, jaxpr.outvars, strict=True):
+                names[outer] = self.read(v, inside)
+
+    def _renamed(self, v: Any, names: dict[Any, Any]) -> Any:
+        return v if isinstance(v, core.DropVar) else names.get(v, v)
+
+
+def _defined(jaxpr: Any) -> Iterator[Any]:
+    for e in jaxpr.eqns:
+        yield from (v for v in e.outvars if not isinstance(v, core.DropVar))
+
+
+def _plain_call(e: Any) -> Any:
+    """The jaxpr of a jitted call that asks for nothing but to be called, or None."""
+    if e.primitive is not primitives.jit_p or e.effects:
+        return None
+    p = e.params
+    shardings = (*p["in_shardings"], *p["out_shardings"])
+    layouts = (*p["in_layouts"], *p["out_layouts"])
+    jaxpr = p["jaxpr"]
+    plain = (
+        all(type(s).__name__ == "UnspecifiedValue" for s in shardings)
+        and all(layout is None for layout in layouts)
+        and not p["compiler_options_kvs"]
+        and not jaxpr.consts
+    )
+    return jaxpr if plain else None
+
+
+def _is_fixed(e: Any) -> bool:
+    """Whether it has an effect that must not happen twice; naming a mapped axis is none."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
+
+
+def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Puts casts, slices and views of arguments just before their first use.
+
+    Programs often begin with casts of all parameters; made there they would cross every cut up to
+    their use.
+    """
+    given = set(inputs)
+    waiting: dict[Any, Any] = {}
+    result = []
+
+    def emit(v: Any) -> None:
+        e = waiting.pop(v)
+        for operand in e.invars:
+            if is_variable(operand) and operand in waiting:
+                emit(operand)
+        result.append(e)
+
+    for e in equations:
+        operands = [v for v in e.invars if is_variable(v)]
+        early = all(v in given or v in waiting for v in operands)
+        if early and operands and e.primitive in _MOVABLE and len(e.outvars) == 1:
+            waiting[e.outvars[0]] = e
+            continue
+        for v in operands:
+            if v in waiting:
+                emit(v)
+        result.append(e)
+    for v in outputs:
+        if is_variable(v) and v in waiting:
+            emit(v)
+    return result
+
+
+def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Walk:
+    number: dict[Any, int] = {}
+    values: list[tuple[int, int, list[int]]] = []
+    for step, e in enumerate(equations):
+        for v in {v for v in e.invars if is_variable(v) and v in number}:
+            values[number[v]][2].append(step)
+        for v in e.outvars:
+            if not isinstance(v, core.DropVar):
+                number[v] = len(values)
+                values.append((_bytes(v.aval), step, []))
+    # Results of the function are kept whatever is cut: they cost no cut anything.
+    kept = {number[v] for v in outputs if is_variable(v) and v in number}
+    values = [(0 if k in kept else b, s, uses) for k, (b, s, uses) in enumerate(values)]
+    return Walk.of(
+        [sizes.equation(e) for e in equations],
+        values,
+        [step for step, e in enumerate(equations) if _is_fixed(e)],
+    )

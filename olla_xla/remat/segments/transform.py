@@ -1,0 +1,252 @@
+"""`olla_xla.sublinear`: a function whose gradient takes memory sublinear in its length."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.segments.budget import Segment, mirror_counts, plan_segments
+from olla_xla.remat.segments.trace import Policy, Program, function_of, is_variable, program_of
+
+__all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
+
+KEEP: dict[str, Policy | None] = {
+    "nothing": None,
+    "dots": jax.checkpoint_policies.dots_saveable,
+}
+"""What is kept inside segments: nothing, or the results of matrix products and convolutions
+(section 4.2 of the paper: only what is cheap is recomputed)."""
+
+
+def sublinear(
+    fun: Callable[..., Any],
+    *,
+    budget: int | None = None,
+    keep: str | Policy = "nothing",
+    depth: int | None = 1,
+) -> Callable[..., Any]:
+    """Makes the gradient of a function recompute rather than store: O(sqrt n) memory.
+
+    The function is traced and cut into segments where few bytes cross; each becomes a
+    `jax.checkpoint`. Segments are found as in Chen et al. 2016, "Training Deep Nets with Sublinear
+    Memory Cost". Results are those of `fun`: wrap the loss, then differentiate, jit, vmap, scan,
+    shard or `olla_xla.plan` as before.
+
+    A loop (`scan`), conditional or custom derivative rule is one step: nothing inside it is cut.
+
+    Args:
+      fun: the loss function, or any other; all results are returned, auxiliary ones too.
+      budget: bytes of results in one segment (B of algorithm 3); None searches for the best.
+      keep: what is not recomputed: "nothing" is kept; "dots", the results of matrix products and
+        convolutions, costs little time but memory in proportion to their number; or a policy of
+        `jax.checkpoint`.
+      depth: how often a step is recomputed at most. 1: O(sqrt n) memory for one more forward pass;
+        d: O(n^(1 / (d + 1))) for d; None: O(log n) for O(log n).
+
+    Returns:
+      A function of `fun`'s signature.
+
+    Raises:
+      InputError: `fun` is no function, or `keep` is unknown.
+      LimitError: `budget` or `depth` is not positive.
+
+    Examples:
+      >>> grads = jax.grad(olla_xla.sublinear(loss_fn))(params, batch)
+    """
+    policy = _checked(fun, budget, keep, depth)
+
+    @functools.wraps(fun)
+    def recomputing(*args: Any, **kwargs: Any) -> Any:
+        traced = _trace(fun, policy, budget, depth, args, kwargs)
+        names = dict(zip(traced.program.inputs, traced.values, strict=True))
+        block = _block(
+            traced.program.equations,
+            traced.segments,
+            tuple(v for v in traced.program.outputs if is_variable(v)),
+            policy,
+        )
+        results = iter(block.function(*(names[v] for v in block.inputs)))
+        leaves = [next(results) if is_variable(v) else v.val for v in traced.program.outputs]
+        return jax.tree.unflatten(traced.result, leaves)
+
+    return recomputing
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentPlan:
+    """How a function was cut.
+
+    Attributes:
+      segments: ranges of equations; see `olla_xla.remat.segments.budget.Segment`.
+      mirror_counts: how often each equation is recomputed (m of the paper's algorithm 2).
+      equations: their primitives' names.
+      sizes: bytes that each equation makes.
+    """
+
+    segments: tuple[Segment, ...]
+    mirror_counts: tuple[int, ...]
+    equations: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+def explain(
+    fun: Callable[..., Any],
+    *args: Any,
+    budget: int | None = None,
+    keep: str | Policy = "nothing",
+    depth: int | None = 1,
+    **kwargs: Any,
+) -> SegmentPlan:
+    """How `sublinear(fun, ...)` would cut the function for these arguments (arrays or shapes)."""
+    policy = _checked(fun, budget, keep, depth)
+    traced = _trace(fun, policy, budget, depth, args, kwargs)
+    return SegmentPlan(
+        traced.segments,
+        tuple(mirror_counts(traced.program.walk, traced.segments)),
+        tuple(e.primitive.name for e in traced.program.equations),
+        tuple(traced.program.walk.sizes.tolist()),
+    )
+
+
+def _checked(fun: Any, budget: Any, keep: str | Policy, depth: Any) -> Policy | None:
+    if not callable(fun):
+        raise InputError(f"olla_xla.sublinear takes a function, not a {type(fun).__name__}")
+    for name, value in (("budget", budget), ("depth", depth)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")
+        if value is not None and value < 1:
+            raise LimitError(f"{name}={value} must be at least 1")
+    if not isinstance(keep, str) and callable(keep):
+        return keep
+    if keep not in KEEP:
+        raise InputError(f"keep={keep!r} is not one of {', '.join(KEEP)}, nor a policy of JAX's")
+    return KEEP[keep]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    program: Program
+    segments: tuple[Segment, ...]
+    values: list[Any]
+    result: Any
+
+
+def _trace(
+    fun: Callable[..., Any],
+    policy: Policy | None,
+    budget: int | None,
+    depth: int | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> _Traced:
+    """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays = [_is_array(leaf) for leaf in leaves]
+
+    def flat(values: list[Any]) -> Any:
+        given = iter(values)
+        whole = [next(given) if a else leaf for a, leaf in zip(arrays, leaves, strict=True)]
+        arguments, keywords = jax.tree.unflatten(tree, whole)
+        return fun(*arguments, **keywords)
+
+    given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
+    jaxpr: Any = closed.jaxpr
+    program = program_of(jaxpr, policy)
+    results = jax.tree.leaves(shapes)
+    is_loss = bool(results) and results[0].shape == ()
+    segments = plan_segments(program.walk, depth=depth, budget=budget, loss_last=is_loss)
+    return _Traced(program, segments, [*closed.consts, *given], jax.tree.structure(shapes))
+
+
+def _is_array(leaf: Any) -> bool:
+    """Python's numbers are none: `fun` may branch on them, as on flags."""
+    if isinstance(leaf, bool | int | float | complex):
+        return False
+    return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """A function of the values of `inputs`, variables."""
+
+    inputs: tuple[Any, ...]
+    function: Callable[..., Sequence[Any]]
+
+
+def _block(
+    equations: Sequence[Any],
+    segments: Sequence[Segment],
+    outputs: Sequence[Any],
+    policy: Policy | None,
+) -> _Block:
+    """The function of equations, each segment a `jax.checkpoint` if it is recomputed.
+
+    This is the memory-optimised gradient graph (algorithm 2): a segment's backward pass runs the
+    segment's equations again from what crosses into it.
+    """
+    if not segments:
+        inputs = _free(equations, outputs)
+        return _Block(inputs, function_of(equations, inputs, outputs))
+    inputs = _free(equations, outputs)
+    needed = _needed(equations, segments, outputs)
+    # What several segments read of the block's inputs goes from one to the next, as a result: so
+    # its gradient is summed up segment by segment rather than from all parts at the end.
+    readers = [_free(equations[s.start : s.stop], ()) for s in segments]
+    times = collections.Counter(v for variables in readers for v in variables)
+    threaded = {v for v in inputs if times[v] > 1 and _is_differentiable(v)}
+    parts = []
+    for s, results, variables in zip(segments, needed, readers, strict=True):
+        if s.recomputed:
+            results = (*results, *(v for v in variables if v in threaded))
+        part = _block(equations[s.start : s.stop], s.inner, results, policy)
+        function = part.function
+        if s.recomputed:
+            function = jax.checkpoint(function, policy=policy)
+        parts.append((part.inputs, function, results))
+
+    def run(*values: Any) -> list[Any]:
+        names = dict(zip(inputs, values, strict=True))
+        for variables, function, results in parts:
+            made = function(*(names[v] for v in variables))
+            names.update(zip(results, made, strict=True))
+        return [names[v] for v in outputs]
+
+    return _Block(inputs, run)
+
+
+def _is_differentiable(v: Any) -> bool:
+    dtype: Any = getattr(v.aval, "dtype", None)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
+
+
+def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Variables read but not defined by the equations, in the order of their first use."""
+    defined: set[Any] = set()
+    found: dict[Any, None] = {}
+    for e in equations:
+        found.update((v, None) for v in e.invars if is_variable(v) and v not in defined)
+        defined.update(e.outvars)
+    found.update((v, None) for v in outputs if v not in defined)
+    return tuple(found)
+
+
+def _needed(
+    equations: Sequence[Any], segments: Sequence[Segment], outputs: Sequence[Any]
+) -> list[tuple[Any, ...]]:
+    """By segment, what it defines for later ones or for the outputs."""
+    wanted = dict.fromkeys(outputs)
+    needed: list[tuple[Any, ...]] = []
+    for s in reversed(segments):
+        part = equations[s.start : s.stop]
+        defined = dict.fromkeys(v for e in part for v in e.outvars)
+        needed.append(tuple(v for v in defined if v in wanted))
+        wanted.update((v, None) for e in part for v in e.invars if is_variable(v))
+    return needed[::-1]

@@ -1,0 +1,153 @@
+"""The condensed graph that the search works on: operators that cost nothing ride with others.
+
+A `free` operator (parameter, constant, bitcast, tuple, get-tuple-element) that makes no tensor of
+its own is put into a group with a neighbour, so that only groups are moved:
+- without predecessors: into the prologue, which is always group 0 and runs first;
+- with all predecessors in one group: at the end of that group;
+- else, with one successor that is not free and reads what it reads: right before it, in its group.
+None of these takes an order away or lengthens a lifetime: any legal order, contracted and expanded
+again, is legal and has no higher peak, and a condensed order has exactly the peak of its expansion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.jit import jit
+
+__all__ = ["Reduced", "reduce_graph"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduced:
+    """A graph of groups of operators.
+
+    Attributes:
+      full: the graph it was made from. arrays: the condensed one; its operators are groups.
+      member_ptr, member_idx: by group (CSR), its operators in the order they run.
+      keys: int64 [groups], the operator that fixes the group's place.
+      prologue: whether group 0 holds the operators that always run first.
+    """
+
+    full: GraphArrays
+    arrays: GraphArrays
+    member_ptr: np.ndarray
+    member_idx: np.ndarray
+    keys: np.ndarray
+    prologue: bool
+
+    def expand(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The order of all operators from an order of groups."""
+        return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
+
+    def contract(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The order of groups from an order of all operators."""
+        place = self.full.positions(order)[self.keys]
+        if self.prologue:
+            place[0] = -1
+        return np.argsort(place, kind="stable")
+
+
+def reduce_graph(full: GraphArrays) -> Reduced:
+    """Condenses a graph whose ids are a topological order."""
+    group_of, prologue = _groups(full)
+    lead = [v for v in range(full.n) if group_of[v] == v]
+    if prologue:
+        lead = [full.n, *lead]
+    number = np.full(full.n + 1, -1, np.int64)
+    number[lead] = np.arange(len(lead))
+    group = number[group_of]
+    by_group = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[by_group], np.arange(len(lead) + 1))
+    keys = np.array([by_group[0], *lead[1:]] if prologue else lead, np.int64)
+    arrays = _condensed(full, group, len(lead), prologue)
+    return Reduced(full, arrays, starts, by_group, keys, prologue)
+
+
+@jit
+def _gather(order: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
+    """The rows of a CSR in the given order, end to end."""
+    result = np.empty(len(idx), np.int64)
+    count = 0
+    for g in order:
+        for k in range(ptr[g], ptr[g + 1]):
+            result[count] = idx[k]
+            count += 1
+    return result[:count]
+
+
+def _groups(g: GraphArrays) -> tuple[np.ndarray, bool]:
+    """The leading operator of each operator's group; `n` leads the prologue, if there is one."""
+    sized = (g.bytes > 0) & ~g.live_in
+    makes = np.bincount(g.source[sized], minlength=g.n)
+    loose = g.free & (makes == 0) & (g.transient == 0)
+    succs = np.diff(g.succ_ptr)
+    leader = np.arange(g.n)
+    for v in np.flatnonzero(loose).tolist():  # ascending: its predecessors' groups are known
+        groups = {int(leader[u]) for u in g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]]}
+        if not groups:
+            leader[v] = g.n
+        elif len(groups) == 1:
+            leader[v] = groups.pop()
+        elif succs[v] == 1:
+            user = int(g.succ_idx[g.succ_ptr[v]])
+            if not g.free[user] and _reads(g, v) <= _reads(g, user):
+                leader[v] = user
+    # Operators attached to one that has since been attached itself follow it.
+    follow = np.append(leader, g.n)
+    while not np.array_equal(follow, follow[follow]):
+        follow = follow[follow]
+    return follow[: g.n], bool((follow[: g.n] == g.n).any())
+
+
+def _reads(g: GraphArrays, v: int) -> set[int]:
+    """The tensors with bytes that an operator reads."""
+    return {int(i) for i in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]] if g.bytes[i]}
+
+
+def _condensed(full: GraphArrays, group: np.ndarray, n: int, prologue: bool) -> GraphArrays:
+    """The arrays over groups, without empty and ever-live tensors (these become transient)."""
+    constant = full.live_in & full.live_out
+    # Of a buffer that passes on both tensors stay, even if one is empty.
+    must = np.concatenate([full.pair_b[full.pair_must], full.pair_a[full.pair_must]])
+    passes = np.isin(np.arange(full.m), must)
+    keep = np.flatnonzero(((full.bytes > 0) | passes) & ~constant)
+    number = np.full(full.m, -1, np.int64)
+    number[keep] = np.arange(len(keep))
+    transient = np.zeros(n, np.int64)
+    np.maximum.at(transient, group, full.transient)
+    transient += full.bytes[constant].sum()
+    sinks = []
+    for i in keep:
+        users = set(group[full.sink_idx[full.sink_ptr[i] : full.sink_ptr[i + 1]]].tolist())
+        sinks.append(sorted(users - {int(group[full.source[i]])}))
+    before: list[set[int]] = [set() for _ in range(n)]
+    for v in range(full.n):
+        needs = group[full.pred_idx[full.pred_ptr[v] : full.pred_ptr[v + 1]]]
+        before[group[v]].update(needs.tolist())
+    after: list[list[int]] = [[] for _ in range(n)]
+    for v, needs in enumerate(before):
+        needs.discard(v)
+        if prologue and v and not needs:
+            needs.add(0)
+        for u in sorted(needs):
+            after[u].append(v)
+    pairs = np.stack([number[full.pair_b], number[full.pair_a]], axis=1)
+    inplace = pairs[(pairs >= 0).all(axis=1) & ~full.pair_must]
+    return GraphArrays.build(
+        transient=transient.tolist(),
+        free=[False] * n,
+        bytes=full.bytes[keep].tolist(),
+        source=group[full.source[keep]].tolist(),
+        buffer=full.buffer[keep].tolist(),
+        live_in=full.live_in[keep].tolist(),
+        live_out=full.live_out[keep].tolist(),
+        sinks=sinks,
+        before=[sorted(needs) for needs in before],
+        after=after,
+        inplace=[(int(b), int(a)) for b, a in inplace],
+    )

@@ -1,0 +1,59 @@
+"""The graph as the paper sees it: operators, and tensors with a size; nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+
+__all__ = ["plain_graph", "renumbered", "with_edges"]
+
+
+def plain_graph(graph: TensorGraph) -> TensorGraph:
+    """A graph that counts what the paper counts.
+
+    Every tensor lives from its source to its last sink; none is live from the start or to the end,
+    none shares memory, operators need none of their own. Precedence that no tensor carries becomes
+    a tensor of zero bytes (section 4.3), and so does the output of an operator without outputs.
+    """
+    tensors = [
+        dataclasses.replace(t, buffer=i, live_in=False, live_out=False)
+        for i, t in enumerate(graph.tensors)
+    ]
+    carried = {(t.source, s) for t in tensors for s in t.sinks}
+    after: dict[int, set[int]] = {
+        v: set() for v in range(len(graph.operators)) if all(t.source != v for t in tensors)
+    }
+    for u, v in (*graph.edges, *graph.alias_edges):
+        if u != v and (u, v) not in carried:
+            after.setdefault(u, set()).add(v)
+    for u in sorted(after):
+        name = f"{graph.operators[u].name} done"
+        tensors.append(Tensor(name, 0, u, tuple(sorted(after[u])), len(tensors)))
+    operators = tuple(
+        Operator(op.name, op.opcode, 0, op.free, op.location, op.op_name) for op in graph.operators
+    )
+    return TensorGraph(graph.name, operators, tuple(tensors))
+
+
+def with_edges(graph: TensorGraph, edges: Iterable[tuple[int, int]]) -> TensorGraph:
+    """The graph with more precedence."""
+    return dataclasses.replace(graph, edges=(*graph.edges, *edges))
+
+
+def renumbered(graph: TensorGraph, order: Sequence[int]) -> TensorGraph:
+    """The same graph with operator `order[k]` called k."""
+    number = {v: k for k, v in enumerate(order)}
+    return dataclasses.replace(
+        graph,
+        operators=tuple(graph.operators[v] for v in order),
+        tensors=tuple(
+            dataclasses.replace(
+                t, source=number[t.source], sinks=tuple(sorted(number[s] for s in t.sinks))
+            )
+            for t in graph.tensors
+        ),
+        edges=tuple((number[u], number[v]) for u, v in graph.edges),
+        alias_edges=tuple((number[u], number[v]) for u, v in graph.alias_edges),
+    )

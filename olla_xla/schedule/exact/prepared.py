@@ -1,0 +1,87 @@
+"""A graph made ready for a formulation: checked, numbered in a topological order, condensed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from olla_xla.check.graph import check_schedule
+from olla_xla.memory.arrays import GraphArrays, topological_order
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.schedule.condense import reduce_graph
+from olla_xla.schedule.exact.control import control_edges
+from olla_xla.schedule.exact.plain import plain_graph, renumbered, with_edges
+from olla_xla.schedule.rules.greedy import by_priority
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a formulation orders.
+
+    Attributes:
+      graph: the graph that the referee judges orders of; plain if that was asked for.
+      arrays: what is ordered: the graph's operators or groups of them.
+      start: int64 [arrays.n], a legal order of them.
+      back: from an order of them to one of the graph's operators.
+    """
+
+    graph: TensorGraph
+    arrays: GraphArrays
+    start: np.ndarray
+    back: Callable[[np.ndarray], np.ndarray]
+
+
+def prepare(
+    graph: TensorGraph,
+    *,
+    plain: bool = False,
+    early_updates: bool = False,
+    reduce: bool = True,
+    start: Sequence[int] | np.ndarray | None = None,
+) -> Prepared:
+    """Prepares a graph.
+
+    Args:
+      graph: the graph. plain: count only what the paper counts (`plain_graph`); not condensed.
+      early_updates: add the control edges of section 4.3. reduce: condense where that keeps the
+        optimum.
+      start: a legal order; by default some such order. Control edges may change it.
+
+    Raises:
+      GraphError: a cycle, a negative size, a tensor without source; it names the operators.
+      CheckError: the start is not a legal order.
+    """
+    graph.validate()
+    if start is not None:
+        check_schedule(graph, list(start))
+    edges = control_edges(graph) if early_updates else []
+    judged = plain_graph(graph) if plain else graph
+    ids = topological_order(with_edges(judged, edges))
+    # The reduction wants ids in a topological order.
+    restricted = renumbered(with_edges(judged, edges), ids.tolist())
+    arrays = GraphArrays.of(plain_graph(restricted) if plain else restricted)
+    first = np.arange(arrays.n)
+    if start is not None:
+        first = np.argsort(ids)[np.asarray(start, np.int64)]
+        if edges:
+            first = by_priority(arrays, arrays.positions(first))
+    if plain or not reduce or not _reducible(arrays):
+        return Prepared(judged, arrays, first, lambda order: ids[order])
+    reduced = reduce_graph(arrays)
+    return Prepared(
+        judged, reduced.arrays, reduced.contract(first), lambda order: ids[reduced.expand(order)]
+    )
+
+
+def _reducible(g: GraphArrays) -> bool:
+    """Whether condensing keeps the optimum.
+
+    It drops empty tensors, also one that passes an empty buffer on to a tensor with bytes, which
+    then takes over no other input.
+    """
+    empty = g.pair_must & (g.bytes[g.pair_a] == 0) & (g.bytes[g.pair_b] > 0)
+    return not empty.any()

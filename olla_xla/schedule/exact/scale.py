@@ -1,0 +1,51 @@
+"""Byte sizes made small before a solver sees them, and turned back afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+
+__all__ = ["Scale"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scale:
+    """A peak of `v` units stands for `base + unit * v` bytes.
+
+    Attributes:
+      unit: bytes, the greatest common divisor of all sizes.
+      base: bytes live at every step: the least transient bytes of any operator.
+      sizes: int64 [m] in units. transient: int64 [n] in units beyond `base`, not negative.
+      most: units, no order has a larger peak.
+    """
+
+    unit: int
+    base: int
+    sizes: np.ndarray
+    transient: np.ndarray
+    most: int
+
+    @classmethod
+    def of(cls, g: GraphArrays) -> Scale:
+        """The coarsest scale that represents every sum exactly."""
+        base = int(g.transient.min()) if g.n else 0
+        extra = g.transient - base
+        unit = math.gcd(*g.bytes.tolist(), *extra.tolist()) or 1
+        sizes, extra = g.bytes // unit, extra // unit
+        return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
+
+    def to_bytes(self, units: float) -> int:
+        """The peak in bytes; never below 0, as in `lifetimes.peak_bytes`."""
+        return max(self.base + self.unit * round(units), 0)
+
+    def to_bytes_up(self, units: float) -> int:
+        """The bytes of the least whole number of units that is no less; 0 for -inf."""
+        return self.to_bytes(max(math.ceil(units), 0)) if math.isfinite(units) else 0
+
+    def to_units(self, peak_bytes: int) -> int:
+        """The least number of units that is no less than a peak in bytes, and not below 0."""
+        return max(-((self.base - peak_bytes) // self.unit), 0)

@@ -1,0 +1,283 @@
+"""In-place reuse as rows: which outputs take over the memory of which dying inputs.
+
+The evaluator (`memory.lifetimes`) fixes who shares: at the step of operator v, an input of v that
+no other operator still needs passes its memory to an output of the same buffer; of the other
+pairs (output b, input a), taken in the graph's order, each shares whose a and b are both still
+free. Here a binary G[k,t] says that pair k shares at step t.
+
+Mostly it is enough to forbid that two inputs go to one output, because the greedy rule reaches a
+largest matching and all sizes are equal: where every output could take every input. Elsewhere
+("strict" operators) the rule itself is written down, with D[a,t]: a dies at v, which runs at t.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.schedule.exact.spans import Reach
+from olla_xla.solvers.linear import Model
+from olla_xla.solvers.terms import Terms
+
+__all__ = ["Pair", "Sharing", "SharingRows", "needed_until", "shared_pairs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """An optional in-place pair.
+
+    Attributes:
+      operator: source of the output. output, input: tensors. number: its place in GraphArrays.
+    """
+
+    operator: int
+    output: int
+    input: int
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sharing:
+    """What can be shared at each operator, whatever the order.
+
+    Attributes:
+      must: (input, operator): the input's memory passes on if it dies there.
+      pairs: optional pairs, by operator, in the graph's order.
+      of_input: (input, operator) -> its optional pairs.
+      forced: (output, operator) -> inputs that pass on to it first.
+      strict: operators at which the greedy rule has to be written down.
+      others: (input, operator) -> the other operators that need the input, the latest only.
+    """
+
+    must: frozenset[tuple[int, int]]
+    pairs: dict[int, list[Pair]]
+    of_input: dict[tuple[int, int], list[Pair]]
+    forced: dict[tuple[int, int], list[int]]
+    strict: frozenset[int]
+    others: dict[tuple[int, int], list[int]]
+
+    @classmethod
+    def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
+        """Reads the pairs of a graph; those that no order can share are left out."""
+        must: set[tuple[int, int]] = set()
+        optional: dict[int, list[Pair]] = {}
+        forced: dict[tuple[int, int], list[int]] = defaultdict(list)
+        others: dict[tuple[int, int], list[int]] = {}
+        for v in range(g.n):
+            numbers = range(int(g.pair_ptr[v]), int(g.pair_ptr[v + 1]))
+            for k in numbers:
+                a = int(g.pair_a[k])
+                others[a, v] = reach.latest(_needs(g, a, v))
+            alive = [k for k in numbers if _may_die(reach, others, int(g.pair_a[k]), v)]
+            for k in alive:
+                if g.pair_must[k]:
+                    must.add((int(g.pair_a[k]), v))
+                    forced[int(g.pair_b[k]), v].append(int(g.pair_a[k]))
+            free = [
+                Pair(v, int(g.pair_b[k]), int(g.pair_a[k]), k)
+                for k in alive
+                if not g.pair_must[k] and (int(g.pair_a[k]), v) not in must
+            ]
+            kept = [p for part in _parts(free) for p in part if _worth(g, part)]
+            if kept:
+                optional[v] = sorted(kept, key=lambda p: p.number)
+        of_input: dict[tuple[int, int], list[Pair]] = defaultdict(list)
+        for pairs in optional.values():
+            for p in pairs:
+                of_input[p.input, p.operator].append(p)
+        strict = frozenset(v for v, pairs in optional.items() if _is_strict(g, pairs, forced))
+        return cls(frozenset(must), optional, dict(of_input), dict(forced), strict, others)
+
+
+def _needs(g: GraphArrays, a: int, v: int) -> list[int]:
+    """The operators other than v that keep a tensor alive."""
+    users = g.sink_idx[g.sink_ptr[a] : g.sink_ptr[a + 1]].tolist()
+    return [u for u in {*users, int(g.source[a])} if u != v]
+
+
+def _may_die(reach: Reach, others: dict[tuple[int, int], list[int]], a: int, v: int) -> bool:
+    return not any(reach.is_before(v, u) for u in others[a, v])
+
+
+def _parts(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """The pairs of one operator, in groups that have no tensor in common."""
+    parts: list[list[Pair]] = []
+    for p in pairs:
+        joined = [q for q in parts if any(p.output == r.output or p.input == r.input for r in q)]
+        parts = [q for q in parts if q not in joined]
+        parts.append([r for q in joined for r in q] + [p])
+    return parts
+
+
+def _worth(g: GraphArrays, part: Sequence[Pair]) -> bool:
+    return any(g.bytes[p.input] > 0 for p in part)
+
+
+def _is_strict(
+    g: GraphArrays, pairs: Sequence[Pair], forced: dict[tuple[int, int], list[int]]
+) -> bool:
+    """Whether a matching with more bytes than the greedy rule's could exist in some order."""
+    for part in _parts(pairs):
+        outputs, inputs = {p.output for p in part}, {p.input for p in part}
+        if len(part) < len(outputs) * len(inputs):
+            return True
+        if len({int(g.bytes[a]) for a in inputs}) > 1:
+            return True
+        if any((p.output, p.operator) in forced for p in part):
+            return True
+    return False
+
+
+def shared_pairs(g: GraphArrays, position: np.ndarray, stop: np.ndarray) -> set[int]:
+    """Numbers of the pairs that share under an order; the evaluator's rule.
+
+    Args:
+      g: the graph. position: step of each operator.
+      stop: int64 [m], one past the last step at which each tensor is needed, nothing shared.
+    """
+    given: set[int] = set()
+    taken: set[int] = set()
+    shared: set[int] = set()
+    for k in range(len(g.pair_b)):
+        b, a = int(g.pair_b[k]), int(g.pair_a[k])
+        step = int(position[g.source[b]])
+        if a in given or stop[a] != step + 1 or (b in taken and not g.pair_must[k]):
+            continue
+        given.add(a)
+        taken.add(b)
+        shared.add(k)
+    return shared
+
+
+class SharingRows:
+    """The columns G[k,t] and D[a,t] of a model with a step of its own for each operator.
+
+    Args:
+      model: where to add them. sharing: of the graph.
+      first, last: [n] span of each operator.
+      runs: `runs(terms, v, t, c)` adds c times "v runs at step t" to an expression.
+      has_run: `has_run(terms, v, t, c)` adds c times "v has run by the end of step t".
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sharing: Sharing,
+        first: np.ndarray,
+        last: np.ndarray,
+        runs: Callable[[Terms, int, int, int], Terms],
+        has_run: Callable[[Terms, int, int, int], Terms],
+    ) -> None:
+        self.sharing = sharing
+        self._model = model
+        self._runs = runs
+        self._has_run = has_run
+        self._steps = {v: range(int(first[v]), int(last[v]) + 1) for v in sharing.pairs}
+        self.columns: dict[tuple[int, int], int] = {}
+        """(pair number, step) -> column of G."""
+        self.deaths: dict[tuple[int, int, int], int] = {}
+        """(input, operator, step) -> column of D."""
+        for v, pairs in sharing.pairs.items():
+            self._add_columns(v, pairs)
+            for t in self._steps[v]:
+                self._add_outputs(v, pairs, t)
+                if v in sharing.strict:
+                    self._add_strict(v, pairs, t)
+
+    def relax(self, terms: Terms, a: int, v: int, t: int, coefficient: int) -> Terms:
+        """Adds `coefficient` times "the memory of a passes on at v, which runs at t"."""
+        for p in self.sharing.of_input.get((a, v), ()):
+            if (p.number, t) in self.columns:
+                terms.plus(self.columns[p.number, t], coefficient)
+        return terms
+
+    def fill(self, x: np.ndarray, g: GraphArrays, position: np.ndarray) -> np.ndarray:
+        """Sets the columns of a point to what the evaluator does under an order.
+
+        Args:
+          x: the point. g: the graph. position: step of each operator.
+
+        Returns:
+          int64 [m], one past the last step at which each tensor occupies memory in the model: as
+          the evaluator has it, but for pairs without bytes, which have no column.
+        """
+        stop = needed_until(g, position)
+        shared = shared_pairs(g, position, stop)
+        for (k, t), column in self.columns.items():
+            x[column] = k in shared and position[g.source[g.pair_b[k]]] == t
+        for (a, v, t), column in self.deaths.items():
+            x[column] = position[v] == t and stop[a] == t + 1
+        modelled = {p.number for pairs in self.sharing.pairs.values() for p in pairs}
+        for k in shared:
+            if g.pair_must[k] or k in modelled:
+                stop[g.pair_a[k]] -= 1
+        return stop
+
+    def _add_columns(self, v: int, pairs: Sequence[Pair]) -> None:
+        steps = self._steps[v]
+        for p in pairs:
+            block = self._model.add_variables(
+                len(steps), name=lambda i, p=p: f"G[{p.output},{p.input},{steps[i]}]"
+            )
+            self.columns.update({(p.number, t): c for t, c in zip(steps, block, strict=True)})
+        if v in self.sharing.strict:
+            inputs = {p.input for p in pairs}
+            for p in pairs:
+                inputs.update(self.sharing.forced.get((p.output, v), ()))
+            for a in sorted(inputs):
+                block = self._model.add_variables(
+                    len(steps), name=lambda i, a=a: f"D[{a},{v},{steps[i]}]"
+                )
+                self.deaths.update({(a, v, t): c for t, c in zip(steps, block, strict=True)})
+
+    def _add_outputs(self, v: int, pairs: Sequence[Pair], t: int) -> None:
+        """An output takes over one input at most, and only at its operator's step."""
+        by_output: dict[int, Terms] = defaultdict(Terms)
+        for p in pairs:
+            by_output[p.output].plus(self.columns[p.number, t])
+        for terms in by_output.values():
+            self._runs(terms, v, t, -1).into(self._model, upper=0, tag="share output")
+
+    def _add_strict(self, v: int, pairs: Sequence[Pair], t: int) -> None:
+        """The greedy rule at one step of an operator."""
+        inputs = sorted({a for (a, w, s) in self.deaths if (w, s) == (v, t)})
+        for a in inputs:
+            self._add_death(a, v, t)
+        by_input: dict[int, Terms] = defaultdict(Terms)
+        for p in pairs:
+            by_input[p.input].plus(self.columns[p.number, t])
+        for a, terms in by_input.items():
+            terms.plus(self.deaths[a, v, t], -1).into(self._model, upper=0, tag="share input")
+        for i, p in enumerate(pairs):
+            # G = 1 where the input dies, unless an earlier pair or a forced input was first.
+            terms = Terms().plus(self.columns[p.number, t]).plus(self.deaths[p.input, v, t], -1)
+            for q in pairs[:i]:
+                if q.output == p.output or q.input == p.input:
+                    terms.plus(self.columns[q.number, t])
+            for a in self.sharing.forced.get((p.output, v), ()):
+                terms.plus(self.deaths[a, v, t])
+                blocked = Terms().plus(self.columns[p.number, t]).plus(self.deaths[a, v, t])
+                self._runs(blocked, v, t, -1).into(self._model, upper=0, tag="share forced")
+            terms.into(self._model, lower=0, tag="share greedy")
+
+    def _add_death(self, a: int, v: int, t: int) -> None:
+        """D[a,t] = 1 exactly if v runs at t and all that needs a, but v, has run before."""
+        death = self.deaths[a, v, t]
+        self._runs(Terms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
+        least = self._runs(Terms().plus(death), v, t, -1)
+        for u in self.sharing.others[a, v]:
+            self._has_run(Terms().plus(death), u, t - 1, -1).into(self._model, upper=0, tag="dies")
+            self._has_run(least.plus_constant(1), u, t - 1, -1)
+        least.into(self._model, lower=0, tag="dies")
+
+
+def needed_until(g: GraphArrays, position: np.ndarray) -> np.ndarray:
+    """int64 [m]: one past the last step at which each tensor is needed, nothing shared."""
+    last = position[g.source]
+    owner = np.repeat(np.arange(g.m), np.diff(g.sink_ptr))
+    np.maximum.at(last, owner, position[g.sink_idx])
+    return np.where(g.live_out, g.n, last + 1)

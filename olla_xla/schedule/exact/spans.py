@@ -1,0 +1,152 @@
+"""When operators can run and tensors can be of use: the spans of section 4.1 of the paper.
+
+Steps are numbered from 0 to n - 1, n being the number of operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays, topological_order
+
+__all__ = ["Reach", "Spans", "spans", "users_of"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reach:
+    """Who must run before whom, as bit sets (bit u of an int stands for operator u).
+
+    Attributes:
+      before: by operator, its ancestors. after: its descendants.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @classmethod
+    def of(cls, g: GraphArrays) -> Reach:
+        """The transitive closure of all precedence."""
+        order = topological_order(g).tolist()
+        before, after = [0] * g.n, [0] * g.n
+        for v in order:
+            for u in g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]].tolist():
+                before[v] |= before[u] | 1 << u
+        for u in reversed(order):
+            for v in g.succ_idx[g.succ_ptr[u] : g.succ_ptr[u + 1]].tolist():
+                after[u] |= after[v] | 1 << v
+        return cls(tuple(before), tuple(after))
+
+    def is_before(self, u: int, v: int) -> bool:
+        """Whether u runs before v in every order."""
+        return bool(self.before[v] >> u & 1)
+
+    def latest(self, users: list[int]) -> list[int]:
+        """The users that may be the last to run: those before none of the others."""
+        return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
+
+    def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
+        """The precedence (u, v) that follows from no other."""
+        pairs = []
+        for v in range(g.n):
+            near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]].tolist()
+            pairs += [(u, v) for u in self.latest(near)]
+        return pairs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spans:
+    """Inclusive steps, int64.
+
+    Attributes:
+      first, last: [n] the earliest and the latest step of each operator, (10).
+      useful_first, useful_last: [m] the maximum useful lifetime of each tensor, (11): it can be
+        preserved at these steps only. Empty (first > last) if it is never preserved.
+      held_first, held_last: [m] the steps at which it is preserved whatever the order, (12).
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    useful_first: np.ndarray
+    useful_last: np.ndarray
+    held_first: np.ndarray
+    held_last: np.ndarray
+
+
+def spans(
+    g: GraphArrays,
+    reach: Reach | None = None,
+    *,
+    operators: bool = True,
+    useful: bool = True,
+    held: bool = True,
+) -> Spans:
+    """The spans of a graph.
+
+    Args:
+      g: the graph.
+      reach: its precedence where each operator has a step of its own; an operator then runs after
+        as many steps as it has ancestors. None where operators may share a step, as in the paper:
+        then the longest path counts (ASAP, ALAP).
+      operators, useful, held: apply (10), (11), (12). Without them the spans are as wide as the
+        definitions allow: all steps, from step 1 on (0 if live from the start), none.
+    """
+    if reach is None:
+        first, last = _longest_paths(g)
+    else:
+        first = np.array([s.bit_count() for s in reach.before], np.int64)
+        last = g.n - 1 - np.array([s.bit_count() for s in reach.after], np.int64)
+    useful_first, useful_last = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
+    held_first, held_last = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
+    for e in range(g.m):
+        users = users_of(g, e)
+        born = -1 if g.live_in[e] else int(first[g.source[e]])
+        certain = -1 if g.live_in[e] else int(last[g.source[e]])
+        useful_first[e], held_first[e] = born + 1, certain + 1
+        useful_last[e] = (
+            g.n - 1 if g.live_out[e] else max((int(last[u]) for u in users), default=-1)
+        )
+        held_last[e] = g.n - 1 if g.live_out[e] else _soonest_last_use(users, first, reach)
+        if not held:
+            held_last[e] = -1
+        if not useful:
+            useful_first[e], useful_last[e] = (0 if g.live_in[e] else 1), g.n - 1
+    held_last[np.unique(g.pair_a)] -= 1  # at its last step its memory may have passed on
+    if not operators:
+        first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
+    return Spans(first, last, useful_first, useful_last, held_first, held_last)
+
+
+def users_of(g: GraphArrays, e: int) -> list[int]:
+    """The operators at which a tensor that exists before them must be preserved."""
+    users = set(g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()) - {int(g.source[e])}
+    if g.live_in[e]:
+        users.add(int(g.source[e]))
+    return sorted(users)
+
+
+def _soonest_last_use(users: list[int], first: np.ndarray, reach: Reach | None) -> int:
+    """The earliest step at which the last of the users can run; -1 without any."""
+    if not users:
+        return -1
+    soonest = max(int(first[u]) for u in users)
+    if reach is None:
+        return soonest
+    needed = 0
+    for u in users:
+        needed |= reach.before[u] | 1 << u
+    return max(soonest, needed.bit_count() - 1)
+
+
+def _longest_paths(g: GraphArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Earliest and latest step of each operator by the longest path to and from it."""
+    first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
+    order = topological_order(g).tolist()
+    for v in order:
+        near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]]
+        first[v] = max(first[near] + 1, default=0)
+    for u in reversed(order):
+        near = g.succ_idx[g.succ_ptr[u] : g.succ_ptr[u + 1]]
+        last[u] = min(last[near] - 1, default=g.n - 1)
+    return first, last

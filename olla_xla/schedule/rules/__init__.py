@@ -1,0 +1,1 @@
+"""Orders by simple rules, from which the search starts."""

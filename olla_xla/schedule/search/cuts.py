@@ -1,0 +1,153 @@
+"""Orders improved at their peak by minimum cuts, which prove how far they can be improved.
+
+At the operator `v` where an order peaks, a minimum cut gives the least bytes that can be live there
+and a set of operators that, run before `v`, attains it (`memory.mincut`). If that is the peak, no
+order has a lower one. Else that set moves before `v` and all others behind it, each in the order
+they had; the peak is then elsewhere, mostly lower, and the same is done there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import timeline
+from olla_xla.memory.mincut import Closure, closure, least_live
+
+__all__ = ["Cuts", "improve", "needs", "prove", "prove_together"]
+
+_MOVES = 64  # most moves from one start
+_PROOF = 4_000_000  # most operators, times the graph's size, at which a bound is sought
+_TOGETHER = 16  # most operators of which one must come first
+_PATIENCE = 12  # moves without a lower peak before a start is given up
+
+
+class Cuts:
+    """The minimum cuts of one graph, each made once.
+
+    Attributes:
+      graph: the graph. bound: the largest of the bounds met so far, in bytes; `at`: its operator.
+    """
+
+    def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
+        self.graph = graph
+        self.bound = bound
+        self.at = -1
+        self._known: dict[int, Closure] = {}
+
+    def __getitem__(self, v: int) -> Closure:
+        if v not in self._known:
+            closure = self._known[v] = least_live(self.graph, v)
+            if closure.bytes > self.bound:
+                self.bound, self.at = closure.bytes, v
+        return self._known[v]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def improve(
+    cuts: Cuts, order: np.ndarray, offer: Callable[[np.ndarray, int], None]
+) -> tuple[np.ndarray, int]:
+    """Lowers the peak of an order, until the bound is met or nothing helps any more.
+
+    Args:
+      cuts: of the graph. order: int64 [n], legal.
+      offer: called with every new order and its peak in bytes.
+
+    Returns:
+      The best order met and its peak in bytes.
+    """
+    g = cuts.graph
+    best, least, idle = order, -1, 0
+    live = timeline(g, order)
+    for _ in range(_MOVES):
+        step = int(np.argmax(live))
+        peak = int(live[step])
+        if least < 0 or peak < least:
+            best, least, idle = order, peak, 0
+        else:
+            idle += 1
+        v = int(order[step])
+        closure = cuts[v]
+        if least <= cuts.bound or idle > _PATIENCE:
+            break
+        first = closure.before[order]
+        later = ~first & (order != v)
+        moved = np.concatenate([order[first], [v], order[later]])
+        if np.array_equal(moved, order):
+            break
+        order = moved
+        live = timeline(g, order)
+        offer(order, int(live.max()))
+    return best, least
+
+
+def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
+    """Raises the bound as far as cuts can, for an order that cannot be improved any more.
+
+    No cut gives more than what is live at its operator in some order, so only the operators are
+    asked that have more than the bound live in this one, the largest first.
+
+    Args:
+      cuts: of the graph. order: int64 [n], legal. spend: called before every new cut.
+    """
+    live = timeline(cuts.graph, order)
+    steps = np.argsort(-live, kind="stable")[: max(_PROOF // max(len(order), 1), 1)]
+    for step in steps:
+        if live[step] <= cuts.bound:
+            break
+        spend()
+        cuts[int(order[step])]
+
+
+def needs(g: GraphArrays) -> np.ndarray:
+    """int64 [n] bytes that each operator reads, makes and takes besides, without in-place reuse."""
+    need = g.transient.copy()
+    np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
+    np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
+    return need
+
+
+def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
+    """Raises the bound by operators that each need much memory and cannot all have the best place.
+
+    Of any set of operators one runs first, with all the others behind it. So every order has at
+    least the smallest, over the set, of the least bytes at one operator with the others after it;
+    likewise for the one that runs last. The one with the smallest leaves the set, and so on.
+
+    Args:
+      cuts: of the graph. spend: called before every new cut.
+    """
+    g = cuts.graph
+    need = needs(g)
+    most = min(_TOGETHER, math.isqrt(_PROOF // max(g.n, 1)))
+    chosen = np.argsort(-need, kind="stable")[:most].tolist()
+    for which in ("late", "early"):
+        group = list(chosen)
+        while len(group) > 1:
+            least, weakest = -1, -1
+            for v in group:
+                others = np.zeros(g.n, np.bool_)
+                others[[u for u in group if u != v]] = True
+                bytes = _live_beside(g, v, others, which, spend)
+                if least < 0 or bytes < least:
+                    least, weakest = bytes, v
+                if bytes <= cuts.bound:
+                    break
+            cuts.bound = max(cuts.bound, least)
+            group.remove(weakest)
+
+
+def _live_beside(
+    g: GraphArrays, v: int, others: np.ndarray, which: str, spend: Callable[[], None]
+) -> int:
+    """The least bytes at `v` if the others are all "late" or "early"; no limit if they cannot."""
+    reached = closure(others, g, forward=which == "late")
+    if reached[v]:
+        return np.iinfo(np.int64).max
+    spend()
+    return least_live(g, v, **{which: reached}).bytes

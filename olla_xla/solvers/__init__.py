@@ -1,0 +1,1 @@
+"""Solvers behind models that know none of them: linear models, intervals, minimum cuts."""

@@ -1,0 +1,1 @@
+"""Solvers, one file each; nothing but `olla_xla.solvers.solve` imports one."""

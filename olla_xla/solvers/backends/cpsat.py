@@ -1,0 +1,91 @@
+"""The linear model in OR-Tools CP-SAT (clause learning over integers; Apache licence)."""
+
+from __future__ import annotations
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from olla_xla.errors import SolverError
+from olla_xla.solvers.linear import Limits, Model, Result, Status
+
+__all__ = ["IGNORES", "solve"]
+
+IGNORES = frozenset({"node_limit"})
+
+
+def solve(model: Model, limits: Limits) -> Result:
+    """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
+
+    Raises:
+      SolverError: a continuous or unbounded variable, a fractional coefficient, or a model that
+        CP-SAT finds invalid.
+    """
+    program, columns = _program(model)
+    solver = configured(limits)
+    status = solver.solve(program)
+    message = f"CP-SAT: {solver.status_name(status)}"
+    if status == cp_model.MODEL_INVALID:
+        raise SolverError(f"{message}: {program.validate()}")
+    if status == cp_model.INFEASIBLE:
+        return Result(Status.INFEASIBLE, message=message)
+    offset = model.arrays().offset
+    if status == cp_model.UNKNOWN:
+        # Stopped before it derived any bound, CP-SAT reports the bound 0, which may be false.
+        bound = solver.best_objective_bound or -np.inf
+        return Result(Status.UNKNOWN, bound=bound + offset, message=message)
+    x = np.array([solver.value(v) for v in columns], np.float64)
+    return Result(
+        Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
+        bound=solver.best_objective_bound + offset,
+        x=x,
+        message=message,
+    )
+
+
+def configured(limits: Limits) -> cp_model.CpSolver:
+    """A solver with these limits."""
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.max_time_in_seconds = limits.time_limit
+    parameters.num_workers = limits.threads
+    parameters.random_seed = limits.seed
+    if limits.work_limit is not None:
+        parameters.max_deterministic_time = limits.work_limit
+    return solver
+
+
+def _program(model: Model) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
+    """The model in CP-SAT, and its variables by column."""
+    arrays = model.arrays()
+    if not arrays.integral:
+        raise SolverError("CP-SAT takes integer variables and integer data only")
+    unbounded = np.flatnonzero(np.isinf(arrays.lower) | np.isinf(arrays.upper))
+    if len(unbounded):
+        raise SolverError(f"CP-SAT needs bounds: {model.variable_name(int(unbounded[0]))} has none")
+    program = cp_model.CpModel()
+    bounds = zip(_integers(arrays.lower), _integers(arrays.upper), strict=True)
+    columns = [program.new_int_var(lower, upper, "") for lower, upper in bounds]
+    rows = zip(_integers(arrays.row_lower), _integers(arrays.row_upper), strict=True)
+    ptr, col, val = arrays.row_ptr.tolist(), arrays.row_col.tolist(), _integers(arrays.row_val)
+    for k, (lower, upper) in enumerate(rows):
+        span = slice(ptr[k], ptr[k + 1])
+        terms = cp_model.LinearExpr.weighted_sum([columns[j] for j in col[span]], val[span])
+        program.add_linear_constraint(terms, lower, upper)
+    priced = np.flatnonzero(arrays.cost)
+    program.minimize(
+        cp_model.LinearExpr.weighted_sum(
+            [columns[j] for j in priced], _integers(arrays.cost[priced])
+        )
+    )
+    if model.start is not None:
+        for variable, value in zip(columns, _integers(model.start), strict=True):
+            program.add_hint(variable, value)
+    return program, columns
+
+
+def _integers(values: np.ndarray) -> list[int]:
+    """Integers, with infinities at CP-SAT's own limits."""
+    return [
+        int(v) if np.isfinite(v) else cp_model.INT_MAX if v > 0 else cp_model.INT_MIN
+        for v in values.tolist()
+    ]

@@ -1,0 +1,100 @@
+"""The linear model in Gurobi (commercial; pip's own licence takes 2,000 variables and rows)."""
+
+from __future__ import annotations
+
+import gurobipy as gp
+import numpy as np
+from gurobipy import GRB
+
+from olla_xla.errors import SolverError
+from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status
+
+__all__ = ["IGNORES", "solve"]
+
+IGNORES: frozenset[str] = frozenset()
+
+_LIMITS = {GRB.TIME_LIMIT, GRB.NODE_LIMIT, GRB.WORK_LIMIT, GRB.MEM_LIMIT, GRB.INTERRUPTED}
+
+
+def solve(model: Model, limits: Limits) -> Result:
+    """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
+
+    Raises:
+      SolverError: there is no licence, or it does not admit a model of this size.
+    """
+    try:
+        with gp.Env(params={"OutputFlag": 0}) as env, gp.Model(model.name, env=env) as program:
+            _set_parameters(program, limits)
+            columns = _fill(program, model)
+            program.optimize()
+            return _result(program, columns, model.arrays())
+    except gp.GurobiError as error:
+        if error.errno in (GRB.Error.SIZE_LIMIT_EXCEEDED, GRB.Error.NO_LICENSE):
+            raise SolverError(
+                f"the Gurobi licence does not admit {model.variables} variables and {model.rows} "
+                f"rows ({error}); install a full licence or use another backend"
+            ) from error
+        raise SolverError(f"Gurobi error {error.errno}: {error}") from error
+
+
+def _set_parameters(program: gp.Model, limits: Limits) -> None:
+    program.Params.TimeLimit = limits.time_limit
+    program.Params.Threads = limits.threads
+    program.Params.Seed = limits.seed
+    program.Params.MIPGap = 0.0
+    program.Params.MIPGapAbs = 0.0
+    program.Params.IntFeasTol = 1e-9
+    program.Params.FeasibilityTol = 1e-9
+    if limits.work_limit is not None:
+        program.Params.WorkLimit = limits.work_limit
+    if limits.node_limit is not None:
+        program.Params.NodeLimit = limits.node_limit
+
+
+def _fill(program: gp.Model, model: Model) -> list[gp.Var]:
+    """Adds variables, rows, objective and start; the variables by column."""
+    arrays = model.arrays()
+    kinds = np.where(arrays.integer, GRB.INTEGER, GRB.CONTINUOUS).tolist()
+    added = program.addVars(
+        len(arrays.cost),
+        lb=arrays.lower.tolist(),
+        ub=arrays.upper.tolist(),
+        obj=arrays.cost.tolist(),
+        vtype=kinds,
+    )
+    columns = list(added.values())
+    ptr, col, val = arrays.row_ptr.tolist(), arrays.row_col.tolist(), arrays.row_val.tolist()
+    bounds = zip(arrays.row_lower.tolist(), arrays.row_upper.tolist(), strict=True)
+    for k, (lower, upper) in enumerate(bounds):
+        span = slice(ptr[k], ptr[k + 1])
+        terms = gp.LinExpr(val[span], [columns[j] for j in col[span]])
+        if lower == upper:
+            program.addLConstr(terms, GRB.EQUAL, lower)
+            continue
+        if np.isfinite(lower):
+            program.addLConstr(terms, GRB.GREATER_EQUAL, lower)
+        if np.isfinite(upper):
+            program.addLConstr(terms, GRB.LESS_EQUAL, upper)
+    program.ObjCon = arrays.offset
+    if model.start is not None:
+        for variable, value in zip(columns, model.start.tolist(), strict=True):
+            variable.Start = value
+    return columns
+
+
+def _result(program: gp.Model, columns: list[gp.Var], arrays: Arrays) -> Result:
+    status = program.Status
+    message = f"Gurobi: status {status}"
+    found = program.SolCount > 0
+    x = np.array(program.getAttr("X", columns)) if found else None
+    if status == GRB.OPTIMAL:
+        bound = program.ObjBound if arrays.integer.any() else program.ObjVal
+        return Result(Status.OPTIMAL, bound=bound, x=x, message=message)
+    if status == GRB.INFEASIBLE:
+        return Result(Status.INFEASIBLE, message=message)
+    if status in _LIMITS:
+        bound = program.ObjBound if arrays.integer.any() else -np.inf
+        return Result(
+            Status.FEASIBLE if found else Status.UNKNOWN, bound=bound, x=x, message=message
+        )
+    return Result(Status.ERROR, message=message)

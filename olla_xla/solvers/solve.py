@@ -1,0 +1,188 @@
+"""Solvers, one file each; nothing outside imports one.
+
+A backend of the linear model is a module with two names: `IGNORES`, the fields of `Limits` that
+its solver has no counterpart for, and `solve(model, limits) -> Result`. To add one, write the file
+and its line in `_REGISTRY`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from olla_xla.errors import InputError, SolverError
+from olla_xla.solvers.intervals import IntervalModel
+from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
+
+__all__ = ["BACKENDS", "solve", "solve_intervals"]
+
+_REGISTRY = {
+    "highs": "olla_xla.solvers.backends.highs",
+    "cpsat": "olla_xla.solvers.backends.cpsat",
+    "gurobi": "olla_xla.solvers.backends.gurobi",
+}
+
+_INTERVALS = {"cpsat": "olla_xla.solvers.backends.cpsat_intervals"}
+
+BACKENDS = tuple(_REGISTRY)
+"""Names of all backends, in the order in which they are tried by default."""
+
+Solver = Callable[[Model, Limits], Result]
+
+
+def solve(
+    model: Model, limits: Limits | None = None, backends: Sequence[str] = ("highs", "cpsat")
+) -> Result:
+    """Minimises a model with the first backend that does it without a failure.
+
+    Whatever a solver returns is checked here: integer variables are rounded within a tolerance,
+    then every bound and row is tested, and the bound is held against the value and the start.
+    A solver that is missing, unlicensed or caught contradicting itself is reported in
+    `Result.failures`, and the next one is used.
+
+    Args:
+      model: what to minimise; `model.start` is passed on as a warm start.
+      limits: per backend; the default is `Limits()`.
+      backends: names from `BACKENDS`, in the order to try them.
+
+    Returns:
+      A result whose point, if any, is feasible. Its status is ERROR only if every backend failed.
+
+    Raises:
+      InputError: an unknown backend, or a start that is not feasible.
+    """
+    unknown = [name for name in backends if name not in _REGISTRY]
+    if unknown or not backends:
+        raise InputError(f"backends={list(backends)}: choose some of {', '.join(BACKENDS)}")
+    named = [(name, _loader(_REGISTRY[name])) for name in backends]
+    return solve_with(model, limits or Limits(), named)
+
+
+def solve_with(
+    model: Model, limits: Limits, solvers: Sequence[tuple[str, Callable[[], Solver]]]
+) -> Result:
+    """`solve` with solvers given as (name, function that returns the solver)."""
+    start = _checked_start(model)
+    failures: list[str] = []
+    for name, load in solvers:
+        started = time.monotonic()
+        try:
+            result = _checked(model, load()(model, limits), start)
+        except Exception as error:  # a solver may raise anything; it is reported, never lost
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        if result.status is Status.ERROR:
+            failures.append(f"{name}: {result.message}")
+            continue
+        return dataclasses.replace(
+            result,
+            backend=name,
+            seconds=time.monotonic() - started,
+            failures=tuple(failures),
+        )
+    return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
+
+
+def solve_intervals(
+    model: IntervalModel, limits: Limits | None = None, backend: str = "cpsat"
+) -> Result:
+    """Minimises the peak of an interval model; the caller checks the order.
+
+    Args:
+      model: what to order. limits: of the solver. backend: only CP-SAT knows intervals.
+
+    Returns:
+      A result whose point is the step of each job; ERROR, with the reason in `failures`, if the
+      solver is missing or fails.
+
+    Raises:
+      InputError: another backend.
+    """
+    if backend not in _INTERVALS:
+        raise InputError(f"backend={backend!r}: choose one of {', '.join(_INTERVALS)}")
+    started = time.monotonic()
+    try:
+        solver = importlib.import_module(_INTERVALS[backend])
+        result = solver.solve(model, limits or Limits())
+    except Exception as error:  # as in solve_with
+        reason = f"{backend}: {type(error).__name__}: {error}"
+        return Result(Status.ERROR, message="the backend failed", failures=(reason,))
+    return dataclasses.replace(result, backend=backend, seconds=time.monotonic() - started)
+
+
+def _loader(module: str) -> Callable[[], Solver]:
+    def load() -> Solver:
+        try:
+            backend = importlib.import_module(module)
+        except ImportError as error:
+            raise SolverError(f"is not usable here: {error}") from error
+        ignored: frozenset[str] = backend.IGNORES
+
+        def run(model: Model, limits: Limits) -> Result:
+            result = backend.solve(model, limits)
+            unused = [f"{k} does not apply" for k in sorted(ignored) if getattr(limits, k)]
+            return dataclasses.replace(result, message="; ".join([result.message, *unused]))
+
+        return run
+
+    return load
+
+
+def _checked_start(model: Model) -> Result | None:
+    """The start as a result, or None without one."""
+    if model.start is None:
+        return None
+    try:
+        x = round_point(model.arrays(), model.start)
+    except SolverError as error:
+        raise InputError(f"the start is {error}") from error
+    broken = violation(model, x)
+    if broken:
+        raise InputError(f"the start is not feasible: {broken}")
+    return Result(Status.FEASIBLE, model.value(x), x=x)
+
+
+def _checked(model: Model, result: Result, start: Result | None) -> Result:
+    """The result with a rounded, tested point; never worse than the start.
+
+    Raises:
+      SolverError: the point is not feasible, or statuses, values and bounds contradict each other.
+    """
+    x, value, bound = result.x, None, result.bound
+    if result.status is Status.ERROR:
+        return result
+    if x is not None:
+        x = round_point(model.arrays(), x)
+        broken = violation(model, x)
+        if broken:
+            raise SolverError(f"returned a point that is not feasible: {broken}")
+        value = model.value(x)
+    elif result.status in (Status.OPTIMAL, Status.FEASIBLE):
+        raise SolverError(f"says {result.status.value} but returned no point")
+    if start is not None and result.status is Status.INFEASIBLE:
+        raise SolverError("says infeasible, but the start is feasible")
+    if model.arrays().integral_objective and math.isfinite(bound):
+        bound = math.ceil(bound - model.offset - 1e-6) + model.offset
+    status, message = result.status, result.message
+    if start is not None and (value is None or start.value < value):  # type: ignore[operator]
+        if status is Status.OPTIMAL:
+            raise SolverError(f"says {value} is optimal, but the start has {start.value}")
+        x, value, status = start.x, start.value, Status.FEASIBLE
+        message = f"{message}; nothing better than the start"
+    if value is not None and bound > value + _slack(value):
+        raise SolverError(f"claims the bound {bound}, but its point has the value {value}")
+    if status is Status.OPTIMAL and value is not None and value > bound + _slack(value):
+        raise SolverError(f"says optimal at {value}, but its bound is {bound}")
+    if status is Status.FEASIBLE and value is not None and value <= bound:
+        status = Status.OPTIMAL
+    return dataclasses.replace(
+        result, status=status, value=value, bound=bound, x=x, message=message
+    )
+
+
+def _slack(value: float) -> float:
+    """Rounding allowed between an objective value and the bound that proves it."""
+    return 1e-6 * max(1.0, abs(value))

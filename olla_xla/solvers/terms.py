@@ -1,0 +1,57 @@
+"""Linear expressions that a formulation builds up before they become rows."""
+
+from __future__ import annotations
+
+import math
+
+from olla_xla.errors import SolverError
+from olla_xla.solvers.linear import Model
+
+__all__ = ["Terms"]
+
+
+class Terms:
+    """A sum of columns with coefficients, and a constant.
+
+    Example:
+      >>> model = Model()
+      >>> x = model.add_variable()
+      >>> Terms().plus(x, 2).plus_constant(1).into(model, upper=3)  # 2 x + 1 <= 3
+    """
+
+    __slots__ = ("coefficients", "columns", "constant")
+
+    def __init__(self) -> None:
+        self.columns: list[int] = []
+        self.coefficients: list[int] = []
+        self.constant = 0
+
+    def plus(self, column: int, coefficient: int = 1) -> Terms:
+        """Adds `coefficient` times a column; returns itself."""
+        self.columns.append(column)
+        self.coefficients.append(coefficient)
+        return self
+
+    def plus_constant(self, value: int) -> Terms:
+        """Adds a number; returns itself."""
+        self.constant += value
+        return self
+
+    def into(
+        self, model: Model, *, lower: float = -math.inf, upper: float = math.inf, tag: str = ""
+    ) -> None:
+        """Adds the row `lower <= self <= upper`, unless it holds whatever the columns are.
+
+        Raises:
+          SolverError: no column is left, and the constant breaks the row: contradictory data.
+        """
+        if self.columns:
+            model.add_row(
+                self.columns,
+                self.coefficients,
+                lower - self.constant,
+                upper - self.constant,
+                tag=tag,
+            )
+        elif not lower <= self.constant <= upper:
+            raise SolverError(f"row {tag} cannot hold: {lower} <= {self.constant} <= {upper}")

@@ -1,0 +1,357 @@
+"""The baseline planners: graphs, allocators against cases by hand, storages under the referee."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hlo.module import module_from_bytes
+from hlo.read import from_stablehlo
+from olla_xla.bench.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
+from olla_xla.bench.eager.eager import run_eagerly
+from olla_xla.bench.eager.estimate import estimate
+from olla_xla.bench.eager.graph import Program, forward_only, program
+from olla_xla.bench.eager.static import EXTERNAL, ancestors, assign, colours, external
+from olla_xla.check.storages import check_storages
+from olla_xla.cli import main
+from olla_xla.errors import CheckError, InputError
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+
+MB = 1 << 20
+
+
+def lowered(function, *arguments, **jit):
+    text = jax.jit(function, **jit).lower(*arguments).as_text(debug_info=True)
+    return program(module_from_bytes(from_stablehlo(text)))
+
+
+def shaped(*dimensions):
+    return jax.ShapeDtypeStruct(dimensions, jnp.float32)
+
+
+def by_opcode(p, opcode):
+    ids = [k for k, o in enumerate(p.graph.operators) if o.opcode == opcode]
+    return [t for t in p.graph.tensors if t.source in ids]
+
+
+def chain(*readers, sizes=None, inplace=()):
+    """Operators 0.. each making tensor k, read by readers[k]; the last is the result."""
+    n = len(readers)
+    tensors = tuple(
+        Tensor(f"t{k}", (sizes or [1] * n)[k], k, tuple(r), k, live_out=k == n - 1)
+        for k, r in enumerate(readers)
+    )
+    graph = TensorGraph(
+        "chain", tuple(Operator(f"op{k}", "op") for k in range(n)), tensors, inplace=tuple(inplace)
+    )
+    return Program(graph, frozenset(), frozenset())
+
+
+# The graph.
+
+
+def test_views_and_constants_take_no_memory():
+    p = lowered(lambda x: jnp.sin(x.T.reshape(2, 32)[:1] + 1.0), shaped(8, 8))
+    assert [o.opcode for o in p.graph.operators] == ["parameter", "add", "sine"]
+    assert [t.bytes for t in p.graph.tensors] == [256, 128, 128]
+    # The slice is not all of the argument, and an argument is never overwritten.
+    assert p.graph.inplace == ((2, 1),)
+
+
+def test_calls_are_inlined_and_each_gets_tensors_of_its_own():
+    relu = jax.jit(lambda x: jnp.sin(x) * 2)
+    p = lowered(lambda x: relu(relu(x)), shaped(4))
+    assert len(by_opcode(p, "sine")) == len(by_opcode(p, "multiply")) == 2
+    p.graph.validate()
+
+
+def test_a_view_read_beside_its_base_is_not_overwritten():
+    p = lowered(lambda x: (y := jnp.sin(x)) + y.T, shaped(4, 4))
+    (total,) = (k for k, t in enumerate(p.graph.tensors) if t.live_out and not t.live_in)
+    assert all(b != total for b, _ in p.graph.inplace)
+
+
+def test_loop_state_is_one_tensor_and_its_inner_peak_is_counted():
+    def f(x, w):
+        return jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c @ w) @ w, x)
+
+    p = lowered(f, shaped(8, 8), shaped(8, 8))
+    (loop,) = (k for k, o in enumerate(p.graph.operators) if o.opcode == "while")
+    made = {t.name.split("/")[-1]: t.bytes for t in p.graph.tensors if t.source == loop}
+    assert made["inner"] == 2 * 256  # two 8x8 at a time
+    assert sum(size == 256 for size in made.values()) == 1  # w passes through
+
+
+def test_donated_arguments_hold_what_replaces_them():
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
+
+    p = lowered(step, shaped(8, 8), shaped(4, 8), donate_argnums=0)
+    assert (p.argument_bytes, p.output_bytes) == (256 + 128, 0)
+    assert [p.graph.tensors[t].bytes for t in p.gradients] == [256]
+    kept = lowered(step, shaped(8, 8), shaped(4, 8))
+    assert kept.output_bytes == 256
+
+
+def test_forward_only_drops_the_backward_pass():
+    def step(w, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
+        return w - g, loss
+
+    p = lowered(step, shaped(8, 8), shaped(4, 8), donate_argnums=0)
+    forward = forward_only(p)
+    opcodes = [o.opcode for o in forward.graph.operators]
+    assert opcodes == ["parameter", "parameter", "dot", "tanh", "reduce"]
+    assert not forward.backward and forward.output_bytes == 4
+    with pytest.raises(InputError, match="without the backward pass"):
+        forward_only(lowered(jax.grad(lambda w: jnp.sum(jnp.tanh(w @ w))), shaped(4, 4)))
+
+
+# Allocators.
+
+
+def test_block_splitting_by_hand():
+    a = BlockSplittingAllocator()
+    one = a.allocate(1)  # small pool: 512 of a segment of 2 MB
+    assert (a.allocated, a.reserved) == (512, 2 * MB)
+    two = a.allocate(513)
+    assert (a.allocated, a.reserved) == (512 + 1024, 2 * MB)
+    large = a.allocate(MB + 1)  # 20 MB segment, split
+    assert (a.allocated, a.reserved) == (1536 + MB + 512, 22 * MB)
+    a.allocate(9 * MB)  # from the rest of it
+    assert a.reserved == 22 * MB
+    huge = a.allocate(11 * MB + 1)  # its own size, in whole 2 MB
+    assert a.reserved == 34 * MB
+    a.free(huge)
+    # The remainder would be 1 MB: too little to split off a large block.
+    again = a.allocate(11 * MB)
+    assert a.reserved == 34 * MB and a.allocated == 1536 + 10 * MB + 512 + 12 * MB
+    for handle in (one, two, large, again):
+        a.free(handle)
+    assert a.allocated == 9 * MB and a.peak_allocated == 1536 + 10 * MB + 512 + 12 * MB
+
+
+def test_freed_neighbours_merge():
+    a = BlockSplittingAllocator()
+    handles = [a.allocate(MB // 2) for _ in range(4)]
+    a.free(handles[0])
+    a.free(handles[2])
+    a.allocate(MB)  # the two halves are apart
+    assert a.reserved == 4 * MB
+    a.free(handles[1])
+    a.allocate(MB)  # the first three are one now
+    a.allocate(MB // 2)
+    assert a.reserved == 4 * MB
+
+
+def test_best_fit_takes_the_least_block():
+    a = BlockSplittingAllocator()
+    big, small = a.allocate(30 * MB), a.allocate(12 * MB)
+    a.free(big)
+    a.free(small)
+    a.allocate(12 * MB)
+    a.allocate(30 * MB)
+    assert a.reserved == 42 * MB
+
+
+def test_power_of_two_by_hand():
+    a = PowerOfTwoAllocator()
+    first = a.allocate(1000)
+    assert (a.allocated, a.reserved) == (1024, 1024)
+    a.free(first)
+    a.allocate(600)  # 1024 again
+    a.allocate(513)
+    assert (a.allocated, a.reserved) == (2048, 2048)
+    a.allocate(16 * MB + 1)
+    assert a.reserved == 2048 + 32 * MB
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 30 * MB), st.integers(0, 99)), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_allocators_account_for_every_byte(events):
+    for a in (BlockSplittingAllocator(), PowerOfTwoAllocator()):
+        live = {}
+        for is_free, size, pick in events:
+            if is_free and live:
+                handle = sorted(live)[pick % len(live)]
+                a.free(handle)
+                del live[handle]
+            else:
+                live[a.allocate(size)] = size
+            assert sum(live.values()) <= a.allocated <= a.peak_allocated <= a.reserved
+        for handle in live:
+            a.free(handle)
+        assert a.allocated == 0
+
+
+def test_eager_keeps_gradients_to_the_end():
+    p = chain([1], [2], [3], [], sizes=[MB] * 4)
+    assert run_eagerly(p, PowerOfTwoAllocator()).peak_live_bytes == 2 * MB
+    kept = dataclasses.replace(p, gradients=frozenset([0]))
+    run = run_eagerly(kept, PowerOfTwoAllocator())
+    assert run.peak_live_bytes == 3 * MB
+    assert run.peak_reserved_bytes == 3 * MB and run.fragmentation == 0
+
+
+# Static planners.
+
+
+def test_chain_by_hand():
+    p = chain([1], [2], [3], [4], [], inplace=[(1, 0), (2, 1), (3, 2)])
+    assert assign(p, in_place=False, sharing=False).bytes == 4
+    assert assign(p, in_place=True, sharing=False).bytes == 1
+    assert assign(p, in_place=False, sharing=True).bytes == 2
+    assert assign(p, in_place=True, sharing=True).bytes == 1
+
+
+def test_the_in_place_trap():
+    # Tensor 0 is read by 1, which could overwrite it, and still by 2: it must not.
+    p = chain([1, 2], [3], [3], [], inplace=[(1, 0), (2, 0)])
+    made = assign(p, in_place=True, sharing=False)
+    assert made.storage[0] != made.storage[1]
+    assert made.storage[2] == made.storage[0]  # the last reader may
+    check_storages(p.graph, made.storage, made.sizes)
+    # In parallel 1 may still be reading when 2 runs.
+    for rule in ("colour", "ancestors"):
+        safe = assign(p, in_place=True, sharing=False, parallel=rule)
+        assert safe.storage[2] != safe.storage[0]
+    with pytest.raises(CheckError, match="run in parallel"):
+        check_storages(p.graph, made.storage, made.sizes, parallel=True)
+    with pytest.raises(CheckError, match="t0 and t1 are both live"):
+        check_storages(p.graph, (0, 0, 1, EXTERNAL), (1, 1))
+
+
+def test_size_matching():
+    # A free storage of 16 times the size still serves; one of more does not.
+    p = chain([1], [2], [3], [], sizes=[160, 1, 10, 1])
+    made = assign(p, in_place=False, sharing=True)
+    assert made.storage[:3] == (0, 1, 0)
+    p = chain([1], [2], [3], [], sizes=[161, 1, 10, 1])
+    assert assign(p, in_place=False, sharing=True).storage[:3] == (0, 1, 2)
+    # A smaller one grows.
+    p = chain([1], [2], [3], [], sizes=[10, 5, 20, 1])
+    assert assign(p, in_place=False, sharing=True).sizes == (20, 5)
+
+
+def test_addends_of_a_gradient_are_external():
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w) @ w)
+
+    p = lowered(jax.grad(loss), shaped(8, 8), shaped(4, 8))
+    (total,) = (t for t in by_opcode(p, "add") if t.bytes == 256)
+    outside = {p.graph.tensors[t].name for t in external(p)}
+    products = [t for t in by_opcode(p, "dot") if t.bytes == 256]
+    assert len(products) == 2 and total.name in outside
+    assert {t.name for t in products} <= outside
+
+
+@st.composite
+def programs(draw):
+    n = draw(st.integers(1, 12))
+    tensors, inplace = [], []
+    for v in range(n):
+        for k in range(draw(st.integers(0, 2))):
+            later = list(range(v + 1, n))
+            sinks = sorted(draw(st.sets(st.sampled_from(later), max_size=3))) if later else []
+            live_in = draw(st.integers(0, 6)) == 0
+            live_out = live_in or draw(st.integers(0, 5)) == 0
+            size = draw(st.sampled_from([1, 2, 2, 3, 40]))
+            number = len(tensors)
+            name = f"t{v}.{k}"
+            tensors.append(Tensor(name, size, v, tuple(sinks), number, live_in, live_out))
+    for b, late in enumerate(tensors):
+        for a, early in enumerate(tensors):
+            if late.source in early.sinks and early.bytes == late.bytes and draw(st.booleans()):
+                inplace.append((b, a))
+    operators = tuple(Operator(f"op{v}", "op") for v in range(n))
+    graph = TensorGraph("random", operators, tuple(tensors), inplace=tuple(inplace))
+    return Program(graph, frozenset(), frozenset())
+
+
+@given(programs())
+@settings(max_examples=150, deadline=None)
+def test_every_assignment_passes_the_referee(p):
+    least = {}
+    for parallel in (None, "colour", "ancestors"):
+        for in_place in (False, True):
+            for sharing in (False, True):
+                made = assign(p, in_place=in_place, sharing=sharing, parallel=parallel)
+                check_storages(p.graph, made.storage, made.sizes, parallel=parallel is not None)
+                least[parallel, in_place, sharing] = made.bytes
+                planned = [t for t in p.graph.tensors if not (t.live_in or t.live_out)]
+                total = sum(t.bytes for t in planned)
+                assert made.bytes <= total if sharing or in_place else made.bytes == total
+                assert made.bytes >= _live_peak(p.graph, planned, in_place)
+
+
+def _live_peak(graph, planned, in_place):
+    """No planner can take less: the most that is live at a time, operands less if in place."""
+    peak = 0
+    for v in range(len(graph.operators)):
+        live = [t for t in planned if t.source <= v <= max((t.source, *t.sinks))]
+        made = sum(t.bytes for t in live if t.source == v)
+        peak = max(peak, sum(t.bytes for t in live) - (made if in_place else 0))
+    return peak
+
+
+@given(programs())
+@settings(max_examples=60, deadline=None)
+def test_ancestors_and_colours_by_brute_force(p):
+    before = p.graph.predecessors()
+
+    def above(v):
+        return set(before[v]).union(*(above(u) for u in before[v])) if before[v] else set()
+
+    found = ancestors(p.graph)
+    sets = [above(v) for v in range(len(before))]
+    assert [{u for u in range(len(before)) if bits >> u & 1} for bits in found] == sets
+    colour = colours(p.graph)
+    for u in range(len(before)):
+        for v in range(u + 1, len(before)):
+            if colour[u] == colour[v] >= 0:
+                assert u in sets[v]
+    assert min(colour) >= 0  # paths enough for all
+
+
+def test_estimate_of_a_step():
+    def step(w, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(w)
+        return w - 0.1 * g, loss
+
+    jitted = jax.jit(step, donate_argnums=0)
+    text = jitted.lower(shaped(64, 64), shaped(32, 64)).as_text(debug_info=True)
+    module = module_from_bytes(from_stablehlo(text))
+    training, inference = estimate(module), estimate(module, "inference")
+    totals = {row.planner: row.total_bytes for row in training.rows}
+    assert totals["in place + sharing"] <= totals["sharing"] < totals["no sharing"]
+    assert totals["both, parallel by ancestors"] <= totals["no sharing"]
+    assert training.gradient_bytes == 64 * 64 * 4 and inference.gradient_bytes == 0
+    for late, early in zip(inference.rows, training.rows, strict=True):
+        assert (late.total_bytes or 0) < (early.total_bytes or 0)
+    with pytest.raises(InputError, match="training, inference"):
+        estimate(module, "eval")
+
+
+def test_estimate_on_the_command_line(capsys, monkeypatch, tmp_path):
+    (tmp_path / "mine_for_estimate.py").write_text(
+        "import jax.numpy as jnp\ndef loss(w, x):\n    return jnp.sum(jnp.tanh(x @ w))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    function = "--function=mine_for_estimate:loss"
+    assert main.main(["olla_xla", "estimate", "--model=mlp", "--batch_size=2"]) == 0
+    assert "in place + sharing" in capsys.readouterr().out
+    assert main.main(["olla_xla", "estimate", function, "--arguments=f32[8,8] f32[4,8]"]) == 0
+    assert "block splitting" in capsys.readouterr().out
+    for wrong, said in (
+        ([], "--model=NAME or --function="),
+        ([function], "--arguments goes with --function"),
+        ([function, "--arguments=f32[8"], "cannot read"),
+        ([function, "--arguments=q8[8]"], "no type"),
+        ([function, "--arguments=f32[8] f32[9]"], "cannot trace"),
+        (["--model=nothing"], "unknown model"),
+    ):
+        assert main.main(["olla_xla", "estimate", *wrong]) == 2
+        assert said in capsys.readouterr().err

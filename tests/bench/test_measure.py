@@ -1,0 +1,104 @@
+"""Planned and unplanned steps run in fresh processes and are compared."""
+
+import dataclasses
+
+import pytest
+
+from olla_xla.bench.measure.processes import measure
+from olla_xla.bench.measure.records import Comparison, Recomputation, Request, Variant, compare
+from olla_xla.cli.commands import bench_cost
+from olla_xla.cli.report.measured import (
+    cost_summary,
+    cost_table,
+    measured_verdict,
+    recomputation_table,
+)
+from olla_xla.errors import InputError, OllaError
+from tests.support.measurements import measured
+
+REQUEST = Request("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
+
+
+def test_the_first_difference_is_named():
+    assert compare(measured(), measured()) == ""
+    other = measured(digests=(("a", "b"), ("c", "x")))
+    assert compare(measured(), other) == "output loss differs after step 2"
+    assert "structures" in compare(measured(), measured(leaves=("loss",)))
+    assert compare(measured(), measured(digests=(("a", "b"),))) == "2 steps planned, 1 unplanned"
+
+
+def test_real_processes_agree_bit_for_bit():
+    stages = []
+    result = measure(REQUEST, stages.append)
+    assert result.difference == "" and result.time_ratio > 0
+    assert result.planned.cached and result.unplanned.cached  # nothing compiled while measuring
+    assert len(result.planned.digests) == 3 and len(result.planned.step_seconds) == 2
+    assert result.planned.xla_bytes == result.unplanned.assigned_bytes
+    assert result.planned.assigned_bytes <= result.unplanned.assigned_bytes
+    assert result.planned.process_peak_bytes > result.planned.assigned_bytes
+    digests = result.planned.digests
+    assert digests[0] != digests[1]  # the state went around: the comparison sees later steps
+    assert stages[0] == "unplanned: compiling" and stages[-1] == "planned: running 3 steps"
+
+
+def test_recomputation_is_measured_against_the_same_order_without():
+    stages = []
+    request = Request(
+        "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
+        max_overhead=0.3,
+    )  # fmt: skip
+    result = measure(request, stages.append, turns=10)
+    assert result.difference == "" and result.planned.clones and result.recomputation
+    kept, again = result.recomputation.kept, result.recomputation.again
+    assert again.assigned_bytes == result.planned.assigned_bytes < kept.assigned_bytes
+    assert again.digests == kept.digests == result.unplanned.digests[0]
+    assert len(again.step_seconds) == len(kept.step_seconds) == 10
+    assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
+    assert result.recomputation.planned == result.planned.overhead > 0
+    assert stages[-1] == "with and without clones: 10 steps of each in turns"
+
+
+def test_noise_that_meets_both_variants_alike_cancels():
+    kept = Variant(100, 2.0, (1.0, 4.0, 2.0), ("a",))
+    again = Variant(90, 2.2, (1.1, 4.4, 9.0), ("a",))
+    found = Recomputation(kept, again, planned=0.12)
+    assert found.overhead == pytest.approx(0.1) and found.predicted == pytest.approx(0.1)
+    without, with_ = recomputation_table(found).rows
+    assert without[2:] == ("2000.0", "2000.0", "0.0", "", "", "", "")
+    assert with_[2:] == ("2200.0", "4400.0", "-50.0", "12.0", "10.0", "10.0", "10.0 to 350.0")
+    ours = measured(clones=3, overhead=0.08)
+    verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
+    assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
+    assert "10.0 % measured against the same order without" in verdict
+
+
+@pytest.mark.parametrize(("turns", "first"), [(5, 0), (6, 0), (9, 1), (40, 13), (100, 39)])
+def test_the_interval_encloses_the_median_in_95_of_100_cases(turns, first):
+    kept = Variant(100, 2.0, (1.0,) * turns, ("a",))
+    again = Variant(90, 2.2, tuple(1.0 + k for k in range(turns)), ("a",))
+    assert Recomputation(kept, again, 0.0).interval == (first, turns - 1 - first)
+
+
+def test_predictions_are_held_against_measurements():
+    request = Request("mlp", 8, "adam", steps=3, planned=False)
+    rows = [(request, measured(predicted_seconds=p)) for p in (0.5, 1.1)]
+    assert [row[3:] for row in cost_table(rows).rows] == [
+        ("500.0", "1000.0", "-50.0"),
+        ("1100.0", "1000.0", "10.0"),
+    ]
+    assert cost_summary(rows).startswith("Predicted over measured: 0.50 to 1.10, off by 1.55")
+    with pytest.raises(InputError, match="case 'gpt/1' is not model/batch_size/optimizer"):
+        bench_cost._request("gpt/1", 3)
+
+
+def test_misuse():
+    with pytest.raises(InputError, match="steps=1 must be at least 2"):
+        measure(dataclasses.replace(REQUEST, steps=1), print)
+    with pytest.raises(InputError, match="unknown model 'nothing'"):
+        measure(dataclasses.replace(REQUEST, model="nothing"), print)
+
+
+def test_a_process_that_dies_is_reported(monkeypatch):
+    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "nonsense")
+    with pytest.raises(OllaError, match="the unplanned process ended with code"):
+        measure(REQUEST, print)

@@ -1,0 +1,61 @@
+"""The benchmarks of the ILP and of scale, on the smallest cases."""
+
+import numpy as np
+import pytest
+
+from olla_xla.bench import ilp, scale
+from olla_xla.bench.made_graphs import brute_force, random_graph, train_step
+from olla_xla.errors import InputError, OllaError
+from olla_xla.planner.module import graphs
+from olla_xla.problem.options import PlanOptions
+from olla_xla.solvers.linear import Limits
+from tests.support.graphs import all_orders, oracle_peak
+from tests.support.graphs import train_step as small_step
+
+
+def test_synthetic_steps_grow_by_layers_and_donate_their_state():
+    one, two = (graphs(train_step(layers), "cpu")[-1] for layers in (1, 2))
+    assert len(two.operators) - len(one.operators) == pytest.approx(186, abs=20)
+    replaced = {t.buffer for t in two.tensors if t.live_out and not t.live_in and t.bytes > 100}
+    assert len(replaced) >= 2 * 6 * 3
+    with pytest.raises(InputError, match="layers=0"):
+        train_step(0)
+
+
+def test_random_graphs_are_what_the_other_oracle_says():
+    for seed in range(30):
+        graph = random_graph(seed, most=6)
+        assert brute_force(graph) == min(oracle_peak(graph, o) for o in all_orders(graph))
+
+
+def test_agreement_counts_graphs():
+    rows = ilp.agreement(5, ["cpsat"], print)
+    assert [r.form for r in rows] == ["running", "lifetimes", "plain", "intervals"]
+    assert all(r.agreed == r.graphs == 5 for r in rows)
+    assert ilp.all_agree(rows)
+    with pytest.raises(OllaError):
+        ilp.all_agree([])
+
+
+def test_switches_name_what_is_left_out_and_only_spans_shrink_the_model():
+    rows = list(ilp.switches(small_step(2), Limits(time_limit=20), ["cpsat"]))
+    lifetimes = {r.without: r for r in rows if r.form == "lifetimes"}
+    assert list(lifetimes) == ["", "(1)", "(10)", "(11)", "(12)", "(1) (10) (11) (12)"]
+    assert len({r.peak_bytes for r in lifetimes.values()}) == 1
+    assert lifetimes["(10)"].variables > lifetimes[""].variables
+    assert lifetimes["(1)"].rows < lifetimes[""].rows
+    assert {r.status for r in rows} == {"optimal"}
+
+
+def test_scale_measures_in_a_process_of_its_own():
+    row = scale.measure("synthetic/1", PlanOptions(time_limit=20, step_limit=2000))
+    assert scale.within_limits(row)
+    assert row.bound_bytes <= row.peak_bytes <= row.xla_peak_bytes
+    assert scale.as_json([row])["rows"][0]["within_limits"] is True
+    assert np.isfinite(row.gap)
+
+
+@pytest.mark.parametrize("case", ["synthetic", "synthetic/0", "gpt/3", "lstm/x"])
+def test_unknown_cases(case):
+    with pytest.raises(InputError, match="must read"):
+        scale.measure(case, PlanOptions())

@@ -1,0 +1,174 @@
+"""The command line: what it prints, and its exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from olla_xla.cli import main
+from olla_xla.problem.plan import Plan
+
+LIMITS = ("--time_limit=5", "--step_limit=2000")
+
+
+def run(capsys, *arguments):
+    code = main.main(["olla_xla", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def only_error(err):
+    """The one line of stderr that is not progress: seconds, then a stage."""
+    lines = [x for x in err.splitlines() if not re.match(r" +\d+\.\d s  ", x)]
+    assert len(lines) == 1 and lines[0].startswith("olla_xla"), err
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory):
+    """A scheduled module as HLO text."""
+    shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    compiled = jax.jit(lambda x, w: (jnp.tanh(x @ w) @ w).sum()).lower(shape, shape).compile()
+    path = tmp_path_factory.mktemp("hlo") / "step.txt"
+    path.write_text(compiled.as_text())
+    return path
+
+
+def test_plan_of_a_model(capsys, tmp_path):
+    path = tmp_path / "mlp.plan"
+    code, out, err = run(
+        capsys, "plan", "--model=mlp", "--batch_size=8", "--largest=3", f"--plan_out={path}",
+        *LIMITS,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "mlp, batch 8, adam, cpu" in out and "Checked: the executable runs this order" in out
+    errors = re.search(r"prediction error\W+(-?[\d.]+) %.*; (-?[\d.]+) % of XLA's", out)
+    assert errors and all(abs(float(x)) <= 0.5 for x in errors.groups())
+    plan = Plan.load(path)
+    assert plan.assigned_bytes is not None and plan.assigned_bytes <= plan.xla_bytes
+
+
+def test_plan_of_a_dump(capsys, dumped):
+    code, out, _ = run(capsys, "plan", f"--hlo={dumped}", *LIMITS)
+    assert code == 0 and "nothing was compiled" in out and "assigned" not in out.split("Only")[0]
+
+
+def test_plan_of_stablehlo(capsys, tmp_path):
+    shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    lowered = jax.jit(lambda x, w: (jnp.tanh(x @ w) @ w).sum()).lower(shape, shape)
+    path = tmp_path / "step.mlir"
+    path.write_text(str(lowered.compiler_ir("stablehlo")))
+    assert run(capsys, "plan", f"--hlo={path}", *LIMITS)[0] == 0
+
+
+def test_table(capsys, tmp_path, unjittable, monkeypatch):
+    path = tmp_path / "rows.jsonl"
+    monkeypatch.chdir(unjittable)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, out, _ = run(
+        capsys, "table", "--models=mlp,unjittable:make", "--batch_sizes=8", "--optimizers=sgd",
+        f"--out={path}", "--format=markdown", *LIMITS,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert code == 1 and len(rows) == 2  # one row failed, the other is there
+    assert rows[0]["planned_bytes"] <= rows[0]["xla_bytes"] and "cannot trace" in rows[1]["error"]
+    assert "| mlp" in out
+
+
+def test_help(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0 and "measure" in out
+    code, out, _ = run(capsys, "plan", "--help")
+    assert code == 0 and "--time_limit" in out and "dumped module" in out
+    assert run(capsys)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paln"], "no command 'paln'; commands are plan"),
+        (["plan"], "give either --model=NAME or --hlo=FILE"),
+        (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
+        (["plan", "--modle=mlp"], "--help"),
+        (["plan", "mlp"], "unexpected argument 'mlp'; flags are --name=value"),
+        (["plan", "--model=alexnett"], "unknown model 'alexnett'; known are"),
+        (["plan", "--model=mlp", "--optimizer=adamm"], "adamm"),
+        (["plan", "--model=mlp", "--batch_size=0"], "batch_size"),
+        (["plan", "--model=mlp", "--time_limit=0"], "time_limit"),
+        (["plan", "--model=mlp", "--step_limit=-1"], "step_limit"),
+        (["plan", "--model=mlp", "--target=tpu"], "target"),
+        (["plan", "--model=mlp", "--plan_out=/no/such/place"], "cannot write /no/such/place"),
+        (["plan", "--hlo=/no/such/file"], "/no/such/file"),
+        (["measure", "--model=mlp", "--steps=1"], "steps"),
+        (["measure"], "give --model=NAME"),
+        (["table", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),
+        (["table", "--models=mlp", "--batch_sizes=x"], "batch"),
+        (["table", "--models=mlp", "--out=/no/such/place"], "/no/such/place"),
+        (["bench", "schedule", "--cases=nonsense"], "nonsense"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and message in only_error(err)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02 not a module", b"hello\n", b"module {"])
+def test_files_that_hold_no_module(capsys, tmp_path, content):
+    path = tmp_path / "module"
+    path.write_bytes(content)
+    code, _, err = run(capsys, "plan", f"--hlo={path}")
+    assert code == 2 and "module" in only_error(err)
+
+
+def test_a_truncated_proto(capsys, tmp_path):
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    compiled = jax.jit(lambda x: x @ x).lower(shape).compile()
+    proto = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    path = tmp_path / "module.pb"
+    path.write_bytes(proto)
+    assert run(capsys, "plan", f"--hlo={path}", *LIMITS)[0] == 0
+    path.write_bytes(proto[: len(proto) // 2])
+    code, _, err = run(capsys, "plan", f"--hlo={path}")
+    assert code == 2 and "truncated" in only_error(err)
+
+
+@pytest.fixture
+def unjittable(tmp_path):
+    """A folder with a model whose step branches on a value."""
+    (tmp_path / "unjittable.py").write_text(
+        "import jax.numpy as jnp\n"
+        "def make(*, batch_size, optimizer):\n"
+        "    return (lambda x: x if x > 0 else -x), (jnp.ones(()),), {}\n"
+    )
+    return tmp_path
+
+
+def test_a_step_that_cannot_be_jitted(capsys, unjittable, monkeypatch):
+    monkeypatch.chdir(unjittable)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, _, err = run(capsys, "plan", "--model=unjittable:make")
+    assert code == 2 and "cannot trace" in only_error(err)
+
+
+def test_an_old_jax_is_named(capsys, tmp_path, monkeypatch):
+    (tmp_path / "plain_step.py").write_text(
+        "def make(*, batch_size, optimizer):\n    return (lambda x: x), (1.0,), {}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
+    monkeypatch.setattr(jax, "__version__", "0.10.2")
+    code, _, err = run(capsys, "plan", "--model=plain_step:make")
+    assert code == 2 and "olla_xla needs jax>=0.11.2, this is 0.10.2" in only_error(err)
+
+
+def test_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "olla_xla.cli", "plan", "--model=nothing"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "nothing" in only_error(done.stderr) and not done.stdout

@@ -1,0 +1,64 @@
+"""The simulated buffer assignment against the one XLA really makes."""
+
+import pytest
+
+from hlo.values import analyse
+from olla_xla.memory.assignment.model import AssignmentModel
+from tests.support.compiles import STEPS, compile_step, h100_device
+
+
+def simulate(module, target):
+    model = AssignmentModel(analyse(module, target), target)
+    return model, model.simulate({c: c.schedule for c in model.computations})
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_total_is_within_a_hundredth_of_a_percent(name, target):
+    if target == "cuda":
+        h100_device()
+    module, assignment, total = compile_step(name, target)
+    assert assignment.total_bytes == total
+    _, simulated = simulate(module, target)
+    assert simulated.total_bytes == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_every_argument_and_output_has_the_home_xla_gave_it(target):
+    if target == "cuda":
+        h100_device()
+    module, assignment, _ = compile_step("two_layers", target)
+    model, simulated = simulate(module, target)
+    ours = {}
+    for value in model.dataflow.values:
+        ours.setdefault(int(simulated.allocation[value.id]), set()).add(value.name)
+    theirs = {
+        frozenset(s.name for s in a.assigned)
+        for a in assignment.allocations
+        if a.is_entry_parameter or a.maybe_live_out
+    }
+    homes = {frozenset(names) for names in ours.values()}
+    assert theirs <= homes
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_no_two_live_values_overlap(name):
+    module, _, _ = compile_step(name, "cpu")
+    model, s = simulate(module, "cpu")
+    values = [v for v in model.dataflow.values if not v.shape.is_tuple and v.bytes]
+    for i, a in enumerate(values):
+        for b in values[:i]:
+            if a.buffer == b.buffer or s.allocation[a.id] != s.allocation[b.id]:
+                continue
+            apart = s.offset[a.id] + a.bytes <= s.offset[b.id]
+            apart |= s.offset[b.id] + b.bytes <= s.offset[a.id]
+            later = s.start[a.id] >= s.end[b.id] or s.start[b.id] >= s.end[a.id]
+            assert apart or later, (a.name, b.name)
+
+
+def test_the_quick_estimate_is_close():
+    module, _, total = compile_step("scan_gradient", "cpu")
+    model, _ = simulate(module, "cpu")
+    orders = {c: c.schedule for c in model.computations}
+    estimate = model.estimator(module.entry, orders)
+    assert estimate(range(len(module.entry.schedule))) == pytest.approx(total, rel=2e-3)

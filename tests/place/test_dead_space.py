@@ -1,0 +1,145 @@
+"""Space that is dead but spoken for: its bound, and orders that need less of it."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.place import PlacementProblem, place
+from olla_xla.place.dead_space import waste
+from olla_xla.place.items import items_of, load_bound, step_items
+from olla_xla.place.tensors.any_order import place_reordered
+from olla_xla.place.tensors.one_order import graph_problem, place_graph
+from olla_xla.place.tensors.orders import delayed, relieved
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from tests.place.test_place import brute_force, slow
+from tests.support.graphs import all_orders, tensor_graphs
+
+
+def update():
+    """A donated w is copied before the peak, which leaves its place dead, with nothing to fill it.
+
+    Live at the peak ("grow"): the copy (8), x (16) and b (20), 44 bytes; none fits into w's place.
+    """
+    operators = (
+        Operator("w", "parameter"),
+        Operator("x", "parameter"),
+        Operator("copy", "copy"),
+        Operator("grow", "fusion"),
+        Operator("update", "fusion"),
+    )
+    tensors = (
+        Tensor("w", 8, 0, (2,), 0, True, False),
+        Tensor("x", 16, 1, (3,), 1, True, False),
+        Tensor("copy", 8, 2, (4,), 2, False, False),
+        Tensor("grow", 20, 3, (4,), 3, False, False),
+        Tensor("update", 8, 4, (), 0, False, True),
+    )
+    edges = ((0, 2), (1, 3), (2, 4), (3, 4))
+    return TensorGraph("main", operators, tensors, edges, ((2, 4),))
+
+
+@st.composite
+def returning(draw):
+    """Up to 7 items, some of which are live twice."""
+    rows = []
+    for k in range(draw(st.integers(2, 7))):
+        size = draw(st.integers(1, 9))
+        cuts = sorted(draw(st.sets(st.integers(0, 9), min_size=4, max_size=4)))
+        twice = draw(st.booleans())
+        rows.append((cuts[0], cuts[1] if twice else cuts[3], size, k))
+        if twice:
+            rows.append((cuts[2], cuts[3], draw(st.integers(1, 9)), k))
+    lower, upper, size, group = zip(*rows, strict=True)
+    return PlacementProblem.of(lower, upper, size, group=group)
+
+
+@slow
+@given(returning())
+def test_no_packing_is_below_the_bound(problem):
+    least = brute_force(problem)
+    items, _ = items_of(problem, 0)
+    assert waste(items).bytes <= least
+    assert waste(step_items(problem)).bytes <= least
+    assert place(problem).height == least
+
+
+def test_dead_place_that_nothing_fits_is_counted():
+    # a is live twice, and dead over [2, 6). b is live before, c after.
+    lower, upper, size, group = [0, 6, 1, 3], [2, 8, 6, 7], [8, 8, 20, 10], [0, 0, 1, 2]
+    problem = PlacementProblem.of(lower, upper, size, group=group)
+    items, _ = items_of(problem, 0)
+    assert load_bound(items) == 30
+    assert waste(items).bytes == brute_force(problem) == 38
+    packing = place(problem)
+    assert (packing.bound, packing.status, packing.height) == (38, "optimal", 38)
+    limited = PlacementProblem.of(lower, upper, size, group=group, capacity=37)
+    assert place(limited).status == "infeasible"
+    # A c that is live only while a is dead may lie in its place.
+    fitting = PlacementProblem.of(lower, [2, 8, 6, 5], [8, 8, 20, 8], group=group)
+    assert waste(items_of(fitting, 0)[0]).bytes <= place(fitting).height == 28
+
+
+def test_copies_are_made_later_where_that_helps():
+    graph = update()
+    order = range(5)
+    kept = place_graph(graph, order, alignment=1)
+    assert (kept.live_bytes, kept.placement.total_bytes) == (44, 52)
+    assert kept.packing.status == "optimal" and kept.order == tuple(order)
+    found = place_reordered(graph, order, alignment=1)
+    assert (found.live_bytes, found.placement.total_bytes) == (44, 44)
+    assert found.order.index(2) > found.order.index(3)
+    arrays = GraphArrays.of(graph)
+
+    def problem_of(order):
+        return graph_problem(graph, order, alignment=1)
+
+    assert waste(step_items(problem_of(order)), 44).bytes == 52
+    better = relieved(arrays, order, problem_of, 10.0)
+    assert waste(step_items(problem_of(better)), 44).section == -1
+    assert peak_bytes(graph, better) == 44
+
+
+def test_what_sticks_out_of_a_dead_place_is_brought_into_it():
+    # p is made right before w is copied for the last time, so that it cannot lie in w's place;
+    # the copy cannot wait, since the peak ("grow") reads it.
+    operators = tuple(
+        Operator(name, "fusion") for name in ("w", "x", "p", "copy", "grow", "update")
+    )
+    tensors = (
+        Tensor("w", 8, 0, (3,), 0, True, False),
+        Tensor("x", 8, 1, (2,), 1, True, False),
+        Tensor("p", 8, 2, (4,), 2),
+        Tensor("copy", 8, 3, (4, 5), 3),
+        Tensor("grow", 20, 4, (5,), 4),
+        Tensor("update", 8, 5, (), 0, False, True),
+    )
+    edges = ((0, 3), (1, 2), (2, 4), (3, 4), (3, 5), (4, 5))
+    graph = TensorGraph("main", operators, tensors, edges, ((3, 5),))
+    order = range(6)
+    kept = place_graph(graph, order, alignment=1)
+    assert (kept.live_bytes, kept.placement.total_bytes) == (36, 44)
+    assert kept.packing.status == "optimal"
+
+    def problem_of(order):
+        return graph_problem(graph, order, alignment=1)
+
+    better = relieved(GraphArrays.of(graph), order, problem_of, 10.0)
+    assert better.index(3) < better.index(2)
+    found = place_reordered(graph, order, alignment=1)
+    assert (found.live_bytes, found.placement.total_bytes) == (36, 36)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True, database=None)
+@given(tensor_graphs())
+def test_other_orders_never_need_more(graph):
+    order = next(all_orders(graph))
+    kept = place_graph(graph, order, alignment=8, node_limit=2000)
+    found = place_reordered(graph, order, alignment=8, node_limit=2000)
+    assert found.placement.total_bytes <= kept.placement.total_bytes
+    assert found.live_bytes <= kept.live_bytes
+    for other in (delayed(GraphArrays.of(graph), order), found.order):
+        position = np.argsort(other)
+        for v, before in enumerate(graph.predecessors()):
+            assert all(position[u] < position[v] for u in before)

@@ -1,0 +1,158 @@
+"""In-place chains: bindings are safe, lower the total, and XLA assigns what was predicted."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import xla
+
+from hlo.module import HloError, module_from_bytes
+from hlo.read import from_hlo_text
+from hlo.rewrite.aliases import with_aliases
+from olla_xla.check.graph import check_schedule
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner import in_place
+from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.problem.options import PlanOptions
+from tests.support.compiles import h100_device
+
+TEXT = """
+HloModule chain, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0})->f32[]}
+
+double {
+  p = f32[64,32]{1,0} parameter(0)
+  b = f32[2048]{0} bitcast(p)
+  ROOT d = f32[2048]{0} add(b, b)
+}
+
+sum {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}
+
+ENTRY main {
+  a = f32[64,32]{1,0} parameter(0)
+  t = f32[64,32]{1,0} tanh(a)
+  f = f32[2048]{0} fusion(t), kind=kLoop, calls=double
+  z = f32[] constant(0)
+  ROOT r = f32[] reduce(f, z), dimensions={0}, to_apply=sum
+}
+"""
+
+
+def test_a_binding_between_shapes_goes_through_bitcasts():
+    data = with_aliases(from_hlo_text(TEXT), {"f": (((), 0),)})
+    module = module_from_bytes(data)
+    fusion = next(i for i in module.entry.instructions if i.name == "f")
+    assert fusion.aliasing == (((), 0, ()),)
+    (operand,) = fusion.operands
+    assert operand.opcode == "bitcast" and operand.operands[0].name == "t"
+    assert operand.shape.dimensions == fusion.shape.dimensions == (2048,)
+    (parameter,) = fusion.called[0].parameters
+    assert parameter.shape.dimensions == (2048,)
+    assert [u.opcode for u in parameter.users] == ["bitcast"]
+    assert parameter.users[0].shape.dimensions == (64, 32)
+    schedule = [i.name for i in module.entry.schedule]
+    assert schedule.index(operand.name) == schedule.index("f") - 1
+    planned = PlannedModule(data, "cuda")
+    buffers = {v.name: v.buffer for v in planned.dataflow.values}
+    assert buffers["t"] == buffers["f"]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        ({"nobody": (((), 0),)}, "no instruction nobody"),
+        ({"t": (((), 0),)}, "not a fusion"),
+        ({"f": (((), 3),)}, "operand 3"),
+        ({"f": (((1,), 0),)}, "no result"),
+    ],
+)
+def test_wrong_bindings_are_refused(aliases, message):
+    with pytest.raises(HloError, match=message):
+        with_aliases(from_hlo_text(TEXT), aliases)
+
+
+def test_choice_keeps_what_lowers_the_total():
+    found = [in_place.Binding(f"f{k}", (), 0, (2 * k, 2 * k + 1), 10 - k) for k in range(4)]
+    gain = {(0, 1): 5, (2, 3): -1, (4, 5): 0, (6, 7): 2}
+    kept, total = in_place.choose(found, lambda pairs: 100 - sum(gain[p] for p in pairs))
+    assert [b.fusion for b in kept] == ["f0", "f3"] and total == 93
+    kept, total = in_place.choose(found, lambda pairs: 100 + len(pairs))
+    assert kept == [] and total == 100
+    assert in_place.choose([], lambda pairs: 7) == ([], 7)
+
+
+def softmax_loss(weights, x, labels):
+    """The logits' gradient overwrites the logits; XLA's GPU heap holds both."""
+    logits = jnp.tanh(x) @ weights
+    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
+
+
+def step(weights, x, labels):
+    loss, gradient = jax.value_and_grad(softmax_loss)(weights, x, labels)
+    return weights - 0.1 * gradient, loss
+
+
+def _compiled_on_h100(transform):
+    sharding = jax.sharding.SingleDeviceSharding(h100_device())
+    shapes = [((256, 4096), jnp.float32), ((8, 256, 256), jnp.float32), ((8, 256), jnp.int32)]
+    arguments = [jax.ShapeDtypeStruct(s, d, sharding=sharding) for s, d in shapes]
+    modules = []
+
+    def callback(module):
+        if b"jit_step" not in module:  # XLA also compiles pieces of it, to try them out
+            return None
+        modules.append(module)
+        return transform(module)
+
+    stage = xla.PipelineStage.POST_SCHEDULER
+    xla.register_hlo_module_transformation(
+        callback, name="test_chains", stage=stage, platforms=("cuda",)
+    )
+    try:
+        compiled = jax.jit(functools.partial(step), donate_argnums=0).lower(*arguments).compile()
+    finally:
+        xla.clear_hlo_module_transformation("test_chains", stage=stage, platforms=("cuda",))
+    stats = compiled.memory_analysis()
+    total = (
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.temp_size_in_bytes
+    )
+    return modules[-1], total
+
+
+def test_xla_assigns_the_predicted_total_to_bound_results():
+    module, xla_total = _compiled_on_h100(lambda module: None)
+    plan = plan_module(module, PlanOptions(time_limit=20, step_limit=20_000), target="cuda")
+    without = plan_module(
+        module, PlanOptions(time_limit=20, step_limit=20_000, in_place=False), target="cuda"
+    )
+    assert plan.xla_predicted_bytes == pytest.approx(xla_total, rel=0.005)
+    assert plan.aliases and not without.aliases
+    assert plan.predicted_bytes < 0.75 * without.predicted_bytes
+    _, total = _compiled_on_h100(lambda module: apply_plan(module, plan))
+    assert total == pytest.approx(plan.predicted_bytes, rel=0.005)
+
+
+def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
+    module, _ = _compiled_on_h100(lambda module: None)
+    planned = PlannedModule(module, "cuda")
+    lowered = planned.lowered(planned.module.entry)
+    identity = np.arange(len(lowered.instructions))
+    found = in_place.bindings(planned.dataflow, lowered, GraphArrays.of(lowered.graph), identity)
+    assert found
+    rewritten = planned.rewritten(in_place.aliases(found), planned.orders)
+    graph = rewritten.lowered(rewritten.module.entry).graph
+    check_schedule(graph, range(len(graph.operators)))
+    edges = set(graph.alias_edges) - set(lowered.graph.alias_edges)
+    assert edges  # readers of the operand now run before the fusion that overwrites it
+    assert dataclasses.replace(graph, alias_edges=()) != graph

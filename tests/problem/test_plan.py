@@ -1,0 +1,151 @@
+"""Plan files: exact round trips, and one line that says what is wrong with a damaged one."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from olla_xla.errors import InputError, PlanFileError
+from olla_xla.problem import plan as plan_file
+from olla_xla.problem.plan import Plan
+
+PLAN = Plan(
+    module="jit_step",
+    fingerprint="00ff",
+    target="cpu",
+    order={"main": ("p", "fusion.1", "tuple"), "body": ()},
+    offsets={"fusion.1{0}": (64, 2**40), "p": (0, 4)},
+    xla_bytes=9,
+    xla_predicted_bytes=8,
+    predicted_bytes=7,
+    peak_bytes=6,
+    least_peak_bytes=5,
+    lower_bound_bytes=4,
+    assigned_bytes=None,
+    candidates={"xla": (9, 8)},
+    aliases={"fusion.1": (((), 0), ((1, 0), 2))},
+    clones=(("f.remat", "f", ("p", "q"), (("g", 1),)), ("h.remat", "h", (), ())),
+    step_seconds=0.25,
+    added_seconds=1e-9,
+    moved_bytes=2**50,
+    added_moved_bytes=-1,
+    seconds=0.1 + 0.2,
+    steps=3,
+    seed=1,
+    time_limit=2.5,
+    tolerance=1e-3,
+)
+
+COUNTS = st.integers(0, 2**62)
+NAMES = st.text(min_size=1, max_size=8)
+PLANS = st.builds(
+    Plan,
+    module=NAMES,
+    fingerprint=NAMES,
+    target=st.sampled_from(["cpu", "cuda"]),
+    order=st.dictionaries(NAMES, st.lists(NAMES, max_size=4).map(tuple), max_size=3),
+    offsets=st.dictionaries(NAMES, st.tuples(COUNTS, COUNTS), max_size=3),
+    aliases=st.dictionaries(
+        NAMES,
+        st.lists(st.tuples(st.lists(COUNTS, max_size=2).map(tuple), COUNTS), max_size=2).map(tuple),
+        max_size=2,
+    ),
+    candidates=st.dictionaries(NAMES, st.tuples(COUNTS, COUNTS), max_size=2),
+    clones=st.lists(
+        st.tuples(
+            NAMES,
+            NAMES,
+            st.lists(NAMES, max_size=2).map(tuple),
+            st.lists(st.tuples(NAMES, COUNTS), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+    assigned_bytes=st.none() | COUNTS,
+    step_limit=st.none() | COUNTS,
+    time_limit=st.floats(0.001, math.inf),
+    seconds=st.floats(0, 1e9),
+    **{name: COUNTS for name in ("xla_bytes", "xla_predicted_bytes", "predicted_bytes")},
+    **{name: COUNTS for name in ("peak_bytes", "least_peak_bytes", "lower_bound_bytes")},
+)
+
+
+@given(PLANS)
+def test_round_trip_is_exact(plan):
+    text = plan_file.dumps(plan)
+    assert plan_file.loads(text) == plan
+    assert plan_file.dumps(plan_file.loads(text)) == text
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "plan.json"
+    PLAN.save(path)
+    PLAN.save(str(path))
+    loaded = Plan.load(path)
+    assert loaded == PLAN
+    assert isinstance(loaded.order["main"], tuple) and isinstance(loaded.offsets["p"], tuple)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"], "nothing temporary is left"
+
+
+def test_every_field_is_stored_and_required():
+    for field in dataclasses.fields(Plan):
+        document = json.loads(plan_file.dumps(PLAN))
+        del document["plan"][field.name]
+        with pytest.raises(PlanFileError, match=f"has no field {field.name}"):
+            plan_file.loads(json.dumps(document))
+
+
+def damaged(**fields):
+    document = json.loads(plan_file.dumps(PLAN))
+    document["plan"].update(fields)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("HloModule jit_step", "is not JSON"),
+        (plan_file.dumps(PLAN)[:-40], "is not JSON"),
+        ("[]", "is not a plan file"),
+        ('{"format": "other", "version": 1}', "is not a plan file"),
+        (
+            plan_file.dumps(PLAN).replace(f'"version":{plan_file.VERSION}', '"version":99'),
+            "version 99",
+        ),
+        ('{"format": "olla_xla.plan", "version": 3}', "no plan in it"),
+        (damaged(bogus=1), "unknown field bogus"),
+        (damaged(xla_bytes=1.5), "malformed field xla_bytes"),
+        (damaged(xla_bytes=True), "malformed field xla_bytes"),
+        (damaged(target=3), "malformed field target"),
+        (damaged(seconds="long"), "malformed field seconds"),
+        (damaged(order={"main": "p"}), "malformed field order"),
+        (damaged(order=[]), "malformed field order"),
+        (damaged(offsets={"p": [0]}), "malformed field offsets"),
+        (damaged(offsets={"p": [0, "4"]}), "malformed field offsets"),
+        (damaged(aliases={"f": [[0, 1]]}), "malformed field aliases"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(tmp_path, text, says):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlanFileError, match=says) as caught:
+        Plan.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert isinstance(caught.value, InputError), "exit code 2"
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(PlanFileError, match="cannot read"):
+        Plan.load(tmp_path / "absent.json")
+    with pytest.raises(PlanFileError, match="cannot write"):
+        PLAN.save(tmp_path / "no" / "such" / "folder.json")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanFileError, match="not JSON"):
+        Plan.load(binary)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PlanFileError, match="cannot write"):
+        PLAN.save(tmp_path / "folder")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "folder"]

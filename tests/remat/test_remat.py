@@ -1,0 +1,584 @@
+"""Recomputation: what may be cloned, what evictions lead to, fits to budgets, real runs."""
+
+import dataclasses
+import functools
+import json
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import olla_xla
+from hlo.module import HloError, module_from_bytes
+from hlo.read import from_hlo_text, with_program_order
+from hlo.rewrite.aliases import with_aliases
+from hlo.rewrite.clones import Clone, with_clones
+from olla_xla import planner
+from olla_xla.bench.zoo import common, gpt, load
+from olla_xla.check.clones import check_clones
+from olla_xla.compile import plan_store
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.apply import capture, compile_without_clones
+from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem import plan as plan_file
+from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.remat.clones import clones
+from olla_xla.remat.cost import calibrate
+from olla_xla.remat.cost.roofline import H100, CostModel, Device, module_work
+from olla_xla.remat.evictions import expand
+from olla_xla.remat.exact import choose_exactly
+from olla_xla.remat.fit import Front
+from olla_xla.remat.purity import recomputable
+from olla_xla.solvers.linear import Limits
+from tests.support.compiles import on_h100, total_bytes
+from tests.support.steps import STEPS, arrays, assert_same
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch):
+    monkeypatch.setattr(planner, "device", lambda target: CPU if target == "cpu" else H100)
+
+
+def small_gpt():
+    config = gpt.GPTConfig(layers=2, width=64, heads=4, sequence_length=64, vocabulary_size=97)
+    return common.build(gpt.network(config), batch_size=4, optimizer="adam")
+
+
+def wide_mlp():
+    return load("mlp")(batch_size=2048, optimizer="momentum")
+
+
+RUNS = {"resnet": STEPS["resnet"], "gpt": small_gpt, "mlp": wide_mlp}
+plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=20_000)
+
+
+@functools.cache
+def scheduled(name):
+    step, shapes, jit_options = RUNS[name]()
+    return capture(jax.jit(step, **jit_options).lower(*shapes)).module
+
+
+@functools.cache
+def front(name):
+    return Front(scheduled(name), "cpu", CostModel(CPU, "cpu"), 60)
+
+
+def module(body, extra=""):
+    """A module of one entry computation over x: f32[64]."""
+    text = (
+        f"HloModule m\n{extra}\nENTRY e {{\n  x = f32[64] parameter(0)\n  {body}\n"
+        "  ROOT r = (f32[64]) tuple(y)\n}"
+    )
+    return module_from_bytes(with_program_order(from_hlo_text(text)))
+
+
+# What may be cloned.
+
+ADD = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }"
+FUSED = "f {{ p = f32[64] parameter(0)\n ROOT q = f32[64] {} }}"
+
+
+def fusion(operation):
+    return module("y = f32[64] fusion(x), kind=kLoop, calls=f", FUSED.format(operation))
+
+
+ONCE = {
+    "rng": lambda: module(
+        "a = f32[] constant(0)\n  b = f32[] constant(1)\n"
+        "  y = f32[64] rng(a, b), distribution=rng_uniform"
+    ),
+    "custom_call": lambda: module('y = f32[64] custom-call(x), custom_call_target="mine"'),
+    "side_effect": lambda: module(
+        'y = f32[64] custom-call(x), custom_call_target="__cublas$gemm", '
+        "custom_call_has_side_effect=true"
+    ),
+    "all_reduce": lambda: module("y = f32[64] all-reduce(x), to_apply=add", ADD),
+    "infeed": lambda: module(
+        "t = token[] after-all()\n  i = (f32[64], token[]) infeed(t)\n"
+        "  y = f32[64] get-tuple-element(i), index=0"
+    ),
+    "while": lambda: module(
+        "y = f32[64] while(x), condition=c, body=b",
+        "b { p = f32[64] parameter(0)\n ROOT n = f32[64] negate(p) }\n"
+        "c { p = f32[64] parameter(0)\n ROOT t = pred[] constant(false) }",
+    ),
+    "in_place": lambda: module(
+        "i = s32[] constant(3)\n  u = f32[1] constant({1})\n"
+        "  y = f32[64] dynamic-update-slice(x, u, i)"
+    ),
+    "control": lambda: module(
+        "a = f32[64] negate(x)\n  y = f32[64] sine(x), control-predecessors={a}"
+    ),
+    "fused_rng": lambda: module(
+        "y = f32[64] fusion(x), kind=kLoop, calls=f",
+        "f { p = f32[64] parameter(0)\n a = f32[] constant(0)\n b = f32[] constant(1)\n"
+        " ROOT q = f32[64] rng(a, b), distribution=rng_uniform }",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_must_run_once_is_never_cloned(name):
+    found = ONCE[name]()
+    free = ("parameter", "constant", "tuple", "get-tuple-element", "after-all")
+    rest = [i for i in found.entry.instructions if i.opcode not in free and i.name != "a"]
+    assert rest
+    assert not any(recomputable(i, t) for i in rest for t in ("cpu", "cuda"))
+
+
+@pytest.mark.parametrize("operation", ["negate(p)", "exponential(p)", "multiply(p, p)"])
+def test_elementwise_fusions_may_be_cloned(operation):
+    (found,) = [i for i in fusion(operation).entry.instructions if i.opcode == "fusion"]
+    assert recomputable(found, "cpu") and recomputable(found, "cuda")
+
+
+# The evaluator against the graph of the module that has the clones.
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_evictions_are_priced_as_the_written_module(name):
+    f = front(name)
+    g, random = f.graph, np.random.default_rng(0)
+    able = np.flatnonzero(g.evictable)
+    for count in (0, 1, 3, 10, 40):
+        tensors = random.choice(able, min(count, len(able)), replace=False)
+        moments = (2 * random.integers(0, g.n, len(tensors)) + 1) * g.n
+        evictions = np.stack([tensors, moments], axis=1).astype(np.int64)
+        expansion = expand(g, evictions)
+        if not expansion.feasible:
+            continue
+        made = clones(f.planned.dataflow, g, expansion)
+        data = with_clones(f.data, made)
+        check_clones(f.data, data, made, "cpu")
+        written = PlannedModule(data, "cpu")
+        entry = written.lowered(written.module.entry)
+        assert peak_bytes(entry.graph, range(len(entry.instructions))) == expansion.peak
+        moved = (
+            module_work(written.module, "cpu").bytes - module_work(f.planned.module, "cpu").bytes
+        )
+        assert moved == expansion.moved
+
+
+def test_one_output_of_a_fusion_is_computed_again():
+    text = """HloModule m
+f { p = f32[4096] parameter(0)
+  q = f32[4096] exponential(p)
+  s = f32[4096] negate(p)
+  ROOT t = (f32[4096], f32[4096]) tuple(q, s) }
+ENTRY e { x = f32[4096] parameter(0)
+  y = (f32[4096], f32[4096]) fusion(x), kind=kLoop, calls=f
+  a = f32[4096] get-tuple-element(y), index=0
+  b = f32[4096] get-tuple-element(y), index=1
+  c = f32[4096] add(a, b)
+  d = f32[4096] sine(c)
+  ROOT r = f32[4096] add(d, a) }"""
+    data = with_program_order(from_hlo_text(text))
+    f = Front(data, "cpu", CostModel(CPU, "cpu"), 10)
+    (tensor,) = [
+        t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
+    ]
+    step = [i.name for i in f.graph.instructions].index("d")
+    expansion = expand(f.graph, np.array([[tensor, (2 * step + 1) * f.graph.n]], np.int64))
+    made = clones(f.planned.dataflow, f.graph, expansion)
+    assert [(c.name, c.original) for c in made] == [("y.remat", "y"), ("a.remat", "a")]
+    written = with_clones(data, made)
+    check_clones(data, written, made, "cpu")
+    order = [i.name for i in module_from_bytes(written).entry.schedule]
+    assert order[-2:] == ["y.remat", "r"], "it hands its one output over without a tuple"
+
+
+def test_a_bound_result_moves_no_fewer_bytes():
+    text = """HloModule m
+f { p = f32[4096] parameter(0)
+  ROOT q = f32[4096] negate(p) }
+ENTRY e { x = f32[4096] parameter(0)
+  a = f32[4096] exponential(x)
+  y = f32[4096] fusion(a), kind=kLoop, calls=f
+  ROOT r = f32[4096] sine(y) }"""
+    data = with_program_order(from_hlo_text(text))
+    plain = module_work(module_from_bytes(data), "cpu")
+    bound = module_work(module_from_bytes(with_aliases(data, {"y": [((), 0)]})), "cpu")
+    assert plain == bound and plain.bytes == 3 * 2 * 4 * 4096
+    assert plain.transcendentals == 2 * 4096 and plain.operations == 4096
+
+
+TRANSPOSED = """HloModule m
+f {{ p = f32[64,32]{{1,0}} parameter(0)
+  v = f32[32]{{0}} parameter(1)
+  b = f32[32,64]{{1,0}} broadcast(v), dimensions={{0}}
+  t = f32[32,64]{{{}}} transpose(p), dimensions={{1,0}}
+  ROOT a = f32[32,64]{{{}}} add(t, b) }}
+ENTRY e {{ x = f32[64,32]{{1,0}} parameter(0)
+  v = f32[32]{{0}} parameter(1)
+  ROOT r = f32[32,64]{{{}}} fusion(x, v), kind=kLoop, calls=f }}"""
+
+
+@pytest.mark.parametrize(("layout", "across"), [("1,0", 4 * 64 * 32), ("0,1", 0)])
+def test_what_is_read_across_the_layout_is_counted_apart(layout, across):
+    text = TRANSPOSED.format(layout, layout, layout)
+    view = module_from_bytes(with_program_order(from_hlo_text(text)))
+    work = module_work(view, "cpu")
+    assert work.transposed == across and work.bytes == 4 * (2 * 64 * 32 + 32)
+    assert module_work(view, "cuda").transposed == 0
+    slow = dataclasses.replace(CPU, transposed_bytes_per_second=CPU.bytes_per_second / 10)
+    added = slow.seconds(work) - CPU.seconds(dataclasses.replace(work, transposed=0))
+    assert added == pytest.approx(9 * across / CPU.bytes_per_second)
+
+
+def test_a_convolution_by_channel_is_no_matrix_product_on_a_cpu():
+    text = """HloModule m
+ENTRY e { x = f32[1,8,8,16] parameter(0)
+  k = f32[3,3,1,16] parameter(1)
+  ROOT c = f32[1,8,8,16] convolution(x, k), window={size=3x3 pad=1_1x1_1},
+    dim_labels=b01f_01io->b01f, feature_group_count=16 }"""
+    view = module_from_bytes(with_program_order(from_hlo_text(text)))
+    count = 2 * 8 * 8 * 16 * 9
+    on_cpu, on_gpu = module_work(view, "cpu"), module_work(view, "cuda")
+    assert (on_cpu.depthwise, on_cpu.operations, on_cpu.matrix) == (count, 0, 0)
+    assert (on_gpu.depthwise, on_gpu.operations, on_gpu.matrix) == (0, count, 0)
+    dense = text.replace("8,8,16]", "8,8,1]", 1).replace(", feature_group_count=16", "")
+    view = module_from_bytes(with_program_order(from_hlo_text(dense)))
+    work = module_work(view, "cpu")
+    assert (work.depthwise, work.operations, work.matrix) == (0, 0, count)
+
+
+def test_a_run_pays_for_its_temporaries():
+    view = module_from_bytes(scheduled("mlp"))
+    step = CostModel(CPU, "cpu").step_seconds(view)
+    assert CostModel(CPU, "cpu").run_seconds(view, 2**30) == step
+    slow = dataclasses.replace(CPU, fresh_bytes_per_second=2.0**30)
+    assert CostModel(slow, "cpu").run_seconds(view, 2**29) == pytest.approx(step + 0.5)
+
+
+# Choices.
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_more_budget_never_costs_more_time(name):
+    f = front(name)
+    peak = f.start.peak
+    prices = []
+    for part in (1.0, 0.95, 0.9, 0.85, 0.8, 0.7):
+        found = f.below(int(part * peak))
+        if not found:
+            break
+        assert all(p.peak <= part * peak for p in found)
+        assert all(a.peak > b.peak for a, b in zip(found, found[1:], strict=False))
+        prices.append(found[0].seconds)
+    assert len(prices) > 2 and prices == sorted(prices)
+
+
+def small_chain():
+    """Seven tensors, of which some are read again late; sizes and prices differ."""
+    text = """HloModule m
+ENTRY e { x = f32[4096] parameter(0)
+  a = f32[4096] exponential(x)
+  b = f32[4096] negate(a)
+  c = f32[2048] slice(b), slice={[0:2048]}
+  d = f32[4096] sine(b)
+  s = f32[1024] slice(d), slice={[0:1024]}
+  t = f32[1024] tanh(s)
+  u = f32[1024] add(t, s)
+  g = f32[4096] concatenate(c, u, u), dimensions={0}
+  h = f32[4096] multiply(g, d)
+  i = f32[4096] add(h, a)
+  ROOT r = f32[4096] add(i, b) }"""
+    return with_program_order(from_hlo_text(text))
+
+
+@pytest.mark.parametrize("part", [0.95, 0.85, 0.75, 0.65, 0.55])
+def test_the_programme_finds_the_optimum_of_a_small_graph(part):
+    g = Front(small_chain(), "cpu", CostModel(CPU, "cpu"), 10).graph
+    budget = int(part * expand(g, np.zeros((0, 2), np.int64)).peak)
+    gaps = [
+        (t, (2 * first + 1) * g.n + 1)
+        for t in np.flatnonzero(g.evictable)
+        for first in range(int(g.source[t]), g.n)
+    ]
+    readers = {
+        t: [v for v in range(g.n) if t in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]]] for t, _ in gaps
+    }
+    useful = [(t, k) for t, k in gaps if k // (2 * g.n) in (int(g.source[t]), *readers[t][:-1])]
+    best = np.inf
+    for chosen in range(1 << len(useful)):
+        evictions = [e for k, e in enumerate(useful) if chosen >> k & 1]
+        e = expand(g, np.array(evictions, np.int64).reshape(-1, 2))
+        if e.feasible and e.peak <= budget and not e.removed.any():
+            best = min(best, e.seconds)
+    found = choose_exactly(g, budget, Limits(time_limit=20), small=0)
+    if found.evictions is None:
+        assert best == np.inf
+        return
+    e = expand(g, found.evictions)
+    assert e.feasible and e.peak <= budget
+    assert e.seconds <= found.result.value + 1e-12
+    assert e.seconds <= best + 1e-12
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_programme_agrees_with_the_evaluator(name):
+    f = front(name)
+    target = int(0.9 * f.start.peak)
+    found = choose_exactly(f.graph, target, Limits(time_limit=20))
+    assert found.evictions is not None
+    e = expand(f.graph, found.evictions)
+    assert e.feasible and e.peak <= target
+    assert e.seconds <= found.result.value * (1 + 1e-9) + 1e-12
+    point, bound = f.refined(f.below(target)[0], 20)
+    assert point.peak <= target and bound <= point.seconds + 1e-12
+
+
+def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
+    f = Front(scheduled("gpt"), "cpu", CostModel(CPU, "cpu"), 60)
+    allowed = 0.2 * f.graph.seconds.sum()
+    found = f.within(allowed)
+    assert len(found) > 1
+    later = time.monotonic() + 1e6
+    monkeypatch.setattr("olla_xla.remat.fit.time.monotonic", lambda: later)
+    assert f.within(allowed) == found
+
+
+def test_an_allowance_ends_the_search_for_what_is_too_dear():
+    f = front("gpt")
+    few = f.selector.reduce(f.start.evictions, f.target_bytes(200), 0.01 * f.graph.seconds.sum())
+    many = f.selector.reduce(f.start.evictions, f.target_bytes(200))
+    assert few.seconds < many.seconds
+    assert few.peak > many.peak
+
+
+def test_more_overhead_never_takes_more_memory():
+    f = front("gpt")
+    step = CostModel(CPU, "cpu").step_seconds(f.planned.module)
+    peaks = [f.within(part * step)[0].peak for part in (0.0, 0.02, 0.05, 0.2)]
+    assert peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_with_clones_are_bit_identical(name):
+    step, shapes, jit_options = RUNS[name]()
+    plain = jax.jit(step, **jit_options)
+    planned = plan(step, max_overhead=0.3, **jit_options)
+    (expected, batch), (state, _) = arrays(shapes), arrays(shapes)
+    for _ in range(5):
+        expected, expected_loss = plain(expected, batch)
+        state, loss = planned(state, batch)
+        assert_same((expected, expected_loss), (state, loss))
+    compiled = planned.lower(state, batch).compile()
+    used = compiled.plan
+    assert compiled.planned and used.clones and 0 < used.overhead <= 0.3
+    assert used.assigned_bytes == total_bytes(compiled) < used.xla_bytes
+    final = module_from_bytes(final_module(compiled._stage))
+    names = {i.name for i in final.entry.instructions}
+    made = [name for name, *_ in used.clones if not name.startswith(("get-tuple", "bitcast."))]
+    assert made and names.issuperset(made), "all clones reach the executable"
+    bare = compile_without_clones(plain.lower(*shapes), used)
+    names = {i.name for i in module_from_bytes(final_module(bare)).entry.instructions}
+    assert names.isdisjoint(made) and names >= {original for _, original, *_ in used.clones}
+    assert_same(plain(*arrays(shapes)), bare(*arrays(shapes)))
+
+
+def test_a_budget_is_met():
+    step, shapes, jit_options = small_gpt()
+    data = scheduled("gpt")
+    options = PlanOptions(time_limit=10, step_limit=2000)
+    free = planner.plan_module(data, options, target="cpu")
+    assert free.clones == () and free.overhead == 0, "by default nothing is cloned"
+    roomy = dataclasses.replace(options, memory_budget=free.predicted_bytes)
+    assert planner.plan_module(data, roomy, target="cpu").clones == ()
+    budget = int(0.9 * free.predicted_bytes)
+    tight = plan(step, memory_budget=budget, **jit_options).lower(*shapes).compile()
+    assert tight.plan.clones and assigned_bytes(tight._stage) <= budget
+    with pytest.raises(BudgetError, match="max_overhead=0"):
+        none = dataclasses.replace(options, memory_budget=budget, max_overhead=0.0)
+        planner.plan_module(data, none, target="cpu")
+
+
+def test_a_budget_out_of_reach_names_the_least():
+    step, shapes, jit_options = wide_mlp()
+    planned = plan(step, memory_budget="1KiB", **jit_options)
+    with pytest.raises(BudgetError, match="cannot be met.*MiB' or more") as caught:
+        planned(*arrays(shapes))
+    assert 1024 < caught.value.least_bytes < 2**30
+
+
+def test_clones_reach_an_h100_executable():
+    step, shapes, jit_options = small_gpt()
+    planned = plan(step, max_overhead=0.2, **jit_options)
+    compiled = planned.lower(*on_h100(shapes)).compile()
+    assert compiled.planned, compiled.reason
+    used = compiled.plan
+    assert used.clones and used.assigned_bytes < used.xla_bytes
+    assert abs(used.predicted_bytes / used.assigned_bytes - 1) < 0.005
+
+
+def test_plans_with_clones_are_kept():
+    data = scheduled("gpt")
+    made = planner.plan_module(
+        data, PlanOptions(time_limit=10, step_limit=5000, max_overhead=0.3), target="cpu"
+    )
+    assert made.clones
+    assert plan_file.loads(plan_file.dumps(made)) == made
+    assert plan_store.plan_digest(made) != plan_store.plan_digest(
+        dataclasses.replace(made, clones=())
+    )
+    written = planner.module_order(planner.apply_plan(data, made))
+    assert written == made.order
+
+
+# The referee.
+
+
+def tampered(change):
+    """A module with one clone, changed; (before, after, clones)."""
+    text = """HloModule m, input_output_alias={ {0}: (0, {}, may-alias) }
+f { p = f32[64] parameter(0)
+  ROOT q = f32[64] sine(p) }
+g { p = f32[64] parameter(0)
+  ROOT q = f32[64] cosine(p) }
+ENTRY e { x = f32[64] parameter(0)
+  w = f32[64] parameter(1)
+  y = f32[64] fusion(x), kind=kLoop, calls=f
+  z = f32[64] fusion(w), kind=kLoop, calls=g
+  a = f32[64] add(y, z)
+  n = f32[64] add(x, a)
+  b = f32[64] multiply(w, y)
+  ROOT r = (f32[64], f32[64]) tuple(n, b) }"""
+    before = with_program_order(from_hlo_text(text))
+    made = Clone("y.remat", "y", ("x",), (("b", 1),))
+    return (before, *change(before, made))
+
+
+DAMAGE = {
+    "computes from other values": lambda m, c: (
+        with_clones(m, [Clone("z.remat", "z", ("x",), (("a", 1),))]),
+        [Clone("z.remat", "z", ("w",), (("a", 1),))],
+    ),
+    "another operation": lambda m, c: (
+        with_clones(m, [dataclasses.replace(c, original="z")]),
+        [c],
+    ),
+    "neither in the module nor a clone": lambda m, c: (with_clones(m, [c]), []),
+    "is not in the module": lambda m, c: (m, [c]),
+    "after it is overwritten": lambda m, c: (with_clones(m, [c]), [c]),
+}
+
+
+@pytest.mark.parametrize("complaint", DAMAGE)
+def test_the_referee_rejects(complaint):
+    before, after, made = tampered(DAMAGE[complaint])
+    with pytest.raises(CheckError, match=complaint):
+        check_clones(before, after, made, "cpu")
+
+
+def test_the_referee_accepts_an_early_clone():
+    before, after, made = tampered(
+        lambda m, c: (
+            with_clones(m, [dataclasses.replace(c, readers=(("a", 0),))]),
+            [c],
+        )
+    )
+    check_clones(before, after, made, "cpu")
+
+
+def test_the_referee_rejects_a_clone_of_random_state():
+    before = with_program_order(
+        from_hlo_text(
+            "HloModule m\nENTRY e { k = u64[2] rng-get-and-update-state(), delta=1\n"
+            "  a = u64[2] negate(k)\n  ROOT r = (u64[2], u64[2]) tuple(k, a) }"
+        )
+    )
+    made = [Clone("k.remat", "k", (), (("a", 0),))]
+    with pytest.raises(CheckError, match="must run once"):
+        check_clones(before, with_clones(before, made), made, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("clone", "complaint"),
+    [
+        (Clone("y", "y", ("x",), (("b", 1),)), "already"),
+        (Clone("c", "nowhere", ("x",), (("b", 1),)), "no instruction nowhere"),
+        (Clone("c", "y", ("x",), ()), "nothing reads"),
+        (Clone("c", "y", ("x",), (("b", 7),)), "no operand 7"),
+    ],
+)
+def test_clones_that_cannot_be_written(clone, complaint):
+    before, _, _ = tampered(lambda m, c: (m, []))
+    with pytest.raises(HloError, match=complaint):
+        with_clones(before, [clone])
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10GiB", 10 * 2**30), ("512MiB", 512 * MIB), ("1.5GB", 1_500_000_000), ("7", 7), (9, 9)],
+)
+def test_budgets_are_parsed(text, size):
+    assert parse_bytes(text) == size
+    assert PlanOptions(memory_budget=text).budget_bytes == size
+
+
+@pytest.mark.parametrize("text", ["lots", "10 apples", "-1GB", "", 1.5, True])
+def test_bad_budgets_show_the_right_form(text):
+    with pytest.raises(InputError, match="512MiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "5%", True])
+def test_bad_overheads_show_the_right_form(value):
+    with pytest.raises(InputError, match="0.05 for 5%"):
+        PlanOptions(max_overhead=value)
+
+
+def test_a_budget_must_be_positive():
+    with pytest.raises(LimitError, match="positive"):
+        PlanOptions(memory_budget=0)
+
+
+# Calibration.
+
+
+def test_rates_are_measured(monkeypatch):
+    monkeypatch.setattr(calibrate, "_ELEMENTS", 1 << 20)
+    monkeypatch.setattr(calibrate, "_SQUARE", 64)
+    monkeypatch.setattr(calibrate, "_IMAGES", (2, 8, 8, 16))
+    monkeypatch.setattr(calibrate, "_MOMENT", 0.005)
+    rates = dataclasses.asdict(calibrate.measure_cpu())
+    assert rates.pop("name") == "CPU" and all(rate > 0 for rate in rates.values()), rates
+    assert rates["start_seconds"] < 1e-2 and rates["matrix_per_second"] > 1e6
+
+
+def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    monkeypatch.setattr(calibrate, "_busy", lambda: False)
+    for _ in range(2):
+        calibrate.calibrated_cpu.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU
+    assert len(measured) == 1
+    (file,) = (tmp_path / "olla_xla").iterdir()
+    kept = json.loads(file.read_text(), parse_constant=float)
+    assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
+    file.write_text("{")
+    calibrate.calibrated_cpu.cache_clear()
+    assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
+    calibrate.calibrated_cpu.cache_clear()
+
+
+def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    for busy, times in ((True, 1), (True, 1), (False, 2), (True, 2), (False, 2)):
+        monkeypatch.setattr(calibrate, "_busy", lambda busy=busy: busy)
+        calibrate.calibrated_cpu.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
+    calibrate.calibrated_cpu.cache_clear()

@@ -1,0 +1,384 @@
+"""`olla_xla.sublinear`: the planner against brute force, gradients against plain ones, memory."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import olla_xla
+from olla_xla.bench import sublinear_training
+from olla_xla.cli import main
+from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.segments.budget import (
+    Segment,
+    candidates,
+    close_segments,
+    cost,
+    mirror_counts,
+    plan_segments,
+)
+from olla_xla.remat.segments.transform import explain
+from olla_xla.remat.segments.walk import Walk
+
+# The planner.
+
+
+def chain(sizes):
+    """Each step makes one value, which the next reads."""
+    n = len(sizes)
+    return Walk.of(sizes, [(b, k, [k + 1] if k + 1 < n else []) for k, b in enumerate(sizes)])
+
+
+@st.composite
+def walks(draw):
+    n = draw(st.integers(1, 10))
+    sizes = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
+    values = []
+    for k in range(n):
+        for _ in range(draw(st.integers(0, 2))):
+            uses = sorted(draw(st.sets(st.integers(k + 1, n - 1), max_size=3))) if k < n - 1 else []
+            values.append((draw(st.integers(0, 9)), k, uses))
+    fixed = [k for k in range(n) if draw(st.integers(0, 9)) == 0]
+    return Walk.of(sizes, values, fixed), values
+
+
+def test_algorithm_3_by_hand():
+    walk = chain([1] * 9)
+    everywhere = np.array([True] * 8 + [False])
+    assert close_segments(walk.sizes, everywhere, 2) == [2, 5]
+    assert close_segments(walk.sizes, everywhere, 0) == list(range(8))
+    only = np.array([k in (3, 4) for k in range(9)])
+    assert close_segments(walk.sizes, only, 2) == [3]
+    assert cost(walk, [2, 5]) == (2, 3)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+@settings(max_examples=100, deadline=None)
+def test_algorithm_3_by_brute_force(sizes, data):
+    """Its cuts are the first, in lexicographic order, of those whose segments pass the budget."""
+    may = np.array(data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes))))
+    budget = data.draw(st.integers(0, 12))
+
+    def passing(cuts):
+        starts = [0, *(c + 1 for c in cuts)]
+        return all(sum(sizes[a : c + 1]) > budget for a, c in zip(starts, cuts, strict=False))
+
+    allowed = np.flatnonzero(may).tolist()
+    subsets = (s for r in range(len(allowed) + 1) for s in itertools.combinations(allowed, r))
+    fitting = [list(s) for s in subsets if passing(s)]
+    # Longer sequences that go on from a shorter one come after it; none closes earlier.
+    best = min(fitting, key=lambda s: [*s, len(sizes)])
+    assert close_segments(np.array(sizes), may, budget) == best
+
+
+@given(walks())
+@settings(max_examples=100, deadline=None)
+def test_crossing_and_stored_by_brute_force(case):
+    walk, values = case
+    n = len(walk)
+    last = [max([s, *uses]) for _, s, uses in values]
+    crossing = [
+        sum(b for (b, s, _), end in zip(values, last, strict=True) if s <= k < end)
+        for k in range(n)
+    ]
+    assert walk.crossing().tolist() == crossing
+    for cuts in itertools.combinations(range(n - 1), min(2, n - 1)):
+        kept = [
+            any(s <= c < end for c in cuts) for (_, s, _), end in zip(values, last, strict=True)
+        ]
+        assert walk.stored(cuts).tolist() == kept
+    found = candidates(walk, 0)
+    assert not found[-1]
+
+
+@given(walks(), st.sampled_from([1, 2, None]), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_segments_cover_the_walk(case, depth, loss_last):
+    walk, _ = case
+
+    def covers(walk, segments, levels):
+        bounds = [0, *(s.stop for s in segments)]
+        assert [s.start for s in segments] == bounds[:-1] and bounds[-1] == len(walk)
+        for s in segments:
+            part = walk.part(s.start, s.stop)
+            if walk.fixed[s.start : s.stop].any():
+                assert not s.recomputed and len(part) == 1
+            if s.inner:
+                covers(part, s.inner, levels - 1)
+                assert levels > 0
+
+    segments = plan_segments(walk, depth=depth, loss_last=loss_last)
+    covers(walk, segments, 99 if depth is None else depth - 1)
+    counts = mirror_counts(walk, segments)
+    assert depth is None or max(counts) <= depth
+    assert not any(c for c, f in zip(counts, walk.fixed, strict=True) if f)
+
+
+@pytest.mark.parametrize("n", [16, 64, 256, 1024])
+def test_a_chain_takes_square_root_memory(n):
+    walk = chain([1] * n)
+    segments = plan_segments(walk)
+    x, y = cost(walk, [s.stop - 1 for s in segments[:-1]])
+    best = min(
+        sum(cost(walk, close_segments(walk.sizes, candidates(walk, 0), b))) for b in range(1, n)
+    )
+    assert x + y <= 1.25 * best and x + y <= 2.5 * n**0.5
+    counts = mirror_counts(walk, segments)
+    assert set(counts) == {0, 1}
+    assert sum(c == 0 for c in counts) == len(segments) - 1  # the split points
+
+
+def test_recursion_takes_less_for_more_recomputation():
+    walk = chain([1] * 216)
+
+    def peak(walk, segments):
+        kept, most = 0, 0
+        for s in segments:
+            part = walk.part(s.start, s.stop)
+            inside = peak(part, s.inner) if s.inner else s.stop - s.start
+            most = max(most, kept + inside)
+            kept += 1
+        return most
+
+    found = {depth: plan_segments(walk, depth=depth) for depth in (1, 2, 3, None)}
+    peaks = [peak(walk, found[depth]) for depth in (1, 2, 3, None)]
+    assert peaks[0] > peaks[1] > peaks[2] and peaks[1] <= 3.5 * 216 ** (1 / 3)
+    assert peaks[-1] <= 2 * np.log2(216)
+    mean = [np.mean(mirror_counts(walk, found[depth])) for depth in (1, 2, 3)]
+    assert mean == sorted(mean) and mean[0] <= 1 and mean[2] <= 3
+
+
+def test_a_budget_is_the_size_of_a_segment():
+    segments = plan_segments(chain([1] * 20), budget=4)
+    assert [s.stop - s.start for s in segments] == [5, 5, 5, 5]
+    assert segments[0] == Segment(0, 5, True)
+
+
+# The transformation.
+
+
+def layers(n=24, width=32):
+    keys = jax.random.split(jax.random.key(0), n)
+    return [jax.random.normal(k, (width, width)) * 0.2 for k in keys]
+
+
+def loss(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x**2), {"mean": x.mean(0), "steps": len(weights)}
+
+
+X = np.asarray(jax.random.normal(jax.random.key(1), (512, 32)))
+
+
+def compiled(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile()
+
+
+def assert_equal(a, b, tolerance=0.0):
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    for x, y in leaves:
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("depth", [1, 2, None])
+def test_gradients_are_equal_and_memory_goes_down(depth):
+    weights = layers()
+    plain = compiled(jax.value_and_grad(loss, has_aux=True), weights, X)
+    wrapped = olla_xla.sublinear(loss, depth=depth)
+    ours = compiled(jax.value_and_grad(wrapped, has_aux=True), weights, X)
+    assert_equal(plain(weights, X), ours(weights, X))
+    temp = [c.memory_analysis().temp_size_in_bytes for c in (plain, ours)]
+    assert temp[1] < 0.6 * temp[0]
+    # The recomputation is in the executable: XLA has not merged it away.
+    dots = [c.as_text().count(" dot(") for c in (plain, ours)]
+    assert dots[1] > dots[0]
+    assert wrapped.__name__ == "loss"
+
+
+def test_dots_are_kept():
+    weights = layers()
+    plain = compiled(jax.grad(loss, has_aux=True), weights, X)
+    kept = compiled(jax.grad(olla_xla.sublinear(loss, keep="dots"), has_aux=True), weights, X)
+    assert kept.as_text().count(" dot(") == plain.as_text().count(" dot(")
+    policy = jax.checkpoint_policies.everything_saveable
+    every = jax.grad(olla_xla.sublinear(loss, keep=policy), has_aux=True)
+    assert_equal(plain(weights, X), every(weights, X))
+
+
+def transforms():
+    """Of a scalar function of weights and an input."""
+
+    def descent(f):
+        def step(w, x):
+            return jax.lax.scan(
+                lambda c, _: (c - 0.1 * jax.grad(f, argnums=1)(w, c), f(w, c)), x, None, length=3
+            )
+
+        return step
+
+    return {
+        "eager": lambda f: f,
+        "grad": jax.grad,
+        "jit": lambda f: jax.jit(jax.grad(f)),
+        "jit inside": lambda f: jax.grad(jax.jit(f)),
+        "vmap": lambda f: jax.vmap(jax.grad(f), in_axes=(None, 0)),
+        "forward": lambda f: jax.jacfwd(f, argnums=1),
+        "second": lambda f: jax.grad(lambda w, x: jnp.sum(jax.grad(f, argnums=1)(w, x))),
+        "nested": lambda f: jax.grad(olla_xla.sublinear(f)),
+        "scan": descent,
+        "checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    }
+
+
+@pytest.mark.parametrize("name", transforms())
+def test_transformations_of_jax(name):
+    def plain(weights, x):
+        return loss(weights, x)[0]
+
+    transform = transforms()[name]
+    weights, x = layers(6), X[:4]
+    ours = transform(olla_xla.sublinear(plain))(weights, x)
+    assert_equal(ours, transform(plain)(weights, x), 1e-4 if name == "second" else 1e-6)
+
+
+def test_calls_loops_and_derivative_rules():
+    @jax.custom_vjp
+    def scaled(x):
+        return 2 * x
+
+    scaled.defvjp(lambda x: (2 * x, x), lambda x, g: (3 * g * jnp.cos(x),))
+
+    @functools.partial(jax.jit, static_argnames="twice")
+    def layer(w, x, twice):
+        x = jax.nn.relu(x @ w)
+        return jax.nn.gelu(x @ w) if twice else x
+
+    def f(weights, x, key, *, twice=True):
+        def body(c, w):
+            return jnp.tanh(c @ w), jnp.sum(c)
+
+        for w in weights:
+            x = layer(w, x, twice)
+            x = x * jax.random.bernoulli(key, 0.9, x.shape)
+        x, sums = jax.lax.scan(body, scaled(x), jnp.stack(weights))
+        x = jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x)
+        return jnp.mean(x) + jnp.sum(sums), x
+
+    weights, key = layers(3), jax.random.key(3)
+    for twice in (True, False):
+        for depth in (1, None):
+            ours = jax.grad(olla_xla.sublinear(f, depth=depth), has_aux=True)
+            plain = jax.grad(f, has_aux=True)
+            a = jax.jit(functools.partial(ours, twice=twice))(weights, X[:8], key)
+            b = jax.jit(functools.partial(plain, twice=twice))(weights, X[:8], key)
+            assert_equal(a, b, 1e-5)
+    cut = explain(f, weights, X[:8], key)
+    assert "scan" in cut.equations and "dot_general" in cut.equations  # layers are taken apart
+
+
+def test_effects_happen_once():
+    seen = []
+
+    def f(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+            jax.debug.callback(lambda v: seen.append(float(v)), x[0, 0])
+        return jnp.sum(x)
+
+    weights = layers(6)
+    expected = jax.grad(f)(weights, X[:4])
+    jax.effects_barrier()
+    count = len(seen)
+    assert_equal(jax.grad(olla_xla.sublinear(f))(weights, X[:4]), expected, 1e-6)
+    jax.effects_barrier()
+    assert len(seen) == 2 * count == 12
+
+
+def test_arguments_of_any_kind_and_results_passed_through():
+    def f(tree, mode, scale=1.0, *, flag=None):
+        assert mode == "mean" and flag is None
+        return jnp.mean(tree["x"] * scale), tree["x"], 3.0, jnp.zeros(2)
+
+    ours = olla_xla.sublinear(f)({"x": X}, "mean", scale=2.0)
+    assert_equal(ours, f({"x": X}, "mean", scale=2.0))
+
+    def outer(x):
+        return jax.grad(olla_xla.sublinear(lambda y: jnp.sum(jnp.sin(x) * y)))(x)  # closes over x
+
+    assert_equal(jax.jit(outer)(X), np.sin(X), 1e-6)
+
+
+def test_shared_weights_are_summed_segment_by_segment():
+    network = sublinear_training.lstm(20, layers=1, width=128, batch_size=8, classes=50)
+    row = sublinear_training.measure_time(network, turns=1)
+    assert row.sublinear_temp_bytes < row.plain_temp_bytes / 2
+    assert row.largest_difference < 1e-5
+
+
+def test_a_flax_network_with_statistics():
+    network = sublinear_training.resnet(17, image_size=16, batch_size=2)
+    shapes = network.shapes
+    plan = explain(network.loss, *shapes)
+    assert len(plan.segments) > 3
+    plain, ours = (
+        jax.eval_shape(jax.value_and_grad(f, has_aux=True), *shapes)
+        for f in (network.loss, olla_xla.sublinear(network.loss))
+    )
+    assert plain == ours
+
+
+def test_figures_on_a_short_sequence():
+    row = sublinear_training.measure_memory(sublinear_training.lstm(16))
+    assert row.none_bytes > row.in_place_bytes > row.both_bytes > 3 * row.sublinear_bytes
+    assert row.sharing_bytes >= row.both_bytes
+
+
+def test_sharded_arguments():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    weights = layers(6)
+    x = jax.device_put(X, NamedSharding(mesh, PartitionSpec("data")))
+    gradient = jax.jit(jax.grad(olla_xla.sublinear(loss), has_aux=True))
+    assert_equal(gradient(weights, x), jax.jit(jax.grad(loss, has_aux=True))(weights, X), 1e-6)
+
+
+def test_composes_with_plan():
+    weights = layers()
+
+    def step(weights, x):
+        gradient, _ = jax.grad(olla_xla.sublinear(loss), has_aux=True)(weights, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
+
+    planned = olla_xla.plan(step, donate_argnums=0, time_limit=5)
+    expected = jax.jit(step)(weights, X)
+    assert_equal(planned([w.copy() for w in weights], X), expected)
+    (plan,) = planned.plans
+    assert plan.assigned_bytes is not None and plan.assigned_bytes <= plan.xla_bytes
+
+
+def test_misuse():
+    for wrong in ({"budget": 0}, {"depth": 0}, {"budget": -5}):
+        with pytest.raises(LimitError, match="at least 1"):
+            olla_xla.sublinear(loss, **wrong)
+    for wrong in ({"keep": "some"}, {"depth": 1.5}, {"budget": True}):
+        with pytest.raises(InputError):
+            olla_xla.sublinear(loss, **wrong)
+    with pytest.raises(InputError, match="takes a function"):
+        olla_xla.sublinear(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_benchmark_on_the_command_line(capsys, tmp_path):
+    out = tmp_path / "rows.json"
+    flags = ["--depths=", "--steps=4", "--turns=0", f"--out={out}"]
+    code = main.main(["olla_xla", "bench", "sublinear", *flags])
+    printed = capsys.readouterr().out
+    assert "lstm" in printed and code in (0, 1)
+    assert '"sublinear_bytes"' in out.read_text()
+    assert main.main(["olla_xla", "bench", "sublinear", "--steps=x"]) == 2
+    assert "--steps" in capsys.readouterr().err

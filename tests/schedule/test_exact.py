@@ -1,0 +1,168 @@
+"""Every formulation, with every backend, against the best of all orders.
+
+`OLLA_XLA_EXAMPLES=2000 pytest tests/schedule/test_exact.py` tries that many random graphs.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from olla_xla.errors import CheckError, GraphError, InputError, SolverError
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
+from olla_xla.schedule.exact.decode import sequence
+from olla_xla.schedule.exact.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
+from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
+from olla_xla.schedule.exact.running_ilp import RunningIlp
+from olla_xla.solvers.linear import Limits, Status, violation
+from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
+
+EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "50"))
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def _optimum(graph: TensorGraph) -> int:
+    return min(oracle_peak(graph, order) for order in all_orders(graph))
+
+
+@settings(SLOW, max_examples=EXAMPLES)
+@given(tensor_graphs(max_operators=8))
+def test_every_form_and_backend_finds_the_optimum(graph):
+    optima = {"plain": _optimum(plain_graph(graph))}
+    optimum = _optimum(graph)
+    for form, backends in FORMS.items():
+        for backend in backends:
+            found = least_peak(graph, form=form, backends=[backend])
+            assert found.status is Status.OPTIMAL, (form, found)
+            assert found.backend == backend
+            assert found.peak_bytes == found.bound_bytes == optima.get(form, optimum), (form, found)
+
+
+@settings(SLOW, max_examples=60)
+@given(tensor_graphs(max_operators=7))
+def test_minimum_cuts_leave_the_optimum(graph):
+    for form in ("running", "plain", "intervals"):
+        optimum = _optimum(plain_graph(graph) if form == "plain" else graph)
+        found = least_peak(graph, form=form, backends=["cpsat"], cuts=True)
+        assert (found.status, found.peak_bytes) == (Status.OPTIMAL, optimum)
+
+
+@settings(SLOW, max_examples=60)
+@given(tensor_graphs(max_operators=6), st.data())
+def test_no_switch_of_an_equation_changes_the_optimum(graph, data):
+    # (2) to (5) define the problem; the other equations only make it smaller or tighter.
+    off = data.draw(st.sets(st.sampled_from(sorted(set(EQUATIONS) - DEFINING))))
+    optimum, plain = _optimum(graph), _optimum(plain_graph(graph))
+    kept = set(EQUATIONS) - off
+    for form, expected in (("lifetimes", optimum), ("plain", plain), ("running", optimum)):
+        chosen = kept & set(RUNNING_EQUATIONS) if form == "running" else kept
+        found = least_peak(graph, form=form, equations=chosen, backends=["gurobi"])
+        assert (found.status, found.peak_bytes) == (Status.OPTIMAL, expected), (form, off)
+
+
+@settings(SLOW, max_examples=60)
+@given(tensor_graphs(max_operators=6), st.sampled_from(sorted(DEFINING)))
+def test_without_a_defining_equation_the_value_is_a_bound(graph, off):
+    arrays = GraphArrays.of(graph)
+    built = LifetimeIlp(arrays, equations=set(EQUATIONS) - {off})
+    from olla_xla.solvers.solve import solve
+
+    result = solve(built.model, backends=["gurobi"])
+    assert result.value is not None
+    assert built.scale.to_bytes(result.value) <= _optimum(graph)
+    with pytest.raises(InputError, match="relaxation"):
+        built.decode(result.point())
+
+
+@settings(SLOW, max_examples=200)
+@given(tensor_graphs(max_operators=9), st.integers(0, 10**6))
+def test_the_point_of_an_order_is_feasible_and_comes_back(graph, pick):
+    orders = [order for _, order in zip(range(50), all_orders(graph), strict=False)]
+    order = orders[pick % len(orders)]
+    arrays = GraphArrays.of(graph)
+    for kind in (RunningIlp, LifetimeIlp):
+        built = kind(arrays)
+        x = built.start(order)
+        assert violation(built.model, x) is None
+        assert built.scale.to_bytes(built.model.value(x)) == oracle_peak(graph, order)
+        assert built.decode(x).tolist() == order
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_a_warm_start_is_never_lost(form):
+    graph = train_step(12)
+    start = np.arange(len(graph.operators))
+    limits = Limits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
+    shown = plain_graph(graph) if form == "plain" else graph
+    for backend in {"highs", "cpsat"} & set(FORMS[form]):
+        found = least_peak(graph, form=form, backends=[backend], limits=limits, start=start)
+        assert found.status in (Status.FEASIBLE, Status.OPTIMAL)
+        assert found.bound_bytes <= found.peak_bytes <= peak_bytes(shown, start)
+
+
+def test_a_known_bound_ends_the_solve():
+    graph = train_step(6)
+    first = least_peak(graph, backends=["highs"])
+    again = least_peak(graph, backends=["highs"], start=first.order, bound_bytes=first.peak_bytes)
+    assert again.status is Status.OPTIMAL
+    assert again.peak_bytes == again.bound_bytes == first.peak_bytes
+
+
+def test_same_seed_same_order():
+    graph = train_step(5)
+    for backend in ("highs", "cpsat"):
+        orders = [
+            least_peak(graph, backends=[backend], limits=Limits(seed=3)).order.tolist()
+            for _ in range(2)
+        ]
+        assert orders[0] == orders[1]
+
+
+def test_model_too_large_for_a_licence_goes_to_the_next_backend():
+    graph = train_step(12)
+    found = least_peak(graph, form="plain", backends=["gurobi", "cpsat"], limits=Limits(2))
+    assert found.backend == "cpsat"
+    assert "licence" in found.failures[0]
+
+
+def test_decoding_function_1():
+    assert sequence([[2], [], [1, 0]], 3).tolist() == [2, 0, 1]
+    for wrong in ([[0], [0], [1]], [[0], [1], []]):
+        with pytest.raises(SolverError, match="of 3 operators"):
+            sequence(wrong, 3)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_bad_graphs_name_operators(form):
+    chain = train_step(1)
+    operators = (Operator("alpha", "fusion"), Operator("beta", "fusion"))
+    there = Tensor("there", 4, 0, (1,), 0)
+    loop = TensorGraph("loop", operators, (there, Tensor("back", 4, 1, (0,), 1)))
+    negative = TensorGraph("negative", operators, (Tensor("gamma", -4, 0, (1,), 0),))
+    nowhere = TensorGraph("nowhere", operators, (Tensor("gamma", 4, 7, (1,), 0),))
+    for graph, words in (
+        (loop, "cycle in loop through alpha, beta"),
+        (negative, "gamma, made by alpha, has negative size -4"),
+        (nowhere, "gamma, read by beta, has no source"),
+    ):
+        with pytest.raises(GraphError, match=words):
+            least_peak(graph, form=form)
+    with pytest.raises(CheckError):
+        least_peak(chain, form=form, start=list(reversed(range(len(chain.operators)))))
+
+
+def test_bad_arguments():
+    graph = train_step(1)
+    with pytest.raises(InputError, match="choose one of"):
+        least_peak(graph, form="magic")
+    with pytest.raises(InputError, match="choose some of"):
+        least_peak(graph, backends=["magic"])
+    with pytest.raises(InputError, match="no equations"):
+        least_peak(graph, form="lifetimes", equations={"99"})
+    with pytest.raises(InputError, match="plain_graph"):
+        LifetimeIlp(GraphArrays.of(graph), plain=True)

@@ -1,0 +1,272 @@
+"""Every backend on the same problems; solvers that fail, lie or are missing."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from olla_xla.errors import InputError, LimitError, SolverError
+from olla_xla.solvers import solve as solvers
+from olla_xla.solvers.linear import INFINITY, Limits, Model, Result, Status
+from olla_xla.solvers.solve import BACKENDS, solve, solve_with
+
+
+def _knapsack() -> Model:
+    """Most value in weight 10: items 1 and 3, value 16."""
+    model = Model("knapsack")
+    for value in (5, 10, 4, 6):
+        model.add_variable(cost=-value)
+    model.add_row(range(4), [5, 6, 3, 4], upper=10, tag="weight")
+    return model
+
+
+def _infeasible() -> Model:
+    model = Model()
+    x = model.add_variables(2)
+    model.add_row(x, [2, 2], lower=1, upper=1)
+    return model
+
+
+def _assignment(n: int, seed: int = 0) -> Model:
+    """Ten random costs a row: hard enough that a limit of one node stops early."""
+    generator = np.random.default_rng(seed)
+    model = Model()
+    for _ in range(n):
+        x = model.add_variables(n)
+        for column, cost in zip(x, generator.integers(1, 1000, n), strict=True):
+            model.set_cost(column, -int(cost))
+        weights = generator.integers(1, 1000, n).tolist()
+        model.add_row(x, weights, upper=sum(weights) // 3)
+    for k in range(n):
+        weights = generator.integers(1, 1000, n).tolist()
+        model.add_row(range(k, n * n, n), weights, upper=sum(weights) // 3)
+    return model
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("threads", [1, 2, 1])
+def test_optimum(backend, threads):
+    result = solve(_knapsack(), Limits(threads=threads), [backend])
+    assert result.status is Status.OPTIMAL, result
+    assert result.value == result.bound == -16
+    assert result.point().tolist() == [0, 1, 0, 1]
+    assert result.backend == backend
+    assert not result.failures
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_infeasible(backend):
+    result = solve(_infeasible(), backends=[backend])
+    assert result.status is Status.INFEASIBLE
+    with pytest.raises(SolverError, match="infeasible"):
+        result.point()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_offset_and_equalities_and_negative_bounds(backend):
+    model = Model()
+    model.offset = 7
+    x = model.add_variables(2, lower=-5, upper=5, cost=1)
+    model.add_row(x, [2, 3], lower=4, upper=4)
+    model.add_row(x, [1, -1], lower=-INFINITY, upper=3)
+    result = solve(model, backends=[backend])
+    assert result.status is Status.OPTIMAL
+    assert (result.value, result.bound) == (7, 7)
+    assert result.point().tolist() == [-4, 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_without_variables_or_rows(backend):
+    model = Model()
+    model.offset = 3
+    assert solve(model, backends=[backend]).value == 3
+    model.add_variable(cost=-1)
+    assert solve(model, backends=[backend]).value == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_start_survives_a_limit(backend):
+    model = _assignment(40)
+    model.start = np.zeros(40 * 40)
+    limits = Limits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
+    result = solve(model, limits, [backend])
+    assert result.status is Status.FEASIBLE
+    assert result.value is not None and result.value <= 0
+    assert result.bound < result.value
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_found_at_limit(backend):
+    model = _assignment(40)
+    model.add_row(range(1600), [1] * 1600, lower=600)
+    result = solve(model, Limits(time_limit=1e-3), [backend])
+    assert result.status is Status.UNKNOWN, result
+    assert result.x is None and result.value is None
+
+
+@pytest.mark.parametrize("backend", ["highs", "gurobi"])
+def test_continuous_variables(backend):
+    model = Model()
+    x = model.add_variables(2, upper=10, integer=False, cost=-1)
+    model.add_row(x, [1, 2], upper=3.5)
+    model.add_row(x, [3, 1], upper=6)
+    result = solve(model, backends=[backend])
+    assert result.value == pytest.approx(-2.6)
+    assert result.bound == pytest.approx(-2.6)
+
+
+def test_cpsat_passes_on_what_it_cannot_take():
+    model = Model()
+    model.add_variable(upper=2, integer=False, cost=-1)
+    result = solve(model, backends=["cpsat", "highs"])
+    assert result.backend == "highs" and result.value == 2 * -1
+    assert "integer variables" in result.failures[0]
+    model = Model()
+    model.add_variable(upper=INFINITY, cost=1)
+    result = solve(model, backends=["cpsat"])
+    assert result.status is Status.ERROR
+    assert "x0 has none" in result.failures[0]
+
+
+def test_a_licence_that_is_too_small_is_reported_and_the_next_solver_used():
+    model = Model()
+    model.add_variables(2_100, cost=1)
+    for k in range(2_099):
+        model.add_row([k, k + 1], [1, 1], lower=1)
+    result = solve(model, Limits(time_limit=60), ["gurobi", "highs"])
+    assert result.value == 1_050
+    if result.backend == "highs":  # else this Gurobi has a full licence
+        assert "licence does not admit 2100 variables" in result.failures[0]
+
+
+def test_a_limit_without_counterpart_is_mentioned():
+    result = solve(_knapsack(), Limits(work_limit=10), ["highs"])
+    assert "work_limit does not apply" in result.message
+    result = solve(_knapsack(), Limits(node_limit=10), ["cpsat"])
+    assert "node_limit does not apply" in result.message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_same_input_same_point(backend):
+    limits = Limits(seed=3, time_limit=60)
+    first, second = (solve(_assignment(8), limits, [backend]) for _ in range(2))
+    assert first.status is Status.OPTIMAL
+    assert np.array_equal(first.point(), second.point())
+
+
+def _liar(result: Result):
+    return lambda: lambda model, limits: result
+
+
+def _crash():
+    raise RuntimeError("segmentation of the licence server")
+
+
+def _good():
+    return lambda model, limits: solve(model, limits, ["highs"])
+
+
+@pytest.mark.parametrize(
+    ("lie", "complaint"),
+    [
+        (Result(Status.OPTIMAL, bound=-21, x=np.ones(4)), "row weight#0 has the value 18"),
+        (Result(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 0.5])), "integer variable 3"),
+        (Result(Status.OPTIMAL, bound=-10, x=np.array([0, 2, 0, 0])), "x1 = 2.0 is outside"),
+        (Result(Status.OPTIMAL, bound=0, x=np.full(4, math.nan)), "not finite"),
+        (Result(Status.OPTIMAL, bound=0, x=np.zeros(3)), "for 4 variables"),
+        (Result(Status.OPTIMAL, bound=0), "no point"),
+        (Result(Status.FEASIBLE, bound=-5, x=np.array([0, 1, 0, 1])), "claims the bound -5"),
+        (Result(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 1])), "its bound is -21"),
+        (Result(Status.OPTIMAL, bound=-6, x=np.array([0, 0, 0, 1])), "but the start has -10"),
+        (Result(Status.INFEASIBLE), "but the start is feasible"),
+        (Result(Status.ERROR, message="out of luck"), "out of luck"),
+    ],
+)
+def test_a_solver_that_lies_is_caught(lie, complaint):
+    model = _knapsack()
+    model.start = np.array([0.0, 1, 0, 0])
+    result = solve_with(model, Limits(), [("liar", _liar(lie)), ("good", _good)])
+    assert result.backend == "good" and result.value == -16
+    assert len(result.failures) == 1
+    assert result.failures[0].startswith("liar: ") and complaint in result.failures[0]
+
+
+def test_when_every_solver_fails():
+    result = solve_with(
+        _knapsack(), Limits(), [("crash", _crash), ("liar", _liar(Result(Status.OPTIMAL)))]
+    )
+    assert result.status is Status.ERROR
+    with pytest.raises(SolverError, match="crash: RuntimeError: segmentation.*liar: "):
+        result.point()
+
+
+def test_a_backend_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(solvers._REGISTRY, "cplex", "olla_xla.solvers.solve.cplex")
+    result = solve(_knapsack(), backends=["cplex", "highs"])
+    assert result.value == -16
+    assert "cplex: SolverError: is not usable here: No module named" in result.failures[0]
+
+
+def test_a_bound_that_meets_the_start_proves_it():
+    model = _knapsack()
+    model.start = np.array([0.0, 1, 0, 1])
+    lazy = _liar(Result(Status.UNKNOWN, bound=-16.4))
+    result = solve_with(model, Limits(), [("lazy", lazy)])
+    assert (result.status, result.value, result.bound) == (Status.OPTIMAL, -16, -16)
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="highs, cpsat, gurobi"):
+        solve(_knapsack(), backends=["scip"])
+    with pytest.raises(InputError, match="choose some"):
+        solve(_knapsack(), backends=[])
+    model = _knapsack()
+    model.start = np.ones(4)
+    with pytest.raises(InputError, match="not feasible: row weight"):
+        solve(model)
+    for bad in ({"time_limit": 0}, {"threads": -1}, {"node_limit": 0}, {"seed": -1}):
+        with pytest.raises(LimitError):
+            Limits(**bad)
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> Model:
+    n = draw(st.integers(1, 4))
+    model = Model()
+    for _ in range(n):
+        lower = draw(st.integers(-2, 1))
+        model.add_variable(lower, lower + draw(st.integers(0, 2)), cost=draw(st.integers(-5, 5)))
+    for _ in range(draw(st.integers(0, 4))):
+        columns = draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=4))
+        values = [draw(st.integers(-4, 4)) for _ in columns]
+        lower = draw(st.integers(-6, 6))
+        upper = draw(st.sampled_from([lower, lower + 3, INFINITY]))
+        model.add_row(columns, values, lower if draw(st.booleans()) else -INFINITY, upper)
+    return model
+
+
+@settings(max_examples=200, deadline=None)
+@given(_models())
+def test_backends_agree_with_enumeration(model):
+    a = model.arrays()
+    dense = np.zeros((model.rows, model.variables))
+    for k in range(model.rows):
+        span = slice(a.row_ptr[k], a.row_ptr[k + 1])
+        dense[k, a.row_col[span]] = a.row_val[span]
+    axes = [range(int(lo), int(hi) + 1) for lo, hi in zip(a.lower, a.upper, strict=True)]
+    values = [
+        float(a.cost @ x)
+        for x in itertools.product(*axes)
+        if (dense @ x >= a.row_lower).all() and (dense @ x <= a.row_upper).all()
+    ]
+    for backend in BACKENDS:
+        result = solve(model, backends=[backend])
+        assert not result.failures, result.failures
+        if not values:
+            assert result.status is Status.INFEASIBLE
+        else:
+            assert result.status is Status.OPTIMAL
+            assert result.value == result.bound == min(values)
