@@ -28,7 +28,7 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
 
-__all__ = ["PlannedModule", "apply_plan", "graphs", "module_order", "plan_module"]
+__all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
 
 Progress = Callable[[str], None]
 

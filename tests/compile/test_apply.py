@@ -22,6 +22,7 @@ from olla_xla import planner
 from olla_xla.compile import apply, hook, plan_store
 from olla_xla.errors import OllaError, PlanMismatchError
 from olla_xla.memory import lifetimes
+from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
@@ -64,7 +65,7 @@ def depth_first(module, options, *, target, xla_bytes=None, more=None, progress=
 
     It says that this saves a byte at least.
     """
-    planned = planner.PlannedModule(module, target)
+    planned = PlannedModule(module, target)
     view, own = planned.module, planned.simulate().total_bytes
     orders = {c: tuple(c.instructions) for c in view.control_computations}
     total = min(planned.model.simulate(orders).total_bytes, own - 1)
@@ -416,7 +417,8 @@ def test_donation_report():
 PERSISTENT = """
 import json, os, sys
 import jax
-from olla_xla import apply, planner
+from olla_xla import planner
+from olla_xla.compile import apply
 from tests_apply import arguments, branches
 import olla_xla
 
