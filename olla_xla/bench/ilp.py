@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from olla_xla import schedule
+from olla_xla.bench import models
 from olla_xla.bench.made_graphs import brute_force, random_graph
+from olla_xla.compile.apply import capture
 from olla_xla.errors import OllaError
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.planner.module import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import FORMS, ExactOrder, least_peak, plain_graph
 from olla_xla.schedule.exact.lifetimes_ilp import DEFINING, EQUATIONS
@@ -88,10 +91,6 @@ def step_graph(name: str) -> TensorGraph:
       OllaError: it cannot be built or compiled.
     """
     import jax
-
-    from olla_xla.bench import models
-    from olla_xla.compile.apply import capture
-    from olla_xla.planner.module import graphs
 
     model, batch_size, optimizer = name.split("/")
     built = models.build(model, batch_size=int(batch_size), optimizer=optimizer)

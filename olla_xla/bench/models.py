@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from olla_xla.bench.zoo import MODELS
 from olla_xla.errors import InputError, OllaError
 
 __all__ = ["BuiltModel", "build", "known_models", "load", "tracing"]
@@ -70,8 +71,6 @@ class BuiltModel:
 
 def known_models() -> list[str]:
     """Names of the registry, sorted."""
-    from olla_xla.bench.zoo import MODELS
-
     return sorted(MODELS)
 
 
@@ -120,8 +119,6 @@ def load(name: str) -> Callable[..., Any]:
     """The function of a registry name or of "package.module:function". Raises InputError."""
     path = name
     if ":" not in name:
-        from olla_xla.bench.zoo import MODELS
-
         if name not in MODELS:
             raise InputError(
                 f"unknown model {name!r}; known are {', '.join(sorted(MODELS))}, "

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla.bench.models import BuiltModel, tracing
 from olla_xla.compile.accounting import assigned_bytes, final_module
@@ -141,8 +142,6 @@ class _Ways:
 
     def planned(self, overhead: float) -> ParetoRow:
         """The step with our plan."""
-        import olla_xla
-
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
         with tracing(self.model.name):

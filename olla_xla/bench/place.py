@@ -16,14 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from olla_xla.bench.assignment_report import simulated_heap
 from olla_xla.bench.schedule import Case, capture_case
 from olla_xla.memory.assignment.model import ALIGNMENT
+from olla_xla.memory.module_state import PlannedModule
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.tensors.any_order import place_reordered
 from olla_xla.place.tensors.blocks import graph_problem, load_of
 from olla_xla.place.tensors.joint_repair import repaired_together
 from olla_xla.place.trace import read_trace
+from olla_xla.planner.module import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
 
@@ -189,10 +192,6 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
     Raises:
       OllaError: it cannot be built, compiled or planned.
     """
-    from olla_xla.bench.assignment_report import simulated_heap
-    from olla_xla.memory.module_state import PlannedModule
-    from olla_xla.planner.module import apply_plan, graphs, plan_module
-
     captured, _ = capture_case(case)
     module, platform = captured.module, captured.platform
     plan = plan_module(module, options, target=platform, xla_bytes=captured.assigned_bytes)

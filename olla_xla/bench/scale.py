@@ -19,7 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hlo.read import from_stablehlo, with_program_order
+from olla_xla.bench.made_graphs import train_step
+from olla_xla.bench.zoo import common, lstm
 from olla_xla.errors import InputError, OllaError
+from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
 
 __all__ = ["CASES", "Row", "as_json", "make_module", "measure", "plan_here", "within_limits"]
@@ -102,8 +106,6 @@ def make_module(case: str) -> bytes:
 
 def plan_here(case: str, module: bytes, options: PlanOptions) -> Row:
     """Plans a case's module in this process."""
-    from olla_xla.planner.module import plan_module
-
     wall, processor = time.monotonic(), time.process_time()
     plan = plan_module(module, options, target="cpu")
     return Row(
@@ -144,23 +146,17 @@ def _parse(case: str) -> tuple[str, int]:
 
 
 def _synthetic(layers: int) -> bytes:
-    from olla_xla.bench.made_graphs import train_step
-
     return train_step(layers)
 
 
 def _lstm(tokens: int) -> bytes:
     """The unrolled LSTM as it is lowered, scheduled in program order."""
-    from hlo.read import from_stablehlo, with_program_order
-
     return with_program_order(from_stablehlo(_lowered_lstm(tokens, flat=True).as_text()))
 
 
 def _lowered_lstm(tokens: int, *, flat: bool = False) -> Any:
     """The lowered train step; `flat`: the functions that it calls are inlined, as XLA would."""
     import jax
-
-    from olla_xla.bench.zoo import common, lstm
 
     model = common.Model(lambda: lstm.network(sequence_length=tokens, **_LSTM))
     step, arguments, jit_options = model(batch_size=4, optimizer="adam")

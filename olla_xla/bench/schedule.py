@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hlo.module import module_from_bytes
+from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.check.executable import check_executable, results_digest
+from olla_xla.compile.apply import capture
 from olla_xla.errors import InputError, OllaError
+from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
@@ -125,8 +130,6 @@ def measure(case: Case, options: PlanOptions) -> Row:
     Raises:
       OllaError: it cannot be built, compiled or planned.
     """
-    from olla_xla.planner.module import plan_module
-
     captured, compile_seconds = capture_case(case)
     xla_bytes = captured.assigned_bytes
     referee_seconds = referee_time(captured)
@@ -170,10 +173,6 @@ def capture_case(case: Case) -> tuple[Compiled, float]:
     """XLA's own compile of a case, and the seconds it took."""
     import jax
 
-    from olla_xla import targets
-    from olla_xla.bench import models
-    from olla_xla.compile.apply import capture
-
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
     with models.tracing(case.model):
         arguments = targets.target(case.target).place(model.arguments)
@@ -189,8 +188,6 @@ def referee_time(captured: Compiled) -> float:
     Raises:
       CheckError: it objects.
     """
-    from olla_xla.check.executable import check_executable, results_digest
-
     started = time.monotonic()
     results = results_digest(captured.module)
     check_executable(

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import olla_xla
 from olla_xla.bench.models import BuiltModel, tracing
+from olla_xla.compile.apply import MEMORY_OPTIMIZED, assigned_bytes
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
@@ -69,9 +71,6 @@ def plan_model(
       OllaError: planning failed.
     """
     import jax
-
-    import olla_xla
-    from olla_xla.compile.apply import MEMORY_OPTIMIZED, assigned_bytes
 
     started = time.monotonic()
     arguments = target.place(model.arguments)

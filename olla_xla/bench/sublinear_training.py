@@ -20,8 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hlo.module import module_from_bytes
+from hlo.read import from_stablehlo
 from olla_xla.bench.eager.graph import Program, program
 from olla_xla.bench.eager.static import assign
+from olla_xla.bench.zoo import common
+from olla_xla.bench.zoo.resnet import Bottleneck, ResNet
 from olla_xla.check.storages import check_storages
 from olla_xla.errors import OllaError
 from olla_xla.remat.segments.transform import sublinear
@@ -72,9 +76,6 @@ def resnet(depth: int, *, image_size: int = 224, batch_size: int = 32) -> Networ
 
     Images are float32[batch_size, image_size, image_size, 3], of 1000 classes.
     """
-    from olla_xla.bench.zoo import common
-    from olla_xla.bench.zoo.resnet import Bottleneck, ResNet
-
     blocks = max((depth - 2) // 3, 4)
     stages = [max(1, round(blocks * share / 50)) for share in (3, 8, 36, 3)]
     stages[2] += blocks - sum(stages)
@@ -203,9 +204,6 @@ def measure_memory(network: Network) -> MemoryRow:
 
 
 def _lowered(loss: Callable[..., Any], shapes: tuple[Any, Any]) -> Program:
-    from hlo.module import module_from_bytes
-    from hlo.read import from_stablehlo
-
     lowered = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(*shapes)
     return program(module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True))))
 

@@ -8,9 +8,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
+from olla_xla.bench import models
 from olla_xla.bench.step import PlannedModel, plan_model
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.targets.target import target
 
 __all__ = ["Cell", "Row", "cells", "row_json", "rows"]
 
@@ -118,9 +120,6 @@ def rows(
       InputError: a model or target is unknown or cannot be built.
     """
     import jax
-
-    from olla_xla.bench import models
-    from olla_xla.targets.target import target
 
     devices = {name: target(name) for name in dict.fromkeys(cell.target for cell in table)}
     for cell in table:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from olla_xla.check.executable import check_control, check_executable
 from olla_xla.errors import CheckError, InputError
+from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 
 __all__ = ["Case", "load", "save"]
@@ -68,8 +69,6 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
     Raises:
       OSError: the file cannot be written.
     """
-    from olla_xla.problem import plan as plan_file
-
     versions = {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "olla-xla")}
     about = "\n".join(
         (

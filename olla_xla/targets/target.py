@@ -13,6 +13,9 @@ import re
 from importlib import resources
 from typing import Any
 
+import jax
+from jax.experimental import topologies
+
 from olla_xla.errors import InputError
 
 __all__ = ["TARGETS", "Target", "prepare_environment", "target"]
@@ -44,8 +47,6 @@ class Target:
         """A pytree of arrays or `jax.ShapeDtypeStruct` as shapes on the device."""
         if self.device is None:
             return arguments
-        import jax
-
         sharding = jax.sharding.SingleDeviceSharding(self.device)
 
         def on_device(leaf: Any) -> Any:
@@ -58,11 +59,12 @@ class Target:
 
 
 def prepare_environment(name: str) -> None:
-    """Sets what must be in the environment before JAX is imported to compile for a target.
+    """Sets what must be set before JAX starts a backend, here and in processes started from here.
 
     Neither target takes a card, so JAX is kept from looking for one, and XLA from tuning on it.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
     if TARGETS[name] == "cuda" and "xla_gpu_autotune_level" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
@@ -76,8 +78,6 @@ def target(name: str) -> Target:
     """
     if name not in TARGETS:
         raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
-    import jax
-
     if name == "cpu":
         if jax.default_backend() != "cpu":
             raise InputError(
@@ -94,8 +94,6 @@ def _h100(config: str) -> Any:
     # Without the check JAX would name its plugins' entry points rather than what is missing.
     if importlib.util.find_spec("jax_plugins") is None:
         raise InputError(f"target=h100 needs JAX's CUDA plugin; {hint}")
-    from jax.experimental import topologies
-
     try:
         topology = topologies.get_topology_desc(
             platform="cuda", target_config=config, topology="1x1x1"

@@ -166,7 +166,7 @@ def test_a_larger_total_and_a_reason_that_names_no_limit_are_reported(monkeypatc
     def broken(*args, **kwargs):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr("olla_xla.planner.module.plan_module", broken)
+    monkeypatch.setattr("olla_xla.planner.plan_module", broken)
     outcome = check.check(check.Reference(Program(SMALL)), QUICK)
     assert outcome.kind == "failed" and "IndexError" in outcome.reason
 

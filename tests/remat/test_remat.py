@@ -42,7 +42,7 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    monkeypatch.setattr(planner, "device", lambda target: CPU if target == "cpu" else H100)
+    monkeypatch.setattr("olla_xla.planner.module.device", lambda target: CPU if target == "cpu" else H100)
 
 
 def small_gpt():

@@ -17,17 +17,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla.bench import models
 from olla_xla.bench.measure.records import Measured, Recomputation, Request, Variant
+from olla_xla.bench.models import tracing
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.apply import assigned_bytes, compile_without_clones
+from olla_xla.compile.assignment import check_compiled, compare_orders
 from olla_xla.errors import InputError, OllaError
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
 
 __all__ = ["main"]
 
 
 def _run(request: Request) -> Measured:
     import jax
-
-    from olla_xla.bench import models
-    from olla_xla.compile.apply import assigned_bytes
 
     compiles: list[str] = []
 
@@ -80,9 +86,6 @@ def _run_in_turns(request: Request) -> Recomputation:
     """A plan and the same plan without its clones, step by step in turns."""
     import jax
 
-    from olla_xla.bench import models
-    from olla_xla.compile.apply import assigned_bytes, compile_without_clones
-
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
     _, again, _ = _compiled(model, request)
     with models.tracing(model.name):
@@ -123,11 +126,6 @@ def _predicted(compiled: Any) -> float | None:
     """Seconds of a step by the cost model; None on GPU, where the card at hand is not priced."""
     import jax
 
-    from hlo.module import module_from_bytes
-    from olla_xla.compile.accounting import final_module
-    from olla_xla.remat.cost.devices import device
-    from olla_xla.remat.cost.roofline import CostModel
-
     if jax.devices()[0].platform != "cpu":
         return None
     temporaries = compiled.memory_analysis().temp_size_in_bytes
@@ -141,11 +139,6 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, str]:
     """The function to call, its executable, and why it is not planned."""
     import jax
-
-    import olla_xla
-    from hlo.module import module_from_bytes
-    from olla_xla.bench.models import tracing
-    from olla_xla.compile.assignment import check_compiled, compare_orders
 
     with tracing(model.name):
         if not request.planned:

@@ -9,6 +9,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from olla_xla.bench.mutants import programs
+from olla_xla.bench.zoo import common, load, mlp, mobilenet, resnet
+from olla_xla.bench.zoo.efficientnet import MBConv, Stage
+from olla_xla.bench.zoo.gpt import GPTConfig
+from olla_xla.bench.zoo.llama import LlamaConfig
+from olla_xla.bench.zoo.transformer import TransformerConfig
 from olla_xla.problem.options import PlanOptions
 
 __all__ = ["CASES", "Built", "Case"]
@@ -37,21 +43,15 @@ class Case:
 
 
 def _model(name: str, optimizer: str, batch_size: int = 2, **sizes: Any) -> Built:
-    from olla_xla.bench.zoo import load
-
     return load(name)(batch_size=batch_size, optimizer=optimizer, **sizes)
 
 
 def _gpt(optimizer: str) -> Built:
-    from olla_xla.bench.zoo.gpt import GPTConfig
-
     config = GPTConfig(layers=1, width=16, heads=2, sequence_length=8, vocabulary_size=32)
     return _model("gpt", optimizer, config=config)
 
 
 def _llama() -> Built:
-    from olla_xla.bench.zoo.llama import LlamaConfig
-
     config = LlamaConfig(
         layers=2, width=16, heads=2, key_value_heads=1, hidden_width=24, sequence_length=8,
         vocabulary_size=32,
@@ -60,8 +60,6 @@ def _llama() -> Built:
 
 
 def _transformer() -> Built:
-    from olla_xla.bench.zoo.transformer import TransformerConfig
-
     config = TransformerConfig(
         layers=1, width=16, heads=2, hidden_width=32, sequence_length=8, vocabulary_size=32
     )
@@ -69,23 +67,16 @@ def _transformer() -> Built:
 
 
 def _network(module: Any, image_size: int, optimizer: str) -> Built:
-    from olla_xla.bench.zoo import common
-
     network = common.linen_network(module, common.image_batches(image_size, 3, 10))
     return common.build(network, batch_size=2, optimizer=optimizer)
 
 
 def _resnet() -> Built:
-    from olla_xla.bench.zoo import resnet
-
     return _network(resnet.ResNet((1,), resnet.Bottleneck, 10), 16, "momentum")
 
 
 def _mobilenet() -> Built:
     import jax
-
-    from olla_xla.bench.zoo import mobilenet
-    from olla_xla.bench.zoo.efficientnet import Stage
 
     stages = (Stage(2, 3, 1, 2, 32),)
     return _network(mobilenet.MobileNet(stages, jax.nn.relu6, 10), 16, "sgd")
@@ -93,8 +84,6 @@ def _mobilenet() -> Built:
 
 def _efficientnet() -> Built:
     import flax.linen as nn
-
-    from olla_xla.bench.zoo.efficientnet import MBConv
 
     class Small(nn.Module):
         @nn.compact
@@ -121,14 +110,10 @@ def _lstm(optimizer: str) -> Built:
 
 
 def _program(name: str) -> Built:
-    from olla_xla.bench.mutants import programs
-
     return getattr(programs, name)()
 
 
 def _mlp() -> Built:
-    from olla_xla.bench.zoo import mlp
-
     return _network(mlp.MLP((32, 32), 10), 8, "momentum")
 
 

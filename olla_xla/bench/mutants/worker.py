@@ -6,6 +6,9 @@ import json
 import sys
 from pathlib import Path
 
+from olla_xla.bench.mutants.cases import CASES
+from olla_xla.bench.mutants.subject import Subject
+
 __all__ = ["main"]
 
 
@@ -16,9 +19,6 @@ def main(request: str) -> None:
       request: JSON of {"case", "seed", "kinds", "skip", "count", "planned": file to keep the
         planned module in}.
     """
-    from olla_xla.bench.mutants.cases import CASES
-    from olla_xla.bench.mutants.subject import Subject
-
     given = json.loads(request)
     kept = Path(given["planned"])
     subject = Subject(CASES[given["case"]], kept.read_bytes() if kept.exists() else None)

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.eager.unfused import plan_unfused
+from olla_xla.bench.step import plan_model
 from olla_xla.bench.sweep.grid import Cell, Settings
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
@@ -45,10 +48,7 @@ def run_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
 
 
 def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
-    from olla_xla.bench import models
-
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
-    from olla_xla.bench.step import plan_model  # with all of JAX
 
     options = PlanOptions(
         time_limit=settings.time_limit,
@@ -103,10 +103,7 @@ def _check_fit(what: str, size: int, target: targets.Target) -> None:
 
 
 def _eager(cell: Cell, settings: Settings) -> dict[str, Any]:
-    from olla_xla.bench import models
-
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
-    from olla_xla.bench.eager.unfused import plan_unfused  # with all of JAX
 
     found = plan_unfused(
         model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed

@@ -11,6 +11,7 @@ from absl import flags
 from olla_xla.bench.measure.processes import measure_one
 from olla_xla.bench.measure.records import Request
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.measured import cost_summary, cost_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -36,8 +37,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
-    from olla_xla.cli.report.measured import cost_summary, cost_table
-
     requests = [_request(case, values.steps) for case in values.cases]
     rows = []
     with Progress() as progress:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from absl import flags
 
+from olla_xla.bench import ilp as bench
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.solvers import agreement_table, solve_table
 from olla_xla.errors import InputError
+from olla_xla.solvers.linear import Limits
 
 __all__ = ["define_flags", "run"]
 
@@ -37,10 +40,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures and prints everything."""
-    from olla_xla.bench import ilp as bench
-    from olla_xla.cli.report.solvers import agreement_table, solve_table
-    from olla_xla.solvers.linear import Limits
-
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
     limits = Limits(time_limit=values.time_limit)

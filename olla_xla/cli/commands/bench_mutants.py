@@ -15,7 +15,11 @@ from pathlib import Path
 
 from absl import flags
 
+from olla_xla.bench.mutants import driver
+from olla_xla.bench.mutants.cases import CASES
+from olla_xla.bench.mutants.kinds import KINDS
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report import mutants as report
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -34,11 +38,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Judges the mutants and prints the tables."""
-    from olla_xla.bench.mutants import driver
-    from olla_xla.bench.mutants.cases import CASES
-    from olla_xla.bench.mutants.kinds import KINDS
-    from olla_xla.cli.report import mutants as report
-
     kinds = _known("kinds", values.kinds, tuple(KINDS))
     cases = _known("cases", values.cases, tuple(CASES))
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():

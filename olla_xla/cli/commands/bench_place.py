@@ -14,7 +14,10 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench import place as bench
+from olla_xla.bench.schedule import CASES, parse_cases
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.placing import instance_table, plans_table, random_line, summary_line
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
 
@@ -41,10 +44,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
-    from olla_xla.bench import place as bench
-    from olla_xla.bench.schedule import CASES, parse_cases
-    from olla_xla.cli.report.placing import instance_table, plans_table, random_line, summary_line
-
     options = shared.options(values)
     cases = parse_cases(values.cases) if values.cases else CASES
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():

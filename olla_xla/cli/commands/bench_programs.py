@@ -15,7 +15,13 @@ from typing import Any
 
 from absl import flags
 
+from olla_xla.bench.random_programs.check import FAILURES, check_case
+from olla_xla.bench.random_programs.processes import run as run_shares
+from olla_xla.bench.random_programs.processes import shares
+from olla_xla.bench.random_programs.spec import Case
+from olla_xla.bench.random_programs.text import from_text
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.programs import Tally, tally_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -49,10 +55,6 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _many(values: flags.FlagValues) -> int:
-    from olla_xla.bench.random_programs.processes import run as run_shares
-    from olla_xla.bench.random_programs.processes import shares
-    from olla_xla.cli.report.programs import Tally, tally_table
-
     tallies: dict[str, Tally] = {}
     done, lost, started = 0, 0, time.monotonic()
     if values.out is not None:
@@ -93,10 +95,6 @@ def _kept(folder: str | None, failure: dict[str, Any]) -> str:
 
 
 def _again(path: str) -> int:
-    from olla_xla.bench.random_programs.check import FAILURES, check_case
-    from olla_xla.bench.random_programs.spec import Case
-    from olla_xla.bench.random_programs.text import from_text
-
     try:
         case = from_text(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

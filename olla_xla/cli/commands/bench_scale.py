@@ -11,8 +11,10 @@ from pathlib import Path
 
 from absl import flags
 
+from olla_xla.bench import scale as bench
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.solvers import scale_table
 from olla_xla.errors import InputError, OllaError
 
 __all__ = ["define_flags", "run"]
@@ -33,9 +35,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
-    from olla_xla.bench import scale as bench
-    from olla_xla.cli.report.solvers import scale_table
-
     options = shared.options(values)
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")

@@ -13,7 +13,9 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench import schedule as bench
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.benches import schedule_summary, schedule_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
 
@@ -33,9 +35,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
-    from olla_xla.bench import schedule as bench
-    from olla_xla.cli.report.benches import schedule_summary, schedule_table
-
     options = shared.options(values)
     cases = bench.parse_cases(values.cases) if values.cases else bench.CASES
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():

@@ -13,7 +13,9 @@ import json
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench import sublinear_training as bench
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.baselines import memory_table, time_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -39,8 +41,6 @@ def run(values: flags.FlagValues) -> int:
     if values.out is not None:
         shared.write_text(values.out, "")  # better now than after the measurements
     targets.prepare_environment("cpu")
-    from olla_xla.bench import sublinear_training as bench
-    from olla_xla.cli.report.baselines import memory_table, time_table
 
     networks = [*map(bench.resnet, depths), *map(bench.lstm, steps)]
     memory, times = [], []

@@ -17,9 +17,16 @@ from typing import Any
 
 from absl import flags
 
+import olla_xla
 from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.assignment_report import full_report
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.placing import allocation_table, tensor_table
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.units import megabytes
+from olla_xla.compile import objection
+from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
 from olla_xla.errors import InputError, OllaError
 
 __all__ = ["define_flags", "run"]
@@ -49,10 +56,6 @@ def run(values: flags.FlagValues) -> int:
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla check --help")
     targets.prepare_environment(values.target)
-    from olla_xla.bench.assignment_report import full_report
-    from olla_xla.cli.report.placing import allocation_table, tensor_table
-    from olla_xla.cli.report.units import megabytes
-    from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
 
     target = targets.target(values.target)
     with Progress() as progress, tempfile.TemporaryDirectory() as folder:
@@ -79,8 +82,6 @@ def run(values: flags.FlagValues) -> int:
 
 def _again(path: Path) -> int:
     """Asks the referee about a case once more; CheckError if it still objects."""
-    from olla_xla.compile import objection
-
     objection.load(path).check()
     shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
     return 0
@@ -89,9 +90,6 @@ def _again(path: Path) -> int:
 def _compiled(values: flags.FlagValues, target: Any, settings: dict[str, Any], dump: Any) -> Any:
     """The executable of the step, planned or not."""
     import jax
-
-    import olla_xla
-    from olla_xla.bench import models
 
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     arguments = target.place(model.arguments)

@@ -12,8 +12,13 @@ from typing import Any
 
 from absl import flags
 
+from hlo.module import module_from_bytes
+from hlo.read import from_stablehlo
 from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.eager.estimate import estimate
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.baselines import estimate_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -45,10 +50,6 @@ def run(values: flags.FlagValues) -> int:
     if (values.arguments is not None) != (values.function is not None):
         raise InputError("--arguments goes with --function: --arguments='f32[8,128] i32[8]'")
     targets.prepare_environment("cpu")
-    from hlo.module import module_from_bytes
-    from hlo.read import from_stablehlo
-    from olla_xla.bench.eager.estimate import estimate
-    from olla_xla.cli.report.baselines import estimate_table
 
     with Progress() as progress:
         progress.stage("loading JAX and the model")
@@ -63,8 +64,6 @@ def _model(values: flags.FlagValues) -> tuple[str, Any, str]:
     """The title, the lowered step, and what to estimate of it."""
     import jax
 
-    from olla_xla.bench import models
-
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     with models.tracing(values.model):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
@@ -74,8 +73,6 @@ def _model(values: flags.FlagValues) -> tuple[str, Any, str]:
 def _function(values: flags.FlagValues) -> tuple[str, Any, str]:
     """The same of a function; as it stands it is all forward."""
     import jax
-
-    from olla_xla.bench import models
 
     function = models.load(values.function)
     arguments = _shapes(values.arguments)

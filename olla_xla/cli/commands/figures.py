@@ -13,7 +13,15 @@ from pathlib import Path
 
 from absl import flags
 
+from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.eager.unfused import standing_graph
+from olla_xla.bench.sweep import curves, figures
+from olla_xla.bench.sweep.comparisons import comparisons
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.comparisons import comparison_table, model_table
+from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
@@ -33,11 +41,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Writes the files and prints the means."""
-    from olla_xla.bench.sweep import figures
-    from olla_xla.bench.sweep.comparisons import comparisons
-    from olla_xla.cli.report.comparisons import comparison_table, model_table
-    from olla_xla.cli.report.tables import Table
-
     rows = [row for path in values.sweep for row in figures.read_rows(path)]
     folder = Path(values.out)
     try:
@@ -74,8 +77,6 @@ def run(values: flags.FlagValues) -> int:
 
 def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     """Sekiyama's figure; its line of the table, or none."""
-    from olla_xla.bench.sweep import curves
-
     found = curves.best_fits(rows)
     if not found:
         return []
@@ -88,13 +89,7 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
 
 def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
     """Figures 10 and 12, of the rows that took longest."""
-    from olla_xla import targets
-    from olla_xla.bench.sweep import curves
-    from olla_xla.cli.report.progress import Progress
-
     targets.prepare_environment("cpu")
-    from olla_xla.bench import models
-    from olla_xla.bench.eager.unfused import standing_graph
 
     with Progress() as progress:
         for column, kind in (("order_seconds", "ordering"), ("place_seconds", "placement")):

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from absl import flags
 
+from olla_xla.bench.measure.processes import measure
+from olla_xla.bench.measure.records import Request
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.measured import measured_table, measured_verdict, recomputation_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -34,10 +37,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
-    from olla_xla.bench.measure.processes import measure
-    from olla_xla.bench.measure.records import Request
-    from olla_xla.cli.report.measured import measured_table, measured_verdict, recomputation_table
-
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")

@@ -11,7 +11,10 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.pareto import pareto
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
@@ -44,9 +47,6 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --model=NAME; see olla_xla pareto --help")
     overheads = [_overhead(text) for text in values.overheads]
     targets.prepare_environment(values.target)
-    from olla_xla.bench import models
-    from olla_xla.bench.pareto import pareto
-    from olla_xla.cli.report.pareto import pareto_table
 
     with Progress() as progress:
         progress.stage("loading JAX and the model")

@@ -12,14 +12,14 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.errors import InputError
+from olla_xla.place import METHODS, place
+from olla_xla.place.trace import read_trace, write_trace
 
 __all__ = ["define_flags", "run"]
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    from olla_xla.place import METHODS
-
     flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
     flags.DEFINE_string("out", None, "CSV file to write, with offsets.", flag_values=values)
     flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
@@ -35,9 +35,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Places, prints what came of it, and writes the offsets."""
-    from olla_xla.place import place
-    from olla_xla.place.trace import read_trace, write_trace
-
     if values.trace is None:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():

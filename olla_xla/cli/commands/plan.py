@@ -13,10 +13,17 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
+from hlo.module import HloError, module_from_bytes
+from hlo.read import read_module
 from olla_xla import targets
+from olla_xla.bench import models
+from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.peak import find_peak, peak_table
+from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, PlanFileError
+from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
+from olla_xla.planner.module import apply_plan, graphs, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
@@ -57,10 +64,6 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
-    from olla_xla.bench import models
-    from olla_xla.bench.step import plan_model
-    from olla_xla.cli.report.plans import check_line, plan_table, verdict
-
     name = values.model
     with Progress() as progress:
         progress.stage("loading JAX and the model")
@@ -86,12 +89,6 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
-    from hlo.module import HloError
-    from hlo.read import read_module
-    from olla_xla.cli.report.plans import plan_table, verdict
-    from olla_xla.errors import ModuleFormatError
-    from olla_xla.planner.module import apply_plan, plan_module
-
     started = time.monotonic()
     platform = targets.TARGETS[values.target]
     with Progress() as progress:
@@ -121,18 +118,12 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
 
 def _print_clones(console: Console, plan: Plan) -> None:
     """Prints what is computed again and what it costs, where that was asked for."""
-    from olla_xla.cli.report.plans import clones_line
-
     if plan.step_seconds:
         console.print(clones_line(plan), markup=False)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:
     """Prints the largest tensors that live at the peak of a scheduled module."""
-    from hlo.module import module_from_bytes
-    from olla_xla.cli.report.peak import find_peak, peak_table
-    from olla_xla.planner.module import graphs
-
     if not count:
         return
     callees = {

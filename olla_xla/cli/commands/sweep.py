@@ -15,8 +15,14 @@ from typing import Any
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench.sweep.cluster import run_dask
+from olla_xla.bench.sweep.grid import Settings, cells
+from olla_xla.bench.sweep.journal import Journal
+from olla_xla.bench.sweep.local import run_local
+from olla_xla.bench.zoo import ZOO
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.sweeps import sweep_table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
 
@@ -55,15 +61,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Runs what is missing, and prints the table."""
-    from olla_xla.bench.sweep.grid import Settings, cells
-    from olla_xla.bench.sweep.journal import Journal
-    from olla_xla.cli.report.sweeps import sweep_table
-
     options = shared.options(values)
     models = values.models
     if models == ["zoo"]:
-        from olla_xla.bench.zoo import ZOO
-
         models = list(ZOO)
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
@@ -105,10 +105,7 @@ def _rows(
     values: flags.FlagValues, missing: list[Any], settings: Any, worker_bytes: int
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     if values.executor == "dask":
-        from olla_xla.bench.sweep.cluster import run_dask
-
         return run_dask(missing, settings, values.scheduler)
-    from olla_xla.bench.sweep.local import run_local
 
     return run_local(missing, settings, workers=values.workers, worker_bytes=worker_bytes)
 

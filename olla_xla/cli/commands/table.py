@@ -11,7 +11,9 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla import targets
+from olla_xla.bench.table import cells, row_json, rows
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.matrix import matrix_summary, matrix_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
@@ -41,8 +43,6 @@ def run(values: flags.FlagValues) -> int:
         if name not in targets.TARGETS:
             raise InputError(f"--targets: {name!r} is not one of {', '.join(targets.TARGETS)}")
         targets.prepare_environment(name)
-    from olla_xla.bench.table import cells, row_json, rows
-    from olla_xla.cli.report.matrix import matrix_summary, matrix_table
 
     wanted = cells(values.models, values.batch_sizes, values.optimizers, values.targets)
     if values.out is not None:
