@@ -7,7 +7,9 @@ The rules follow XLA's HloDataflowAnalysis (SSA form) and HloAliasAnalysis.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from hlo.inplace import in_place_pairs
@@ -89,9 +91,14 @@ class Dataflow:
     at: dict[tuple[Instruction, ShapeIndex], Value]
     buffers: list[list[Value]]
 
-    def buffer_bytes(self, buffer: int) -> int:
-        """Size of an alias set: its largest value."""
-        return max(v.bytes for v in self.buffers[buffer])
+    @functools.cached_property
+    def seen_in(self) -> dict[Computation, list[Value]]:
+        """By computation, the values that have a position in it, by id."""
+        found: dict[Computation, list[Value]] = collections.defaultdict(list)
+        for value in self.values:
+            for computation in dict.fromkeys(i.computation for i, _ in value.positions):
+                found[computation].append(value)
+        return found
 
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:

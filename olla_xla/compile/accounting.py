@@ -6,10 +6,18 @@ import dataclasses
 
 import jax
 
-from hlo.module import module_from_bytes
+from hlo.module import Module, module_from_bytes
 from olla_xla.errors import OllaError
 
-__all__ = ["Donation", "assigned_bytes", "assignment_proto", "donation", "final_module"]
+__all__ = [
+    "Donation",
+    "assigned_bytes",
+    "assignment_proto",
+    "donation",
+    "final_module",
+    "scratch_bytes",
+    "temporary_bytes",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +57,22 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
         + stats.output_size_in_bytes
         - stats.alias_size_in_bytes
         + stats.temp_size_in_bytes
+    )
+
+
+def temporary_bytes(compiled: jax.stages.Compiled) -> int:
+    """The part of `assigned_bytes` that an order can change: temp, in bytes."""
+    stats = compiled.memory_analysis()
+    return 0 if stats is None else stats.temp_size_in_bytes
+
+
+def scratch_bytes(module: Module) -> int:
+    """Bytes of all values that a module makes while it runs: no order needs more temporaries."""
+    return sum(
+        i.shape.bytes
+        for c in module.control_computations
+        for i in c.instructions
+        if i.opcode not in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
     )
 
 

@@ -21,9 +21,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import itertools
 import logging
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -40,9 +43,13 @@ from olla_xla.compile.accounting import (
     assignment_proto,
     donation,
     final_module,
+    scratch_bytes,
+    temporary_bytes,
 )
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import forget_compiles, no_cache_writes
+from olla_xla.compile.order import compare_orders
+from olla_xla.compile.waiting import waiting
 from olla_xla.errors import BudgetError, CheckError, OllaError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -68,14 +75,13 @@ logger = logging.getLogger("olla_xla")
 _ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY = "olla_xla.request"
 _MARKED = re.compile(rb"olla_xla-applied-([0-9a-f]{32})")
-_FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
-"""Clones that compute nothing; XLA may do without them."""
 MEMORY_OPTIMIZED = {
     "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
 """By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
 _NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
 _NO_GAIN = "no better order was found"
+_SMALL = 256 * 2**10  # bytes of temporaries below which a plan is not looked for by default
 _SURPRISE = 1e-6  # part of its assigned total by which a prediction may be off
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
 
@@ -239,6 +245,7 @@ class _Work:
       captured: the module as XLA scheduled it; None if it was never handed over.
       plan: the plan. written: whether it went back to XLA. objects: what the referee said.
       error: why there is no plan.
+      small: whether the module makes so little that no plan was looked for.
     """
 
     captured: Captured | None = None
@@ -246,6 +253,40 @@ class _Work:
     written: bool = False
     objects: str = ""
     error: Exception | None = None
+    small: bool = False
+
+
+def _load_planner() -> None:
+    """Loads the planner's imports and compiled loops; trouble with it shows where it is used."""
+    try:
+        importlib.import_module("olla_xla.planner.warm_up").loaded()
+    except Exception as error:
+        logger.debug("loading the planner failed", exc_info=error)
+
+
+def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
+    """XLA's own order of a module that has next to no temporaries."""
+    view, total = module_from_bytes(captured.module), assigned_bytes(compiled)
+    order = {
+        c.name: tuple(i.name for i in c.schedule)
+        for c in view.control_computations
+        if c.schedule is not None
+    }
+    return Plan(
+        module=view.name,
+        fingerprint=view.fingerprint,
+        target=captured.platform,
+        order=order,
+        offsets={},
+        xla_bytes=total,
+        xla_predicted_bytes=total,
+        predicted_bytes=total,
+        peak_bytes=total,
+        least_peak_bytes=total,
+        lower_bound_bytes=total - temporary_bytes(compiled),
+        assigned_bytes=total,
+        status="xla",
+    )
 
 
 def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
@@ -254,12 +295,20 @@ def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
     Raises:
       BudgetError: the budget cannot be met.
     """
-    work = _Work()
+    work, started = _Work(), time.monotonic()
+    loading = threading.Thread(target=_load_planner, name="olla_xla loading", daemon=True)
+    loading.start()
 
     def answer(platform: str, module: bytes) -> bytes | None:
-        work.captured = Captured(platform, module, compiles.more(platform))
+        taken = time.monotonic() - started
+        work.captured = Captured(platform, module, compiles.more(platform), taken)
+        if options.is_default and scratch_bytes(module_from_bytes(module)) <= _SMALL:
+            work.small = True
+            return None
+        with waiting(compiles.name):
+            loading.join()  # What is loaded, or compiled once for an installation, is no search.
         try:
-            work.plan = _plan(work.captured, options, options)
+            work.plan = _plan(compiles.name, work.captured, options, options)
             if work.plan.predicted_bytes >= work.plan.xla_predicted_bytes:
                 return None
             planned, work.objects = compiles.write(module, work.plan)
@@ -273,6 +322,9 @@ def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
 
     compiled = compiles.handed_over(key, answer)
     plan, captured = work.plan, work.captured
+    if work.small and captured is not None:
+        logger.info("the step's temporaries take less than %s bytes", f"{_SMALL:,}")
+        return Outcome(compiled, _small_plan(captured, compiled), False, _NO_GAIN)
     if work.error is not None or plan is None or captured is None:
         return _failed(compiled, work.error or OllaError(_NO_HOOK))
     if work.objects:
@@ -287,7 +339,7 @@ def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
     return _fitted(compiles, options, captured, outcome)
 
 
-def _plan(captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:
+def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:
     """A plan of the captured module within the limits of an attempt at the options.
 
     Raises:
@@ -296,13 +348,15 @@ def _plan(captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Pla
     from olla_xla import planner  # Loads numba and the solvers; not needed until here.
 
     try:
-        plan = planner.plan_module(
-            captured.module,
-            attempt,
-            target=captured.platform,
-            more=captured.more,
-            progress=functools.partial(logger.debug, "%s"),
-        )
+        with waiting(name) as progress:
+            plan = planner.plan_module(
+                captured.module,
+                attempt,
+                target=captured.platform,
+                more=captured.more,
+                progress=progress,
+                schedule_seconds=captured.seconds,
+            )
     except BudgetError as error:
         if attempt is options or options.budget_bytes is None:
             raise
@@ -324,7 +378,7 @@ def _fitted(
             break
         less = min(plan.predicted_bytes - 1, budget) - excess
         attempt = dataclasses.replace(options, memory_budget=max(less, 1))
-        plan = _plan(captured, options, attempt)
+        plan = _plan(compiles.name, captured, options, attempt)
         outcome = _chosen(compiles, plan, compiles.apply(plan), captured)
     return outcome
 
@@ -392,36 +446,11 @@ def _xla_plan(plan: Plan, captured: Captured, assigned: int) -> Plan:
 
 
 def _difference(compiled: jax.stages.Compiled, plan: Plan) -> str:
-    """What keeps the executable's order from being the plan's, or "".
-
-    Passes after the hook may add, drop or replace instructions (GPU: copies, async pairs); those
-    in both that do any work must stand in the same order.
-    """
-    from olla_xla.compile.assignment import IDLE
-
-    view = module_from_bytes(final_module(compiled))
-    schedules = {c.name: c.schedule for c in view.control_computations if c.schedule is not None}
-    actual = {name: tuple(i.name for i in order) for name, order in schedules.items()}
-    idle = {i.name for order in schedules.values() for i in order if i.opcode in IDLE}
-    common = plan.order.keys() & actual.keys()
-    if not common:
-        return "the executable has none of the plan's computations"
-    names = {name for order in actual.values() for name in order}
-    # A clone that was read for dropped outputs alone (hlo.trim) is in no order.
-    ordered = {name for order in plan.order.values() for name in order}
-    clones = [clone for clone, *_ in plan.clones if clone in ordered]
-    made = [clone for clone in clones if not _FORWARDING.match(clone)]
-    if lost := [clone for clone in made if clone not in names]:
-        return f"{len(lost)} of {len(made)} clones are not in the executable ({lost[0]})"
-    for name in sorted(common):
-        planned_names, actual_names = set(plan.order[name]), set(actual[name])
-        ours = [i for i in plan.order[name] if i in actual_names and i not in idle]
-        theirs = [i for i in actual[name] if i in planned_names and i not in idle]
-        if ours != theirs:
-            place = next(k for k, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-            return f"the executable runs {theirs[place]} where the plan of {name} has {ours[place]}"
-        if 2 * len(planned_names & actual_names) < len(planned_names):
-            return f"most instructions of the plan of {name} are not in the executable"
+    """What keeps the executable's order from being the plan's, or ""."""
+    try:
+        compare_orders(plan, module_from_bytes(final_module(compiled)))
+    except CheckError as error:
+        return str(error)
     return ""
 
 
@@ -433,11 +462,13 @@ class Captured:
       platform: it was compiled for. module: as XLA scheduled it.
       more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
         a compile takes; None where XLA has no other scheduler.
+      seconds: what XLA took to get there, or None.
     """
 
     platform: str
     module: bytes
     more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
+    seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,9 +497,9 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
         captured.platform,
         captured.module,
         captured.more,
-        assigned_bytes(compiled),
-        final_module(compiled),
-        assignment_proto(compiled),
+        assigned_bytes=assigned_bytes(compiled),
+        final=final_module(compiled),
+        assignment=assignment_proto(compiled),
     )
 
 
@@ -535,6 +566,13 @@ class _Compiles:
         """By an executable's id: its token, and the executable, so that the id stays its own."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
+
+    @property
+    def name(self) -> str:
+        """The module's, for messages."""
+        module = self._lowered.compiler_ir("stablehlo")
+        attributes = {} if module is None else module.operation.attributes
+        return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
 
     @property
     def text(self) -> str:

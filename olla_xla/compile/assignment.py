@@ -28,26 +28,20 @@ from hlo.module import (
     parse_module_proto,
 )
 from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.compile.order import compare_orders
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.problem.plan import Plan
 
 __all__ = [
-    "IDLE",
     "AssignmentReport",
     "check_assignment",
     "check_compiled",
     "check_overlaps",
-    "compare_orders",
     "dump_options",
     "read_assignment",
 ]
-
-IDLE = frozenset(
-    "parameter constant bitcast tuple get-tuple-element opt-barrier optimization-barrier".split()
-)
-"""Opcodes that neither read nor write memory when they run."""
 
 Places = Mapping[str, tuple[Allocation, Assigned]]
 
@@ -195,43 +189,6 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         added=added,
         dropped=dropped,
     )
-
-
-def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Instructions added to and dropped from the plan's; those in both must stand in its order.
-
-    XLA's passes after the hook add copies, join asynchronous pairs and take out optimization
-    barriers. Instructions that do no work may then stand anywhere; they are left out.
-
-    Args:
-      plan: the plan. module: the executable's.
-
-    Returns:
-      Working instructions added, and instructions dropped.
-
-    Raises:
-      CheckError: naming the first instruction out of order, or a computation that is missing.
-    """
-    added: list[str] = []
-    dropped: list[str] = []
-    actual = {c.name: c.schedule for c in module.control_computations if c.schedule is not None}
-    for name, names in plan.order.items():
-        if name not in actual:
-            raise CheckError(f"the executable has no computation {name}")
-        ours = set(names)
-        theirs = {i.name for i in actual[name]}
-        working = [i.name for i in actual[name] if i.opcode not in IDLE]
-        added += [n for n in working if n not in ours]
-        dropped += [n for n in names if n not in theirs]
-        met = [n for n in working if n in ours]
-        both = set(met)
-        planned = [n for n in names if n in both]
-        if planned != met:
-            k = next(k for k, (a, b) in enumerate(zip(planned, met, strict=True)) if a != b)
-            raise CheckError(
-                f"the executable runs {met[k]} where the plan of {name} has {planned[k]}"
-            )
-    return tuple(added), tuple(dropped)
 
 
 def _compare_tensors(plan: Plan, places: Places) -> list[str]:

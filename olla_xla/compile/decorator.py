@@ -31,7 +31,6 @@ from olla_xla.compile.apply import (
     logger,
     require_budget,
 )
-from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.problem.options import PlanOptions
@@ -424,6 +423,9 @@ class PlannedCompiled(_Stage):
         Raises:
           CheckError: they differ, or there is no plan.
         """
+        # It takes numba, for which a step that is planned again need not wait.
+        from olla_xla.compile.assignment import check_compiled
+
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
         return check_compiled(self._stage, self.plan, dump)

@@ -59,7 +59,7 @@ def lower(
     step = {i: k for k, i in enumerate(instructions)}
     tensors: list[Tensor] = []
     ids: dict[int, int] = {}
-    for value in dataflow.values:
+    for value in dataflow.seen_in[computation]:
         if not value.shape.is_tuple and value.instruction.opcode != "constant":
             tensor = _tensor(dataflow, value, computation, step)
             if tensor is not None:

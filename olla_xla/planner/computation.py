@@ -25,7 +25,7 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import phases
 
-__all__ = ["MoreOrders", "Solved", "solve"]
+__all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
 
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
@@ -56,28 +56,90 @@ class Solved:
     stopped_by: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Of the search for one computation.
+
+    Attributes:
+      options: of the whole plan. seconds: how long it may take.
+      enough_bytes: the search ends when the total is no more than this above the bound.
+    """
+
+    options: PlanOptions
+    seconds: float
+    enough_bytes: int = 0
+
+    def tolerance(self, bound: int) -> float:
+        """The part of the bound that the total may lie above it."""
+        return max(self.options.tolerance, self.enough_bytes / max(bound, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """A computation in XLA's order, before any search.
+
+    Attributes:
+      work: its graph, with XLA's order. peak: lifetime peak of that, in bytes.
+      bound: no order has a smaller one, in bytes.
+      charged: what the module's computations were charged with when it was made.
+    """
+
+    work: _Work
+    peak: int
+    bound: int
+    charged: Mapping[Computation, int]
+
+    @staticmethod
+    def at(planned: PlannedModule, computation: Computation) -> Look:
+        """Looks at a computation; its callees must have been looked at or solved."""
+        work = _Work(planned, planned.lowered(computation))
+        charged = dict(planned.peaks)
+        peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
+        bound = min(_forced_live(work), peak)
+        planned.peaks[computation] = planned.leasts[computation] = peak
+        planned.bounds[computation] = bound
+        return Look(work, peak, bound, charged)
+
+    def holds(self, planned: PlannedModule) -> bool:
+        """Whether nothing has changed since that it depends on."""
+        called = {c for i in self.work.lowered.instructions for c in i.called_control}
+        if planned is not self.work.planned:
+            return False
+        return all(planned.peaks[c] == self.charged[c] for c in called)
+
+
+def unchanged(look: Look, total: int) -> Solved:
+    """XLA's own order as the answer; `total` is the module's predicted one."""
+    work = look.work
+    work.starts["xla"] = np.arange(work.arrays.n)
+    work.scores["xla"] = (total, look.peak)
+    return work.solved(
+        "xla",
+        {},
+        least=look.peak,
+        bound=look.bound,
+        steps=0,
+        stopped_by="no_gain",
+        candidates=dict(work.scores),
+    )
+
+
 def solve(
-    planned: PlannedModule,
-    computation: Computation,
-    options: PlanOptions,
-    seconds: float,
-    progress: Progress | None,
-    more: MoreOrders | None = None,
+    look: Look, limits: Limits, progress: Progress | None, more: MoreOrders | None = None
 ) -> Solved:
     """Finds an order for one computation, given those of its callees.
 
     Args:
-      planned: the module; callees' peaks and bounds are in it.
-      computation: which one.
-      options: limits and seed. seconds: how long it may take.
+      look: the computation; callees' peaks and bounds are in its module.
+      limits: of the search.
       progress: called with one line at each improvement.
       more: gives orders of another scheduler, for the entry computation; asked for if need be.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.
     """
-    deadline = time.monotonic() + seconds
-    work = _Work(planned, planned.lowered(computation))
+    work, options = look.work, limits.options
+    deadline = time.monotonic() + limits.seconds
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
     least = phases.search(
@@ -87,7 +149,7 @@ def solve(
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
-        tolerance=options.tolerance,
+        tolerance=limits.tolerance(look.bound),
         progress=progress,
     )
     work.add({"lifetimes": least.lifetime_order})
@@ -95,39 +157,12 @@ def solve(
     bound = _bound(work, least)
     ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
-    entry = computation is planned.module.entry
-    beyond = 0 if entry else min(total - peak for total, peak in ours.scores.values())
-    objective = ours.planned.model.estimator(ours.lowered.computation, ours.planned.orders)
-
-    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> phases.SearchResult:
-        return phases.search(
-            ours.arrays,
-            starts,
-            objective=objective,
-            exact=ours.total,
-            beyond=beyond,
-            time_limit=max(deadline - time.monotonic(), 0.01),
-            step_limit=steps,
-            seed=options.seed,
-            bound_bytes=bound,
-            tolerance=options.tolerance,
-            progress=progress,
-        )
-
-    found = search(ours.starts, steps)
-    ours.add({"search": found.order})
-    if entry and more is not None and found.objective_bytes > bound * (1 + _MORE):
-        other = ours.named(more().get(computation.name, ()))
-        ours.add(other)
-        if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
-            left = None if steps is None else max(steps - found.steps, 1)
-            found = _both(found, search(other, left))
-            ours.add({"search": found.order})
+    found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     stopped_by = found.stopped_by
     gain = work.scores["xla"][0] - ours.scores[name][0]
     # A callee's lower peak may serve its caller even if it alone lowers no total.
-    if gain < 0 or (gain == 0 and entry):
+    if gain < 0 or (gain == 0 and work.is_entry):
         ours, name, aliases = work, "xla", {}
         stopped_by = stopped_by if found.steps else "no_gain"
     return ours.solved(
@@ -143,6 +178,48 @@ def solve(
     )
 
 
+def _towards_the_total(
+    ours: _Work,
+    bound: int,
+    deadline: float,
+    steps: int | None,
+    limits: Limits,
+    progress: Progress | None,
+    more: MoreOrders | None,
+) -> phases.SearchResult:
+    """Searches for the least total of the module, from all orders met so far."""
+    options, computation = limits.options, ours.lowered.computation
+    beyond = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
+    objective = ours.planned.model.estimator(computation, ours.planned.orders)
+
+    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> phases.SearchResult:
+        return phases.search(
+            ours.arrays,
+            starts,
+            objective=objective,
+            exact=ours.total,
+            beyond=beyond,
+            time_limit=max(deadline - time.monotonic(), 0.01),
+            step_limit=steps,
+            seed=options.seed,
+            bound_bytes=bound,
+            tolerance=limits.tolerance(bound),
+            progress=progress,
+        )
+
+    found = search(ours.starts, steps)
+    ours.add({"search": found.order})
+    wide = found.objective_bytes > bound * (1 + _MORE)
+    if ours.is_entry and more is not None and wide and time.monotonic() < deadline:
+        other = ours.named(more().get(computation.name, ()))
+        ours.add(other)
+        if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
+            left = None if steps is None else max(steps - found.steps, 1)
+            found = _both(found, search(other, left))
+            ours.add({"search": found.order})
+    return found
+
+
 class _Work:
     """One computation of one module: its graph, and the orders met so far with their scores."""
 
@@ -154,6 +231,11 @@ class _Work:
         self.starts: dict[str, np.ndarray] = {}
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is the module's entry computation."""
+        return self.lowered.computation is self.planned.module.entry
 
     def add(self, orders: Mapping[str, np.ndarray]) -> None:
         """Scores orders of the graph; one that breaks its precedence is repaired first."""
@@ -274,6 +356,15 @@ def _least(work: _Work, *found: phases.SearchResult) -> int:
         return least
     relaxed = GraphArrays.of(planned.relaxed(work.lowered.computation).graph)
     return min(least, peak_bytes(relaxed, found[0].lifetime_order))
+
+
+def _forced_live(work: _Work) -> int:
+    """The forced-live bound, with callees at their own bounds."""
+    planned = work.planned
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.bounds[c] == planned.peaks[c] for c in called):
+        return forced_live_bound(work.arrays)[0]
+    return forced_live_bound(planned.bounded(work.lowered.computation).graph)[0]
 
 
 def _bound(work: _Work, found: phases.SearchResult) -> int:

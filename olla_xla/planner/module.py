@@ -20,7 +20,8 @@ from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.computation import MoreOrders, Solved, solve
+from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
+from olla_xla.planner.effort import effort
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -35,6 +36,9 @@ Progress = Callable[[str], None]
 _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each, half of what
 those before it left."""
+
+_NEGLIGIBLE = 1e-4
+"""Part of the module's total below which what a loop or branch could gain is not looked for."""
 
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -69,6 +73,7 @@ def plan_module(
     xla_bytes: int | None = None,
     more: MoreOrders | None = None,
     progress: Progress | None = None,
+    schedule_seconds: float | None = None,
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
 
@@ -83,6 +88,8 @@ def plan_module(
       more: gives orders of another scheduler (computation name -> instruction names); it is asked
         if the search leaves a total far above the bound.
       progress: called with one line at each improvement.
+      schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
+        search takes a time in proportion to it; where it is None, 20 s at most.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -93,15 +100,21 @@ def plan_module(
       CheckError: the referee rejected the result (a bug).
     """
     started = time.monotonic()
-    # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
-    first = _limited(options, options.time_limit * _ORDER_SHARE) if options.recomputes else options
-    plan = _order(module, first, target, xla_bytes, progress, more)
+    seconds = effort(options, None, 0, 0).seconds
+    first = options
+    if options.recomputes:
+        # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
+        options = _limited(options, seconds)
+        first = _limited(options, seconds * _ORDER_SHARE)
+    plan = _order(module, first, target, xla_bytes, progress, more, schedule_seconds)
     budget = options.budget_bytes
     least = plan.predicted_bytes if xla_bytes is None else min(plan.predicted_bytes, xla_bytes)
-    if budget is not None and least > budget and not options.recomputes:
-        raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
-    if options.recomputes and (budget is None or least > budget):
-        plan = _recompute(module, plan, options, started, progress)
+    if not options.recomputes:
+        if budget is not None and least > budget:
+            raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
+        return plan
+    if budget is None or least > budget:
+        plan = _recompute(module, plan, options, started, seconds, progress)
     return plan
 
 
@@ -111,7 +124,12 @@ def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
 
 
 def _recompute(
-    module: bytes, base: Plan, options: PlanOptions, started: float, progress: Progress | None
+    module: bytes,
+    base: Plan,
+    options: PlanOptions,
+    started: float,
+    limit: float,
+    progress: Progress | None,
 ) -> Plan:
     """The plan with recomputation that the options ask for; `base` where that is no better."""
     cost = CostModel(device(base.target), base.target)
@@ -124,7 +142,7 @@ def _recompute(
         cost,
         budget=options.budget_bytes,
         allowance=None if allowed is None else allowed * step_seconds,
-        seconds=max(options.time_limit - (time.monotonic() - started), 0.1),
+        seconds=max(limit - (time.monotonic() - started), 0.1),
         plan=lambda data, seconds: _order(
             data, _limited(options, seconds), base.target, None, progress
         ),
@@ -133,7 +151,7 @@ def _recompute(
         "step_seconds": step_seconds,
         "moved_bytes": module_work(view, base.target).bytes,
         "seconds": time.monotonic() - started,
-        "time_limit": options.time_limit,
+        "time_limit": limit,
     }
     if found is None:
         return dataclasses.replace(base, **step)
@@ -160,6 +178,7 @@ def _order(
     xla_bytes: int | None,
     progress: Progress | None,
     more: MoreOrders | None = None,
+    schedule_seconds: float | None = None,
 ) -> Plan:
     """The plan of a module as it is."""
     started = time.monotonic()
@@ -167,15 +186,28 @@ def _order(
     name, fingerprint = planned.module.name, planned.module.fingerprint
     xla = planned.simulate()
     xla_orders = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
+    looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
+    entry = planned.module.entry.name
+    worth = effort(options, schedule_seconds, xla.total_bytes, looks[entry].bound)
     aliases: dict[str, tuple[Alias, ...]] = {}
     solved: Solved | None = None
     out_of_time = False
     for key in planned.computations:
-        seconds = options.time_limit - (time.monotonic() - started)
-        computation = planned.computations[key]
-        if computation is not planned.module.entry:
-            seconds = (seconds - (1 - _NESTED_SHARE) * options.time_limit) / 2
-        solved = solve(planned, computation, options, max(seconds, 0.01), progress, more)
+        seconds = worth.seconds - (time.monotonic() - started)
+        computation, look = planned.computations[key], looks[key]
+        if key != entry:
+            seconds = (seconds - (1 - _NESTED_SHARE) * worth.seconds) / 2
+            gain = look.peak - look.bound
+            out_of_time |= seconds <= 0 < gain
+            if gain <= _NEGLIGIBLE * xla.total_bytes or seconds <= 0:
+                continue
+        elif xla.total_bytes <= look.bound + worth.enough_bytes and solved is None:
+            solved = unchanged(look, xla.total_bytes)
+            break
+        if not look.holds(planned):
+            look = Look.at(planned, computation)
+        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes)
+        solved = solve(look, limits, progress, more)
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
         aliases |= solved.aliases
@@ -205,7 +237,7 @@ def _order(
         seconds=time.monotonic() - started,
         steps=solved.steps,
         seed=options.seed,
-        time_limit=options.time_limit,
+        time_limit=worth.seconds,
         step_limit=options.step_limit,
         tolerance=options.tolerance,
     )

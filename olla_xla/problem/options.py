@@ -21,7 +21,8 @@ class PlanOptions:
     """Limits and seed of one planning run, checked at construction.
 
     Attributes:
-      time_limit: seconds of search; a wall clock only ever stops early.
+      time_limit: seconds that planning may add; a wall clock only ever stops early. None: in
+        proportion to what XLA takes to compile and to what can be gained (`planner.effort`).
       step_limit: search steps, or None for no limit; with it, equal seeds give equal plans.
       seed: of the search's random numbers.
       tolerance: the search is content with (1 + tolerance) times the lower bound.
@@ -39,7 +40,7 @@ class PlanOptions:
       InputError: a value has the wrong type.
     """
 
-    time_limit: float = 20.0
+    time_limit: float | None = None
     step_limit: int | None = None
     seed: int = 0
     tolerance: float = 0.001
@@ -59,17 +60,28 @@ class PlanOptions:
             self.memory_budget is not None or self.max_overhead is not None
         )
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was asked for that a search must go on for."""
+        return (
+            self.time_limit is None
+            and self.step_limit is None
+            and self.memory_budget is None
+            and not self.recomputes
+        )
+
     def __post_init__(self) -> None:
-        if isinstance(self.time_limit, bool) or not isinstance(self.time_limit, int | float):
-            raise InputError(f"time_limit={self.time_limit!r} is not a number of seconds")
+        limit = self.time_limit
+        if isinstance(limit, bool) or not isinstance(limit, int | float | None):
+            raise InputError(f"time_limit={limit!r} is not a number of seconds")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise InputError(f"tolerance={self.tolerance!r} is not a number")
         if not isinstance(self.in_place, bool):
             raise InputError(f"in_place={self.in_place!r} must be True or False")
         if not 0 <= self.tolerance < 1:
             raise LimitError(f"tolerance={self.tolerance} must be at least 0 and below 1")
-        if math.isnan(self.time_limit) or self.time_limit <= 0:
-            raise LimitError(f"time_limit={self.time_limit} must be a positive number of seconds")
+        if limit is not None and (math.isnan(limit) or limit <= 0):
+            raise LimitError(f"time_limit={limit} must be a positive number of seconds")
         for name in ("step_limit", "seed"):
             value = getattr(self, name)
             if value is None and name == "step_limit":

@@ -60,7 +60,7 @@ def fresh(function, **kwargs):
     return jax.jit(functools.partial(function), **kwargs)
 
 
-def depth_first(module, options, *, target, xla_bytes=None, more=None, progress=None):
+def depth_first(module, options, *, target, xla_bytes=None, **ignored):
     """A planner that takes operands-before-users order as it stands in the module.
 
     It says that this saves a byte at least.

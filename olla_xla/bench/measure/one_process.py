@@ -24,7 +24,8 @@ from olla_xla.bench.measure.records import Measured, Recomputation, Request, Var
 from olla_xla.bench.models import tracing
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.apply import assigned_bytes, compile_without_clones
-from olla_xla.compile.assignment import check_compiled, compare_orders
+from olla_xla.compile.assignment import check_compiled
+from olla_xla.compile.order import compare_orders
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel

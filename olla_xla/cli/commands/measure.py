@@ -46,7 +46,7 @@ def run(values: flags.FlagValues) -> int:
         optimizer=values.optimizer,
         steps=values.steps,
         planned=True,
-        time_limit=options.time_limit,
+        time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         memory_budget=options.memory_budget,

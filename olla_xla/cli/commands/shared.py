@@ -33,7 +33,7 @@ def define_limits(values: flags.FlagValues) -> None:
     """Defines --time_limit, --step_limit and --seed."""
     default = PlanOptions()
     flags.DEFINE_float(
-        "time_limit", default.time_limit, "Seconds of search, at most.", flag_values=values
+        "time_limit", 20.0, "Seconds of search, at most.", flag_values=values
     )
     flags.DEFINE_integer(
         "step_limit",

@@ -73,7 +73,7 @@ def run(values: flags.FlagValues) -> int:
     )  # fmt: skip
     worker_bytes = parse_bytes(values.worker_memory, "worker_memory")
     settings = Settings(
-        time_limit=options.time_limit,
+        time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         cell_timeout=values.cell_timeout,

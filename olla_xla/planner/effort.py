@@ -1,0 +1,53 @@
+"""How much planning a module is worth: seconds of search, and what gain nobody would wait for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from olla_xla.problem.options import PlanOptions
+
+__all__ = ["Effort", "effort"]
+
+_LIMIT = 20.0
+"""Seconds where more was asked for than an order: a budget, an overhead, or a number of steps."""
+
+_PART, _PART_PER_GAP, _WIDEST = 0.3, 4.0, 0.1
+"""The part of XLA's own time up to its schedule that a search may take: a constant, and this much
+times the gap between XLA's total and the bound, of which no more than the widest counts."""
+
+_SHORTEST = 0.25
+"""Seconds that any search may take; less finds next to nothing."""
+
+_ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
+"""A total this near to its bound, in bytes or as a part of it, is near enough."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """What a plan may cost, and when it is good enough.
+
+    Attributes:
+      seconds: of search, at most.
+      enough_bytes: the search ends when its total is no more than this above the bound.
+    """
+
+    seconds: float
+    enough_bytes: int = 0
+
+
+def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bound: int) -> Effort:
+    """The effort that a module is worth where the caller sets no limit.
+
+    Args:
+      options: with a limit of time or of steps, the search goes on until that is reached.
+      schedule_seconds: what XLA took to get to its schedule; None where that is not known.
+      total: predicted bytes of XLA's order. bound: no order takes fewer.
+    """
+    if options.time_limit is not None:
+        return Effort(options.time_limit)
+    if options.step_limit is not None or options.recomputes or schedule_seconds is None:
+        return Effort(_LIMIT)
+    gap = min((total - bound) / max(bound, 1), _WIDEST)
+    seconds = schedule_seconds * (_PART + _PART_PER_GAP * gap)
+    enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))
+    return Effort(min(max(seconds, _SHORTEST), _LIMIT), enough)
