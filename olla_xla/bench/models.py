@@ -1,4 +1,4 @@
-"""Models by name: the examples' registry, and any function of the user's.
+"""Models by name: the zoo, and any function of the user's.
 
 A model is a function called with `batch_size=` and `optimizer=` that returns
 `(step, example_args, jit_kwargs)`: a plain function to be jitted, its arguments as arrays or
@@ -43,7 +43,7 @@ class BuiltModel:
     def arrays(self, seed: int = 0) -> tuple[Any, ...]:
         """Real arguments that depend on `seed` alone.
 
-        The examples' models initialise their state. For other models, arrays they gave are copied
+        The zoo's models initialise their state. For other models, arrays they gave are copied
         (a donated one can be used once), and shapes filled: small normal floats, zeros for the
         rest.
         """

@@ -78,9 +78,9 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
         then on. It costs one more compile, one more run, and for that run the memory of the copies
         and of both results. Functions with side effects are not run twice, hence not verified.
         None: where the environment has OLLA_XLA_VERIFY=1.
-      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `memory_budget`,
-        `max_overhead`); for a plain function also `jax.jit`'s own arguments. By default nothing is
-        computed twice; with `memory_budget="10GiB"` as much as that budget takes, and with
+      **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
+        `in_place`, `memory_budget`, `max_overhead`); for a plain function also `jax.jit`'s own
+        arguments. By default nothing is computed twice; with `memory_budget="10GiB"` as much as that budget takes, and with
         `max_overhead=0.05` as much as lowers memory most within 5% more predicted time.
 
     Returns:
@@ -418,7 +418,7 @@ class PlannedCompiled(_Stage):
 
         Args:
           dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
-            it back: `.compile(compiler_options=check_assignment.dump_options(dump))`.
+            it back: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
 
         Raises:
           CheckError: they differ, or there is no plan.

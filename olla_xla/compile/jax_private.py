@@ -102,8 +102,8 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
     """Within it this thread writes nothing to JAX's persistent compilation cache.
 
-    JAX's setting is public, but its thread-local form is not. Without it the capture compile
-    leaves an entry on disk that nothing will read.
+    JAX's setting is public, but its thread-local form is not. Without it a compile under a token
+    that is used once leaves an entry on disk that nothing will read.
     """
     try:
         config = importlib.import_module("jax._src.config")

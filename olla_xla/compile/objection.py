@@ -32,7 +32,7 @@ class Case:
       planned: the same as it was handed back, with the plan in it.
       final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
-      results: `referee.results_digest` of XLA's own module, or "".
+      results: `check.executable.results_digest` of XLA's own module, or "".
       stablehlo: the lowered step's text.
       plan: the text of a plan file.
       objection: what the referee said.

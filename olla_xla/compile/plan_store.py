@@ -1,9 +1,9 @@
 """Reuse of plans: what a plan depends on, its digest, and where it is kept.
 
 A function lowered again to the same StableHLO, with the same options and devices, gets the plan it
-had: without a capture compile and a search, and with the same digest in its module, so JAX's
-persistent compilation cache, where it is on, serves the planned executable. Plans are then kept on
-disk too, in a folder of that cache.
+had, without a search; and its module gets a token made from the plan's key, so JAX's persistent
+compilation cache, where it is on, serves the planned executable. Plans are then kept on disk too,
+in a folder of that cache.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class PlannedModule:
         aliases: Mapping[str, Sequence[Alias]],
         orders: Mapping[Computation, Sequence[Instruction]],
     ) -> PlannedModule:
-        """The module with bound results (hlo.aliasing), and all that is known of it so far.
+        """The module with bound results (hlo.rewrite.aliases), and all that is known of it so far.
 
         Args:
           aliases: fusion name -> its bound results.

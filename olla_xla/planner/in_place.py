@@ -2,8 +2,8 @@
 
 Where an operand dies at a fusion that may write over it, the lifetime model counts one tensor.
 XLA's heap often gives them two: it passes memory on only between values that share it with no
-other. A binding (hlo.aliasing) makes both one buffer for certain. Bindings change what else fits
-where, so they are chosen by the simulated total, and only those that lower it are kept.
+other. A binding (hlo.rewrite.aliases) makes both one buffer for certain. Bindings change what
+else fits where, so they are chosen by the simulated total, and only those that lower it are kept.
 """
 
 from __future__ import annotations

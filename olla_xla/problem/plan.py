@@ -33,7 +33,7 @@ class Plan:
     Attributes:
       module: HLO module name.
       fingerprint: digest of the module without its schedule; a plan fits only that module.
-      results: digest of the module's results as expressions of its arguments (olla_xla.referee);
+      results: digest of the module's results as expressions of its arguments (`check.executable`);
         "" until the plan is about to be compiled.
       target: "cpu" or "cuda".
       order: computation name -> instruction names in execution order.

@@ -3,11 +3,12 @@
 import jax
 import pytest
 
-from olla_xla import planner, targets
+from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench import pareto as ways
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
+from olla_xla.planner import module as planner
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 

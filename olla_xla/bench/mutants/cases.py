@@ -1,4 +1,4 @@
-"""The steps whose planned modules get faults: the examples' models, small, and a few programs.
+"""The steps whose planned modules get faults: the zoo's models, small, and a few programs.
 
 Each compiles in a second or so. Widths are such that most arrays have several of their shape.
 """

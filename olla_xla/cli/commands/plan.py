@@ -24,6 +24,7 @@ from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdi
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner.module import apply_plan, graphs, plan_module
+from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
@@ -97,6 +98,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
             module = read_module(values.hlo)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
+        progress.stage("loading the planner, whose loops are compiled once")
+        loaded()
         progress.stage("planning")
         plan = plan_module(module, options, target=platform, progress=progress)
     console = shared.console()

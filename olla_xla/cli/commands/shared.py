@@ -32,9 +32,7 @@ def define_model(values: flags.FlagValues) -> None:
 def define_limits(values: flags.FlagValues) -> None:
     """Defines --time_limit, --step_limit and --seed."""
     default = PlanOptions()
-    flags.DEFINE_float(
-        "time_limit", 20.0, "Seconds of search, at most.", flag_values=values
-    )
+    flags.DEFINE_float("time_limit", 20.0, "Seconds of search, at most.", flag_values=values)
     flags.DEFINE_integer(
         "step_limit",
         default.step_limit,

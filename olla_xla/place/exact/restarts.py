@@ -1,6 +1,6 @@
 """The exact search under restarts: several preorders in turn, each taught by past failures.
 
-A descent (search.py) that begins with a poor choice may never recover, while another preorder packs
+A descent (descend.py) that begins with a poor choice may never recover; another preorder packs
 the same items almost without backtracking. So short descents alternate over preorders, with node
 limits that grow until one of them ends by itself. Sections that failed weigh more from one descent
 to the next, and items that live in heavy sections are tried first (Boussemart et al. 2004, for

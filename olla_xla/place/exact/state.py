@@ -1,4 +1,4 @@
-"""The state of the exact search (search.py): one node, changed in place and undone from trails."""
+"""The state of the exact search (descend.py): one node, changed in place and undone from trails."""
 
 from __future__ import annotations
 
