@@ -8,6 +8,8 @@ outputs of `v` could at most take over from inputs that may die there, bound the
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
@@ -17,6 +19,23 @@ from olla_xla.problem.graph import TensorGraph
 __all__ = ["forced_live_bound", "forced_live_bytes"]
 
 _BLOCK_WORDS = 16  # operators are taken in blocks of 64 times this many
+
+_NEVER, _MAYBE, _SURELY = 0, 1, 2
+"""Whether an input dies at an operator: in no order, in some, in all."""
+
+
+class _Block(NamedTuple):
+    """The operators first, ..., last - 1, and which of them come before and after each operator.
+
+    Attributes:
+      before: uint64 [n, words], bits of those that are u or ancestors of u, by u: bit k is operator
+        first + k. after: the same of those that are u or descendants of u.
+    """
+
+    first: int
+    last: int
+    before: np.ndarray
+    after: np.ndarray
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
@@ -39,34 +58,9 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> np.ndarray:
     for first in range(0, g.n, 64 * words):
         _reach(first, topological, g.pred_ptr, g.pred_idx, before)
         _reach(first, topological[::-1], g.succ_ptr, g.succ_idx, after)
-        _add_forced(
-            first,
-            total,
-            before,
-            after,
-            g.bytes,
-            g.source,
-            g.live_in,
-            g.live_out,
-            g.sink_ptr,
-            g.sink_idx,
-        )
-        last = min(first + 64 * words, g.n)
-        _subtract_shared(
-            first,
-            last,
-            total,
-            before,
-            after,
-            g.bytes,
-            g.source,
-            g.sink_ptr,
-            g.sink_idx,
-            g.pair_ptr,
-            g.pair_b,
-            g.pair_a,
-            g.pair_must,
-        )
+        block = _Block(first, min(first + 64 * words, g.n), before, after)
+        _add_forced(g, block, total)
+        _subtract_shared(g, block, total)
     return total
 
 
@@ -92,112 +86,135 @@ def _reach(
 
 
 @jit
-def _add_forced(
-    first: int,
-    total: np.ndarray,
-    before: np.ndarray,
-    after: np.ndarray,
-    size: np.ndarray,
-    source: np.ndarray,
-    live_in: np.ndarray,
-    live_out: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-) -> None:
-    """Adds each tensor's bytes to the operators of the block at which it must be live.
-
-    `before[u]` holds the operators of the block that are u or ancestors of u, `after[u]` those
-    that are u or descendants of u.
-    """
-    n, words = before.shape
+def _add_forced(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
+    """Adds each tensor's bytes to the operators of the block at which it must be live."""
     full = ~np.uint64(0)
-    one = np.uint64(1)
-    for i in range(len(size)):
-        if size[i] == 0 or (live_in[i] and live_out[i]):
+    for i in range(g.m):
+        if g.bytes[i] == 0 or (g.live_in[i] and g.live_out[i]):
             continue
-        for w in range(words):
-            bits = full if live_in[i] else after[source[i], w]
-            if not live_out[i] and bits:
-                needed = before[source[i], w]
-                for k in range(sink_ptr[i], sink_ptr[i + 1]):
-                    needed |= before[sink_idx[k], w]
+        for w in range(block.before.shape[1]):
+            bits = full if g.live_in[i] else block.after[g.source[i], w]
+            if not g.live_out[i] and bits:
+                needed = block.before[g.source[i], w]
+                for k in range(g.sink_ptr[i], g.sink_ptr[i + 1]):
+                    needed |= block.before[g.sink_idx[k], w]
                 bits &= needed
-            v = first + 64 * w
-            while bits and v < n:
-                while not bits & np.uint64(0xFF):
-                    bits >>= np.uint64(8)
-                    v += 8
-                if bits & one and v < n:
-                    total[v] += size[i]
-                bits >>= one
-                v += 1
+            _add_where(total, block.first + 64 * w, bits, g.bytes[i])
 
 
 @jit
-def _subtract_shared(
-    first: int,
-    last: int,
-    total: np.ndarray,
-    before: np.ndarray,
-    after: np.ndarray,
-    size: np.ndarray,
-    source: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    pair_ptr: np.ndarray,
-    pair_b: np.ndarray,
-    pair_a: np.ndarray,
-    pair_must: np.ndarray,
-) -> None:
+def _add_where(total: np.ndarray, first: int, bits: np.uint64, bytes: int) -> None:
+    """Adds bytes to total[first + k] for every bit k that is set."""
+    v = first
+    while bits and v < len(total):
+        while not bits & np.uint64(0xFF):
+            bits >>= np.uint64(8)
+            v += 8
+        if bits & np.uint64(1) and v < len(total):
+            total[v] += bytes
+        bits >>= np.uint64(1)
+        v += 1
+
+
+@jit
+def _subtract_shared(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
     """Subtracts at each operator of the block the most that its outputs can take over.
 
     Every same-buffer input that may die at v counts. Of the others, at most as many of one size
     as there are outputs for them; an output whose same-buffer input certainly dies at v takes no
     other.
     """
-    m = len(size)
-    certain = np.full(m, -1, np.int64)  # b: the operator at which it has a certain giver
-    counted = np.full(m, -1, np.int64)  # a or b: the group of pairs in which it was counted
-    group = 0
-    for v in range(first, last):
-        begin, end = pair_ptr[v], pair_ptr[v + 1]
+    passed = np.full(g.m, -1, np.int64)
+    served = np.full(g.m, -1, np.int64)
+    deaths = _deaths(g, block)
+    _subtract_same_buffer(g, block, deaths, total, passed, served)
+    _subtract_others(g, block, deaths, total, passed, served)
+
+
+@jit
+def _deaths(g: GraphArrays, block: _Block) -> np.ndarray:
+    """By pair of the block: whether its input dies at its output's source, v.
+
+    It never does if another reader is a descendant of v, surely if all others are ancestors.
+    """
+    begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
+    deaths = np.full(end - begin, _SURELY, np.int64)
+    for k in range(begin, end):
+        a, v = g.pair_a[k], g.source[g.pair_b[k]]
+        word, bit = (v - block.first) >> 6, np.uint64(1) << np.uint64((v - block.first) & 63)
+        for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):
+            s = g.sink_idx[e]
+            if s != v and block.before[s, word] & bit:
+                deaths[k - begin] = _NEVER
+                break
+            if s != v and not block.after[s, word] & bit:
+                deaths[k - begin] = _MAYBE
+    return deaths
+
+
+@jit
+def _subtract_same_buffer(
+    g: GraphArrays,
+    block: _Block,
+    deaths: np.ndarray,
+    total: np.ndarray,
+    passed: np.ndarray,
+    served: np.ndarray,
+) -> None:
+    """Subtracts what outputs may take over from inputs of their own buffers.
+
+    Args:
+      g, block, total: as above. deaths: [pairs of the block].
+      passed: int64 [m], written: the operator where an input may pass its memory on so.
+      served: int64 [m], written: the operator where an output surely has such an input.
+    """
+    begin = g.pair_ptr[block.first]
+    for k in range(begin, g.pair_ptr[block.last]):
+        if not g.pair_must[k] or deaths[k - begin] == _NEVER:
+            continue
+        a, b = g.pair_a[k], g.pair_b[k]
+        v = g.source[b]
+        if deaths[k - begin] == _SURELY:
+            served[b] = v
+        if passed[a] != v:
+            passed[a] = v
+            total[v] -= g.bytes[a]
+
+
+@jit
+def _subtract_others(
+    g: GraphArrays,
+    block: _Block,
+    deaths: np.ndarray,
+    total: np.ndarray,
+    passed: np.ndarray,
+    served: np.ndarray,
+) -> None:
+    """Subtracts the most that outputs may take over from inputs of other buffers.
+
+    Of each size that is as many as there are inputs for it, and outputs.
+    """
+    counted = np.full(g.m, -1, np.int64)  # the first place of the run of one size where it counted
+    for v in range(block.first, block.last):
+        begin, end = g.pair_ptr[v], g.pair_ptr[v + 1]
         if begin == end:
             continue
-        word, bit = (v - first) >> 6, np.uint64(1) << np.uint64((v - first) & 63)
-        usable = np.zeros(end - begin, np.bool_)
-        group += 1
-        for k in range(begin, end):
-            a, b = pair_a[k], pair_b[k]
-            may_die, must_die = True, True
-            for e in range(sink_ptr[a], sink_ptr[a + 1]):
-                s = sink_idx[e]
-                if s != v and before[s, word] & bit:
-                    may_die = False
-                elif s != v and not after[s, word] & bit:
-                    must_die = False
-            usable[k - begin] = may_die
-            if may_die and pair_must[k]:
-                if must_die:
-                    certain[b] = v
-                if counted[a] != group:
-                    counted[a] = group
-                    total[v] -= size[a]
-        must_group = group
-        by_size = np.argsort(size[pair_a[begin:end]], kind="mergesort")
-        givers, takers, current = 0, 0, -1
-        for j in by_size:
-            k = begin + j
-            a, b = pair_a[k], pair_b[k]
-            if pair_must[k] or not usable[j] or certain[b] == v or counted[a] == must_group:
+        by_size = np.argsort(g.bytes[g.pair_a[begin:end]], kind="mergesort")
+        givers, takers, size, run = 0, 0, 0, -1
+        for j in range(end - begin):
+            k = begin + by_size[j]
+            a, b = g.pair_a[k], g.pair_b[k]
+            if g.pair_must[k] or deaths[k - g.pair_ptr[block.first]] == _NEVER:
                 continue
-            if size[a] != current:
-                total[v] -= min(givers, takers) * max(current, 0)
-                givers, takers, current = 0, 0, size[a]
-                group += 1
-            if counted[a] != group:
-                counted[a] = group
+            if served[b] == v or passed[a] == v:
+                continue
+            if run < 0 or g.bytes[a] != size:
+                total[v] -= min(givers, takers) * size
+                givers, takers, size, run = 0, 0, g.bytes[a], begin + j
+            if counted[a] != run:
+                counted[a] = run
                 givers += 1
-            if counted[b] != group:
-                counted[b] = group
+            if counted[b] != run:
+                counted[b] = run
                 takers += 1
-        total[v] -= min(givers, takers) * max(current, 0)
+        total[v] -= min(givers, takers) * size

@@ -1,4 +1,9 @@
-"""Compiled loops: numba, with the machine code kept on disk wherever a directory allows it."""
+"""Compiled loops: numba, with the machine code kept on disk wherever a directory allows it.
+
+Loops take NamedTuples of arrays. Mind that a compiled function counts a reference to every array
+that it is given, at some 10 ns each: large tuples go to functions with a loop of their own, not to
+those called within one.
+"""
 
 from __future__ import annotations
 

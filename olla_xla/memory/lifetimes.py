@@ -23,23 +23,22 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import jit
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["intervals", "live_at", "peak_bytes", "timeline"]
+__all__ = ["hand_overs", "intervals", "live_at", "live_spans", "peak_bytes", "timeline"]
 
 
 def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
     """int64 [m, 2]: the half-open steps over which each tensor occupies memory of its own."""
     g = GraphArrays.of(graph)
-    return _intervals(
-        g.positions(order),
-        g.source,
-        g.live_in,
-        g.live_out,
-        g.sink_ptr,
-        g.sink_idx,
-        g.pair_b,
-        g.pair_a,
-        g.pair_must,
-    )
+    spans = np.empty((g.m, 2), np.int64)
+    live_spans(g, g.positions(order), spans, np.empty(len(g.pair_b), np.bool_))
+    return spans
+
+
+def hand_overs(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
+    """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
+    passes = np.empty(len(graph.pair_b), np.bool_)
+    live_spans(graph, position, np.empty((graph.m, 2), np.int64), passes)
+    return passes
 
 
 def timeline(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -66,37 +65,38 @@ def live_at(
 
 
 @jit
-def _intervals(
-    position: np.ndarray,
-    source: np.ndarray,
-    live_in: np.ndarray,
-    live_out: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    pair_b: np.ndarray,
-    pair_a: np.ndarray,
-    pair_must: np.ndarray,
-) -> np.ndarray:
-    n, m = len(position), len(source)
-    spans = np.empty((m, 2), np.int64)
-    for i in range(m):
-        last = position[source[i]]
-        spans[i, 0] = 0 if live_in[i] else last
-        if live_out[i]:
-            spans[i, 1] = n
-            continue
-        for k in range(sink_ptr[i], sink_ptr[i + 1]):
-            last = max(last, position[sink_idx[k]])
-        spans[i, 1] = last + 1
-    given = np.zeros(m, np.bool_)  # a has passed its memory on
-    taken = np.zeros(m, np.bool_)  # b has memory passed on to it
+def live_spans(g: GraphArrays, position: np.ndarray, spans: np.ndarray, passes: np.ndarray) -> None:
+    """The rule itself, for compiled loops: writes `spans` and `passes`.
+
+    Args:
+      g: the graph. position: int64 [n], the step of each operator.
+      spans: int64 [m, 2], the half-open steps over which each tensor has memory of its own.
+      passes: bool [pairs], whether memory passes on by the pair.
+    """
+    _uses(g, position, spans)
+    given = np.zeros(g.m, np.bool_)  # a has passed its memory on
+    taken = np.zeros(g.m, np.bool_)  # b has memory passed on to it
     # Pairs lie by operator, same-buffer pairs first; operators do not compete with each other.
-    for k in range(len(pair_b)):
-        b, a = pair_b[k], pair_a[k]
-        step = position[source[b]]
-        if given[a] or spans[a, 1] != step + 1 or (taken[b] and not pair_must[k]):
+    for k in range(len(g.pair_b)):
+        b, a = g.pair_b[k], g.pair_a[k]
+        step = position[g.source[b]]
+        dies = not given[a] and spans[a, 1] == step + 1
+        passes[k] = dies and (g.pair_must[k] or not taken[b])
+        if passes[k]:
+            given[a] = True
+            taken[b] = True
+            spans[a, 1] = step
+
+
+@jit
+def _uses(g: GraphArrays, position: np.ndarray, spans: np.ndarray) -> None:
+    """Writes the half-open steps from each tensor's source to the last that needs it."""
+    for i in range(g.m):
+        last = position[g.source[i]]
+        spans[i, 0] = 0 if g.live_in[i] else last
+        if g.live_out[i]:
+            spans[i, 1] = len(position)
             continue
-        given[a] = True
-        taken[b] = True
-        spans[a, 1] = step
-    return spans
+        for k in range(g.sink_ptr[i], g.sink_ptr[i + 1]):
+            last = max(last, position[g.sink_idx[k]])
+        spans[i, 1] = last + 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,15 @@ from olla_xla.solvers.max_flow import min_cut
 __all__ = ["Closure", "closure", "least_live"]
 
 _CHOICES = 12  # most choices of in-place inputs that are tried
-_SOURCE, _SINK, _FIRST = 0, 1, 2  # node numbers: operator v is node _FIRST + v
+
+_SOURCE, _SINK, _FIRST = 0, 1, 2
+"""Node numbers; operator v is node _FIRST + v, nodes for tensors come after all operators."""
+
+_OPEN = -1
+"""The side of an operator that may run before or after; that of others is _SOURCE or _SINK."""
+
+_FORCED = -1
+"""Instead of a number of readers: a tensor is live whatever the cut."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,25 +75,13 @@ def least_live(
         before |= early
     if late is not None:
         after |= late
-    side = np.full(g.n, -1, np.int64)
+    side = np.full(g.n, _OPEN, np.int64)
     side[before] = _SOURCE
     side[after] = _SINK  # v itself too: it has not finished
     choices, constant = _reuse(g, v, before, after)
     best: Closure | None = None
     for dropped in choices:
-        tails, heads, capacities, base = _arcs(
-            v,
-            side,
-            _mask(g.m, dropped),
-            g.bytes,
-            g.source,
-            g.live_in,
-            g.live_out,
-            g.sink_ptr,
-            g.sink_idx,
-            g.pred_ptr,
-            g.pred_idx,
-        )
+        tails, heads, capacities, base = _arcs(g, v, side, _mask(g.m, dropped))
         value, nodes = min_cut(tails, heads, capacities, _SOURCE, _SINK)
         total = value + base + int(g.transient[v]) - constant
         if best is None or total < best.bytes:
@@ -166,83 +163,110 @@ def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndar
     return reached
 
 
+class _Network(NamedTuple):
+    """Arcs so far.
+
+    Attributes:
+      tails, heads: int64 [most] nodes. capacities: int64 [most] bytes.
+      count: int64 [1], arcs so far.
+    """
+
+    tails: np.ndarray
+    heads: np.ndarray
+    capacities: np.ndarray
+    count: np.ndarray
+
+
+@jit
+def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
+    """Adds an arc."""
+    k = network.count[0]
+    network.tails[k], network.heads[k], network.capacities[k] = tail, head, capacity
+    network.count[0] = k + 1
+
+
 @jit
 def _arcs(
-    v: int,
-    side: np.ndarray,
-    dropped: np.ndarray,
-    size: np.ndarray,
-    source: np.ndarray,
-    live_in: np.ndarray,
-    live_out: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    pred_ptr: np.ndarray,
-    pred_idx: np.ndarray,
+    g: GraphArrays, v: int, side: np.ndarray, dropped: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The arcs of the cut problem at `v`, and the bytes that are live at `v` in any case."""
-    n, m = len(side), len(size)
-    most = 2 * m + len(sink_idx) + len(pred_idx)
-    tails = np.empty(most, np.int64)
-    heads = np.empty(most, np.int64)
-    capacities = np.empty(most, np.int64)
-    count, base, infinite = 0, 0, np.int64(1)
-    for i in range(m):
-        infinite += size[i]
-    spare = 2 + n
-    for i in range(m):
-        if size[i] == 0:
+    """The cut problem at `v`.
+
+    Args:
+      g: the graph. v: the operator.
+      side: int64 [n], _SOURCE for operators that run before v, _SINK for v and those after it, else
+        _OPEN. dropped: bool [m], inputs whose memory passes on at v.
+
+    Returns:
+      (tails, heads, capacities in bytes of the arcs; bytes that are live at `v` in any case).
+    """
+    most = 2 * g.m + len(g.sink_idx) + len(g.pred_idx)
+    network = _Network(
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.zeros(1, np.int64),
+    )
+    infinite = 1 + g.bytes.sum()
+    readers = np.empty(g.n + 1, np.int64)
+    base, spare = 0, _FIRST + g.n
+    for i in range(g.m):
+        made = g.source[i]
+        if g.bytes[i] == 0 or (side[made] == _SINK and made != v and not g.live_in[i]):
             continue
-        made = source[i]
-        if made == v and not live_in[i]:
-            base += size[i]
+        if made == v and not g.live_in[i]:
+            base += g.bytes[i]
             continue
-        tail = np.int64(0) if live_in[i] or side[made] == 0 else 2 + made
-        if not live_in[i] and side[made] == 1:
-            continue
-        forced, open_sinks, some = live_out[i], 0, np.int64(-1)
-        if live_in[i]:  # it stays until its source has run
-            if side[made] == 1:
-                forced = True
-            elif side[made] != 0:
-                open_sinks, some = 1, 2 + made
-        for k in range(sink_ptr[i], sink_ptr[i + 1]):
-            s = sink_idx[k]
-            if s == v and dropped[i]:
-                continue
-            if side[s] == 1:
-                forced = True
-            elif side[s] != 0:
-                open_sinks += 1
-                some = 2 + s
-        if forced:
-            if tail == 0:
-                base += size[i]
-            else:
-                tails[count], heads[count], capacities[count] = tail, 1, size[i]
-                count += 1
-        elif open_sinks == 1:
-            if some != tail:
-                tails[count], heads[count], capacities[count] = tail, some, size[i]
-                count += 1
-        elif open_sinks > 1:
-            tails[count], heads[count], capacities[count] = tail, spare, size[i]
-            count += 1
-            if live_in[i] and side[made] == -1:
-                tails[count], heads[count], capacities[count] = spare, 2 + made, infinite
-                count += 1
-            for k in range(sink_ptr[i], sink_ptr[i + 1]):
-                s = sink_idx[k]
-                if side[s] == -1:
-                    tails[count], heads[count], capacities[count] = spare, 2 + s, infinite
-                    count += 1
+        tail = _SOURCE if g.live_in[i] or side[made] == _SOURCE else _FIRST + made
+        count = _readers(g, v, side, i, dropped[i], readers)
+        if count == _FORCED and tail == _SOURCE:
+            base += g.bytes[i]
+        elif count == _FORCED:
+            _add(network, tail, _SINK, g.bytes[i])
+        elif count == 1 and readers[0] != tail:
+            _add(network, tail, readers[0], g.bytes[i])
+        elif count > 1:
+            _add(network, tail, spare, g.bytes[i])
+            for k in range(count):
+                _add(network, spare, readers[k], infinite)
             spare += 1
-    for u in range(n):
-        if side[u] != -1:
+    _add_precedences(g, side, infinite, network)
+    count = network.count[0]
+    return network.tails[:count], network.heads[:count], network.capacities[:count], base
+
+
+@jit
+def _readers(
+    g: GraphArrays, v: int, side: np.ndarray, i: int, dropped: bool, nodes: np.ndarray
+) -> int:
+    """Writes the open nodes until all of which have run tensor i is live; their number.
+
+    _FORCED if it is live at v in any case. An argument stays until its source has run, too.
+    """
+    forced, count = g.live_out[i], 0
+    if g.live_in[i]:
+        made = g.source[i]
+        forced = forced or side[made] == _SINK
+        if side[made] == _OPEN:
+            nodes[count] = _FIRST + made
+            count += 1
+    for k in range(g.sink_ptr[i], g.sink_ptr[i + 1]):
+        s = g.sink_idx[k]
+        if s == v and dropped:
             continue
-        for k in range(pred_ptr[u], pred_ptr[u + 1]):
-            w = pred_idx[k]
-            if side[w] == -1:
-                tails[count], heads[count], capacities[count] = 2 + u, 2 + w, infinite
-                count += 1
-    return tails[:count], heads[:count], capacities[:count], base
+        forced = forced or side[s] == _SINK
+        if side[s] == _OPEN:
+            nodes[count] = _FIRST + s
+            count += 1
+    return _FORCED if forced else count
+
+
+@jit
+def _add_precedences(g: GraphArrays, side: np.ndarray, infinite: int, network: _Network) -> None:
+    """Adds arcs without limit from each open operator to its open predecessors."""
+    for u in range(g.n):
+        if side[u] != _OPEN:
+            continue
+        for k in range(g.pred_ptr[u], g.pred_ptr[u + 1]):
+            w = g.pred_idx[k]
+            if side[w] == _OPEN:
+                _add(network, _FIRST + u, _FIRST + w, infinite)

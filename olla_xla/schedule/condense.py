@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.arrays import GraphArrays, GraphLists
 from olla_xla.memory.jit import jit
 
 __all__ = ["Reduced", "reduce_graph"]
@@ -139,15 +139,17 @@ def _condensed(full: GraphArrays, group: np.ndarray, n: int, prologue: bool) -> 
     pairs = np.stack([number[full.pair_b], number[full.pair_a]], axis=1)
     inplace = pairs[(pairs >= 0).all(axis=1) & ~full.pair_must]
     return GraphArrays.build(
-        transient=transient.tolist(),
-        free=[False] * n,
-        bytes=full.bytes[keep].tolist(),
-        source=group[full.source[keep]].tolist(),
-        buffer=full.buffer[keep].tolist(),
-        live_in=full.live_in[keep].tolist(),
-        live_out=full.live_out[keep].tolist(),
-        sinks=sinks,
-        before=[sorted(needs) for needs in before],
-        after=after,
-        inplace=[(int(b), int(a)) for b, a in inplace],
+        GraphLists(
+            transient=transient.tolist(),
+            free=[False] * n,
+            bytes=full.bytes[keep].tolist(),
+            source=group[full.source[keep]].tolist(),
+            buffer=full.buffer[keep].tolist(),
+            live_in=full.live_in[keep].tolist(),
+            live_out=full.live_out[keep].tolist(),
+            sinks=sinks,
+            before=[sorted(needs) for needs in before],
+            after=after,
+            inplace=[(int(b), int(a)) for b, a in inplace],
+        )
     )

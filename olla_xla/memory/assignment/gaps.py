@@ -9,7 +9,8 @@ so that whole runs are passed over.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from olla_xla.memory.jit import jit
 
 __all__ = ["new_gaps", "previous", "put"]
 
@@ -17,8 +18,8 @@ _NEVER = np.int64(2**62)
 _BEGIN, _END = 0, 1
 
 
-@njit(cache=True)
-def new_gaps(count):  # pragma: no cover
+@jit
+def new_gaps(count: int) -> np.ndarray:
     """An index of `count` places, none of them taken: int64 [2 * capacity, 2].
 
     Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
@@ -32,8 +33,10 @@ def new_gaps(count):  # pragma: no cover
     return gaps
 
 
-@njit(cache=True)
-def put(gaps, k, members, start, end, clock):  # pragma: no cover
+@jit
+def put(
+    gaps: np.ndarray, k: int, members: np.ndarray, start: np.ndarray, end: np.ndarray, clock: int
+) -> None:
     """Enters an allocation at place k.
 
     Args:
@@ -56,8 +59,8 @@ def put(gaps, k, members, start, end, clock):  # pragma: no cover
         gaps[node, _END] = max(gaps[2 * node, _END], gaps[2 * node + 1, _END])
 
 
-@njit(cache=True)
-def previous(gaps, k, start, end):  # pragma: no cover
+@jit
+def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
     """The last place before k that may have room for the live range [start, end]; -1 if none.
 
     A live range of one instant may find room anywhere.

@@ -7,7 +7,8 @@ temporal packing), over live ranges given as inclusive logical times.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from olla_xla.memory.jit import jit
 
 __all__ = ["pack", "share_in_place"]
 
@@ -15,8 +16,17 @@ _INFINITY = np.int64(2**62)
 _BLOCK_BITS = 12
 
 
-@njit(cache=True)
-def share_in_place(ids, start, end, size, buffer, single, share_ptr, share_val):  # pragma: no cover
+@jit
+def share_in_place(
+    ids: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    size: np.ndarray,
+    buffer: np.ndarray,
+    single: np.ndarray,
+    share_ptr: np.ndarray,
+    share_val: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Replays definitions and frees, letting a value take over a dying operand's memory.
 
     Args:
@@ -90,8 +100,12 @@ def share_in_place(ids, start, end, size, buffer, single, share_ptr, share_val):
     return tick_start, tick_end, root
 
 
-@njit(cache=True)
-def _blocks(group, tick_start, tick_end):
+@jit
+def _blocks(
+    group: np.ndarray,
+    tick_start: np.ndarray,
+    tick_end: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """Blocks of ticks, in levels of 2**12, 2**14, ... ticks, the last one holding all.
 
     Returns:
@@ -120,8 +134,19 @@ def _blocks(group, tick_start, tick_end):
     return base[: levels + 1], ptr
 
 
-@njit(cache=True)
-def _place(order, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, offset):
+@jit
+def _place(
+    order: np.ndarray,
+    group_ptr: np.ndarray,
+    group: np.ndarray,
+    tick_start: np.ndarray,
+    tick_end: np.ndarray,
+    base: np.ndarray,
+    ptr: np.ndarray,
+    size: np.ndarray,
+    alignment: int,
+    offset: np.ndarray,
+) -> int:
     """Best fit in the given order of group roots; fills `offset`, returns the heap size.
 
     Values placed are kept by offset, in a list for each block; a group is held against the list of
@@ -187,11 +212,18 @@ def _place(order, group_ptr, group, tick_start, tick_end, base, ptr, size, align
                 shift = _BLOCK_BITS + 2 * level
                 for k in range(tick_start[m] >> shift, (tick_end[m] >> shift) + 1):
                     _insert(m, base[level] + k, ptr, placed, count, offset)
-    return heap
+    return int(heap)
 
 
-@njit(cache=True)
-def _insert(m, block, ptr, placed, count, offset):
+@jit
+def _insert(
+    m: int,
+    block: int,
+    ptr: np.ndarray,
+    placed: np.ndarray,
+    count: np.ndarray,
+    offset: np.ndarray,
+) -> None:
     """Puts a value into the list of a block, behind those of no larger offset."""
     begin = ptr[block]
     end = begin + count[block]
@@ -208,8 +240,15 @@ def _insert(m, block, ptr, placed, count, offset):
     count[block] += 1
 
 
-@njit(cache=True)
-def pack(ids, tick_start, tick_end, root, size, alignment):  # pragma: no cover
+@jit
+def pack(
+    ids: np.ndarray,
+    tick_start: np.ndarray,
+    tick_end: np.ndarray,
+    root: np.ndarray,
+    size: np.ndarray,
+    alignment: int,
+) -> tuple[int, np.ndarray]:
     """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
 
     Args:

@@ -2,65 +2,101 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
 
-__all__ = ["live_ranges"]
+from olla_xla.memory.jit import jit
+
+__all__ = ["LiveRanges", "References", "live_ranges"]
 
 
-@njit(cache=True)
+class References(NamedTuple):
+    """The reference points of all values: instructions, then computation starts, then their ends.
+
+    Attributes:
+      start, end: int64 [values], where a value is defined, and where its definition ends.
+      position_ptr, position_idx: value -> points of its other positions (CSR).
+      use_ptr, use_idx: value -> points of its uses (CSR).
+      readonly: bool [values], entry parameters that no output replaces: they live to the end.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    position_ptr: np.ndarray
+    position_idx: np.ndarray
+    use_ptr: np.ndarray
+    use_idx: np.ndarray
+    readonly: np.ndarray
+
+
+class LiveRanges(NamedTuple):
+    """When values live.
+
+    Attributes:
+      start, end: int64 [values], inclusive logical times.
+      last: int64 [values], number of the position at which a value is last seen.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    last: np.ndarray
+
+
+@jit
 def live_ranges(
-    time, start_ref, end_ref, pos_ptr, pos_ref, use_ptr, use_ref, readonly, total, buf_ptr, buf_val
-):  # pragma: no cover
-    """Start, end and last position of every value, aliased values cut apart.
+    time: np.ndarray, total: int, refs: References, set_ptr: np.ndarray, set_idx: np.ndarray
+) -> LiveRanges:
+    """The live ranges of all values, those of one alias set cut so that they do not overlap.
 
     Args:
-      time: logical time of every reference point (instructions, then computation starts, ends).
-      start_ref, end_ref: reference points of definition and of its end, by value.
-      pos_ptr, pos_ref: CSR of the other positions of each value.
-      use_ptr, use_ref: CSR of uses.
-      readonly: entry parameters that no output replaces live to `total`, the schedule's end.
-      buf_ptr, buf_val: CSR of alias sets.
-
-    Returns:
-      (start, end, number of the position at which the value is last seen), by value.
+      time: int64 [points], logical time of every reference point. total: the schedule's end.
+      refs: of the values. set_ptr, set_idx: alias set -> values (CSR).
     """
-    n = len(start_ref)
+    ranges = _whole(time, total, refs)
+    for b in range(len(set_ptr) - 1):
+        if set_ptr[b + 1] - set_ptr[b] < 2:
+            continue
+        members = set_idx[set_ptr[b] : set_ptr[b + 1]].copy()
+        _sort(members, ranges.start, ranges.end)
+        for i in range(len(members) - 1):
+            a, following = members[i], members[i + 1]
+            ranges.end[following] = max(ranges.end[a], ranges.end[following])
+            ranges.end[a] = min(ranges.end[a], ranges.start[following])
+    return ranges
+
+
+@jit
+def _whole(time: np.ndarray, total: int, refs: References) -> LiveRanges:
+    """The ranges before they are cut."""
+    n = len(refs.start)
     start = np.empty(n, np.int64)
     end = np.empty(n, np.int64)
     last = np.zeros(n, np.int64)
     for v in range(n):
-        start[v] = time[start_ref[v]]
-        stop = time[end_ref[v]]
-        for e in range(pos_ptr[v], pos_ptr[v + 1]):
-            t = time[pos_ref[e]]
+        start[v] = time[refs.start[v]]
+        stop = time[refs.end[v]]
+        for e in range(refs.position_ptr[v], refs.position_ptr[v + 1]):
+            t = time[refs.position_idx[e]]
             if t > stop:
                 stop = t
-                last[v] = e - pos_ptr[v] + 1
-        if readonly[v]:
+                last[v] = e - refs.position_ptr[v] + 1
+        if refs.readonly[v]:
             stop = total
         else:
-            for e in range(use_ptr[v], use_ptr[v + 1]):
-                stop = max(stop, time[use_ref[e]])
+            for e in range(refs.use_ptr[v], refs.use_ptr[v + 1]):
+                stop = max(stop, time[refs.use_idx[e]])
         end[v] = stop
-    for b in range(len(buf_ptr) - 1):
-        lo, hi = buf_ptr[b], buf_ptr[b + 1]
-        if hi - lo < 2:
-            continue
-        members = buf_val[lo:hi].copy()
-        for i in range(1, len(members)):
-            v = members[i]
-            j = i - 1
-            while j >= 0 and (start[members[j]], end[members[j]], members[j]) > (
-                start[v],
-                end[v],
-                v,
-            ):
-                members[j + 1] = members[j]
-                j -= 1
-            members[j + 1] = v
-        for i in range(len(members) - 1):
-            a, b2 = members[i], members[i + 1]
-            end[b2] = max(end[a], end[b2])
-            end[a] = min(end[a], start[b2])
-    return start, end, last
+    return LiveRanges(start, end, last)
+
+
+@jit
+def _sort(members: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+    """Sorts values by (start, end, id), in place; sets are small."""
+    for i in range(1, len(members)):
+        v = members[i]
+        j = i - 1
+        while j >= 0 and (start[members[j]], end[members[j]], members[j]) > (start[v], end[v], v):
+            members[j + 1] = members[j]
+            j -= 1
+        members[j + 1] = v

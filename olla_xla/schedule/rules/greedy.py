@@ -12,7 +12,7 @@ Three rules, each with ties broken by index:
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,33 +40,12 @@ def by_priority(g: GraphArrays, priority: np.ndarray) -> np.ndarray:
 
 def list_order(g: GraphArrays) -> np.ndarray:
     """Most bytes freed first."""
-    return _forward(
-        *_forward_state(g),
-        g.bytes,
-        g.sink_ptr,
-        g.sink_idx,
-        g.in_ptr,
-        g.in_idx,
-        g.succ_ptr,
-        g.succ_idx,
-    )
+    return _forward(g, _state(g))
 
 
 def least_peak_order(g: GraphArrays) -> np.ndarray:
     """Least peak so far first."""
-    start = int(g.bytes[g.live_in].sum())
-    return _least_peak(
-        *_forward_state(g),
-        g.transient,
-        start,
-        g.bytes,
-        g.sink_ptr,
-        g.sink_idx,
-        g.in_ptr,
-        g.in_idx,
-        g.succ_ptr,
-        g.succ_idx,
-    )
+    return _least_peak(g, _state(g), int(g.bytes[g.live_in].sum()))
 
 
 def backward_order(g: GraphArrays) -> np.ndarray:
@@ -76,18 +55,7 @@ def backward_order(g: GraphArrays) -> np.ndarray:
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     needs = ~g.live_out[g.in_idx]
     new = _sum_by(readers[needs], g.bytes[g.in_idx[needs]], g.n)
-    return _backward(
-        waiting,
-        made - new,
-        g.live_out.copy(),
-        g.bytes,
-        g.sink_ptr,
-        g.sink_idx,
-        g.in_ptr,
-        g.in_idx,
-        g.pred_ptr,
-        g.pred_idx,
-    )
+    return _backward(g, waiting, made - new, g.live_out.copy())
 
 
 def _sum_by(keys: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
@@ -96,120 +64,114 @@ def _sum_by(keys: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
     return total
 
 
-def _forward_state(g: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Predecessors left, uses left (one more if live to the end), bytes made, bytes freed."""
+class _State(NamedTuple):
+    """How far a schedule from the first operator on has come; all but `made` change with it.
+
+    Attributes:
+      waiting: int64 [n], predecessors that have not run. done: bool [n].
+      uses: int64 [m], readers that have not run, one more if it is live to the end.
+      made: int64 [n], bytes that appear at an operator.
+      freed: int64 [n], bytes that go once it has run, if it were the next one.
+    """
+
+    waiting: np.ndarray
+    done: np.ndarray
+    uses: np.ndarray
+    made: np.ndarray
+    freed: np.ndarray
+
+
+def _state(g: GraphArrays) -> _State:
+    """Before the first operator."""
     uses = np.diff(g.sink_ptr) + g.live_out
-    made = _sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n)
     freed = np.zeros(g.n, np.int64)
     unused = uses == 0
     np.add.at(freed, g.source[unused], g.bytes[unused])
     single = (uses == 1) & ~g.live_out
     np.add.at(freed, g.sink_idx[g.sink_ptr[:-1][single]], g.bytes[single])
-    return np.diff(g.pred_ptr), uses, made, freed
+    return _State(
+        waiting=np.diff(g.pred_ptr),
+        done=np.zeros(g.n, np.bool_),
+        uses=uses,
+        made=_sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n),
+        freed=freed,
+    )
 
 
 @jit
-def _forward(
-    waiting: np.ndarray,
-    uses: np.ndarray,
-    made: np.ndarray,
-    freed: np.ndarray,
-    size: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    in_ptr: np.ndarray,
-    in_idx: np.ndarray,
-    succ_ptr: np.ndarray,
-    succ_idx: np.ndarray,
-) -> np.ndarray:
-    n = len(waiting)
-    order = np.empty(n, np.int64)
-    done = np.zeros(n, np.bool_)
+def _forward(g: GraphArrays, s: _State) -> np.ndarray:
+    """The order, int64 [n]; entries of the heap whose key has fallen since are passed over."""
+    order = np.empty(g.n, np.int64)
     heap: list[Any] = [(np.int64(0), np.int64(0))]
     heap.pop()
-    for v in range(n):
-        if waiting[v] == 0:
-            heapq.heappush(heap, (made[v] - freed[v], np.int64(v)))
+    for v in range(g.n):
+        if s.waiting[v] == 0:
+            heapq.heappush(heap, (s.made[v] - s.freed[v], np.int64(v)))
     count = 0
     while heap:
         key, v = heapq.heappop(heap)
-        if done[v] or key != made[v] - freed[v]:
+        if s.done[v] or key != s.made[v] - s.freed[v]:
             continue
-        done[v] = True
+        s.done[v] = True
         order[count] = v
         count += 1
-        for k in range(in_ptr[v], in_ptr[v + 1]):
-            a = in_idx[k]
-            uses[a] -= 1
-            if uses[a] != 1:
+        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            a = g.in_idx[k]
+            s.uses[a] -= 1
+            if s.uses[a] != 1:
                 continue
-            for e in range(sink_ptr[a], sink_ptr[a + 1]):  # the one sink left will free it
-                u = sink_idx[e]
-                if not done[u]:
-                    freed[u] += size[a]
-                    if waiting[u] == 0:
-                        heapq.heappush(heap, (made[u] - freed[u], u))
-        for k in range(succ_ptr[v], succ_ptr[v + 1]):
-            u = succ_idx[k]
-            waiting[u] -= 1
-            if waiting[u] == 0:
-                heapq.heappush(heap, (made[u] - freed[u], u))
+            for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):  # the one sink left will free it
+                u = g.sink_idx[e]
+                if not s.done[u]:
+                    s.freed[u] += g.bytes[a]
+                    if s.waiting[u] == 0:
+                        heapq.heappush(heap, (s.made[u] - s.freed[u], u))
+        for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+            u = g.succ_idx[k]
+            s.waiting[u] -= 1
+            if s.waiting[u] == 0:
+                heapq.heappush(heap, (s.made[u] - s.freed[u], u))
     return order
 
 
 @jit
-def _least_peak(
-    waiting: np.ndarray,
-    uses: np.ndarray,
-    made: np.ndarray,
-    freed: np.ndarray,
-    transient: np.ndarray,
-    live: Any,
-    size: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    in_ptr: np.ndarray,
-    in_idx: np.ndarray,
-    succ_ptr: np.ndarray,
-    succ_idx: np.ndarray,
-) -> np.ndarray:
-    n = len(waiting)
-    order = np.empty(n, np.int64)
-    done = np.zeros(n, np.bool_)
-    ready = np.empty(n, np.int64)
+def _least_peak(g: GraphArrays, s: _State, live: Any) -> np.ndarray:
+    """The order, int64 [n]; `live`: bytes before the first operator."""
+    order = np.empty(g.n, np.int64)
+    ready = np.empty(g.n, np.int64)
     count = 0
-    for v in range(n):
-        if waiting[v] == 0:
+    for v in range(g.n):
+        if s.waiting[v] == 0:
             ready[count] = v
             count += 1
     peak = live
-    for t in range(n):
+    for t in range(g.n):
         best = 0
         best_peak, best_net = np.int64(0), np.int64(0)
         for j in range(count):
             v = ready[j]
-            high = max(peak, live + made[v] + transient[v])
-            net = made[v] - freed[v]
+            high = max(peak, live + s.made[v] + g.transient[v])
+            net = s.made[v] - s.freed[v]
             if j == 0 or (high, net, v) < (best_peak, best_net, ready[best]):
                 best, best_peak, best_net = j, high, net
         v = ready[best]
         ready[best] = ready[count - 1]
         count -= 1
         order[t] = v
-        done[v] = True
+        s.done[v] = True
         peak = best_peak
         live += best_net
-        for k in range(in_ptr[v], in_ptr[v + 1]):
-            a = in_idx[k]
-            uses[a] -= 1
-            if uses[a] == 1:
-                for e in range(sink_ptr[a], sink_ptr[a + 1]):
-                    if not done[sink_idx[e]]:
-                        freed[sink_idx[e]] += size[a]
-        for k in range(succ_ptr[v], succ_ptr[v + 1]):
-            u = succ_idx[k]
-            waiting[u] -= 1
-            if waiting[u] == 0:
+        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            a = g.in_idx[k]
+            s.uses[a] -= 1
+            if s.uses[a] == 1:
+                for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):
+                    if not s.done[g.sink_idx[e]]:
+                        s.freed[g.sink_idx[e]] += g.bytes[a]
+        for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+            u = g.succ_idx[k]
+            s.waiting[u] -= 1
+            if s.waiting[u] == 0:
                 ready[count] = u
                 count += 1
     return order
@@ -217,18 +179,15 @@ def _least_peak(
 
 @jit
 def _backward(
-    waiting: np.ndarray,
-    gain: np.ndarray,
-    needed: np.ndarray,
-    size: np.ndarray,
-    sink_ptr: np.ndarray,
-    sink_idx: np.ndarray,
-    in_ptr: np.ndarray,
-    in_idx: np.ndarray,
-    pred_ptr: np.ndarray,
-    pred_idx: np.ndarray,
+    g: GraphArrays, waiting: np.ndarray, gain: np.ndarray, needed: np.ndarray
 ) -> np.ndarray:
-    """`gain`: bytes that vanish, going backward, when an operator is taken, less those added."""
+    """The order, int64 [n], made from its end.
+
+    Args:
+      g: the graph. waiting: int64 [n], successors that have not been taken.
+      gain: int64 [n], bytes that vanish, going backward, when an operator is taken, less those
+        added. needed: bool [m], tensors that an operator that has been taken reads.
+    """
     n = len(waiting)
     order = np.empty(n, np.int64)
     done = np.zeros(n, np.bool_)
@@ -246,19 +205,19 @@ def _backward(
         done[v] = True
         at -= 1
         order[at] = v
-        for k in range(in_ptr[v], in_ptr[v + 1]):
-            a = in_idx[k]
+        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            a = g.in_idx[k]
             if needed[a]:
                 continue
             needed[a] = True
-            for e in range(sink_ptr[a], sink_ptr[a + 1]):  # free for its other readers now
-                u = sink_idx[e]
+            for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):  # free for its other readers now
+                u = g.sink_idx[e]
                 if not done[u]:
-                    gain[u] += size[a]
+                    gain[u] += g.bytes[a]
                     if waiting[u] == 0:
                         heapq.heappush(heap, (-gain[u], -u))
-        for k in range(pred_ptr[v], pred_ptr[v + 1]):
-            u = pred_idx[k]
+        for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
+            u = g.pred_idx[k]
             waiting[u] -= 1
             if waiting[u] == 0:
                 heapq.heappush(heap, (-gain[u], -u))

@@ -207,8 +207,7 @@ class _Branching:
 def _with_precedence(graph: GraphArrays, u: int, v: int) -> GraphArrays:
     """The graph in which operator u runs before v."""
     after = np.arange(graph.n + 1)
-    return dataclasses.replace(
-        graph,
+    return graph._replace(
         pred_ptr=graph.pred_ptr + (after > v),
         pred_idx=np.insert(graph.pred_idx, graph.pred_ptr[v + 1], u),
         succ_ptr=graph.succ_ptr + (after > u),

@@ -7,7 +7,6 @@ peak, and lets no step rise above the peak. It often lowers the peak too.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -54,8 +53,7 @@ def flattened(
     Yields:
       Orders; under none is the largest live sum larger than under `order`.
     """
-    aligned = dataclasses.replace(
-        graph,
+    aligned = graph._replace(
         bytes=_rounded(graph.bytes, alignment),
         transient=_rounded(np.maximum(graph.transient, 0), alignment),
     )

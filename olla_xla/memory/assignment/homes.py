@@ -1,0 +1,223 @@
+"""Homes of alias sets: which allocation each gets, or none, if it is to go to the heap.
+
+XLA takes alias sets by decreasing size. Constants, entry arguments and tuple tables get allocations
+of their own. Any other set first tries the allocations of its instruction's operands, then every
+reusable allocation from the newest to the oldest; one that is live to the end then gets its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.assignment.gaps import new_gaps, previous, put
+from olla_xla.memory.assignment.live_ranges import LiveRanges
+from olla_xla.memory.jit import jit
+
+__all__ = ["AliasSets", "Homes", "Kind", "Links", "homes"]
+
+
+class Kind(enum.IntEnum):
+    """How an alias set is treated; of sets that are joined, the largest counts."""
+
+    TEMP = 0
+    CONSTANT = 1
+    ARGUMENT = 2
+    TUPLE = 3
+
+
+class AliasSets(NamedTuple):
+    """The sets of values that share a buffer whatever the order.
+
+    Attributes:
+      ptr, idx: set -> values (CSR).
+      bytes: int64 [sets], the largest of its values. kind: int64 [sets], a Kind.
+      live_out, readonly: bool [sets], holds an output; holds an argument that none replaces.
+      operand_ptr, operand_idx: set -> values whose allocations are tried first (CSR).
+      color: int64 [sets], memory space. position: int64 [sets], number of its first instruction.
+    """
+
+    ptr: np.ndarray
+    idx: np.ndarray
+    operand_ptr: np.ndarray
+    operand_idx: np.ndarray
+    bytes: np.ndarray
+    kind: np.ndarray
+    live_out: np.ndarray
+    readonly: np.ndarray
+    color: np.ndarray
+    position: np.ndarray
+
+
+class Links(NamedTuple):
+    """What values have to do with each other, by value (CSR).
+
+    Attributes:
+      share_ptr, share_idx, share_position: operands whose memory the value may take over, and the
+        number of the position at which they must then be seen last.
+      copied_ptr, copied_idx: what a copy reads, which must not lie where it writes.
+    """
+
+    share_ptr: np.ndarray
+    share_idx: np.ndarray
+    share_position: np.ndarray
+    copied_ptr: np.ndarray
+    copied_idx: np.ndarray
+
+
+class Homes(NamedTuple):
+    """Which allocation each value has.
+
+    Attributes:
+      allocation: int64 [values], numbered as made; -1 for the heap.
+      bytes: int64 [allocations].
+      counted: bool [allocations], holds an argument or output, as XLA counts them.
+      temporary: bool [allocations], a tuple table, part of temp.
+    """
+
+    allocation: np.ndarray
+    bytes: np.ndarray
+    counted: np.ndarray
+    temporary: np.ndarray
+
+
+class _Allocations(NamedTuple):
+    """The allocations so far; arrays have a place for each set or value.
+
+    Attributes:
+      home: int64 [values], allocation or -1. bytes, color: int64 [allocations].
+      usable: bool [allocations], whether other sets may move in.
+      head, tail, following: the values of an allocation as a list; following: int64 [values].
+      usables: int64, usable allocations as made. gaps: the index of them (gaps.py).
+    """
+
+    home: np.ndarray
+    bytes: np.ndarray
+    color: np.ndarray
+    usable: np.ndarray
+    head: np.ndarray
+    tail: np.ndarray
+    following: np.ndarray
+    usables: np.ndarray
+    gaps: np.ndarray
+
+
+@jit
+def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) -> Homes:
+    """Finds the homes of the alias sets in `order` (int64), the largest first."""
+    n, m = len(ranges.start), len(sets.bytes)
+    made = _Allocations(
+        home=np.full(n, -1, np.int64),
+        bytes=np.zeros(m, np.int64),
+        color=np.zeros(m, np.int64),
+        usable=np.zeros(m, np.bool_),
+        head=np.full(m, -1, np.int64),
+        tail=np.full(m, -1, np.int64),
+        following=np.full(n, -1, np.int64),
+        usables=np.empty(m, np.int64),
+        gaps=new_gaps(m),
+    )
+    counted = np.zeros(m, np.bool_)
+    temporary = np.zeros(m, np.bool_)
+    clock = ranges.end.max() if n else 0
+    count, usables = 0, 0
+    for b in order:
+        home = -1
+        members = sets.idx[sets.ptr[b] : sets.ptr[b + 1]]
+        if sets.kind[b] == Kind.TEMP:
+            home = _find(sets, links, ranges, made, b, usables)
+            if home < 0 and not sets.live_out[b]:
+                continue
+        if home < 0:
+            home = count
+            count += 1
+            kind = sets.kind[b]
+            made.bytes[home], made.color[home] = sets.bytes[b], sets.color[b]
+            counted[home] = kind == Kind.ARGUMENT or (kind != Kind.CONSTANT and sets.live_out[b])
+            temporary[home] = kind == Kind.TUPLE and not sets.live_out[b]
+            replaced = kind == Kind.ARGUMENT and not sets.readonly[b]
+            made.usable[home] = kind == Kind.TEMP or replaced
+            if made.usable[home]:
+                made.usables[usables] = home
+                put(made.gaps, usables, members, ranges.start, ranges.end, clock)
+                usables += 1
+        _move_in(made, members, home)
+    return Homes(made.home, made.bytes[:count], counted[:count], temporary[:count])
+
+
+@jit
+def _find(
+    sets: AliasSets, links: Links, ranges: LiveRanges, made: _Allocations, b: int, usables: int
+) -> int:
+    """The first allocation into which a set fits (XLA's MaybeAssignBuffer); -1 if none.
+
+    Its loop is the hottest of all: it calls nothing that takes many arrays (see jit.py), unless two
+    values meet at an end.
+    """
+    lo, hi = sets.ptr[b], sets.ptr[b + 1]
+    first = sets.idx[lo]
+    tried, k = sets.operand_ptr[b], usables
+    while True:
+        if tried < sets.operand_ptr[b + 1]:
+            home = made.home[sets.operand_idx[tried]]
+            tried += 1
+            if home < 0:
+                continue
+        else:
+            k = previous(made.gaps, k, ranges.start[first], ranges.end[first])
+            if k < 0:
+                return -1
+            home = made.usables[k]
+            if sets.live_out[b] and made.bytes[home] != sets.bytes[b]:
+                return -1  # allocations only grow from here
+        if not made.usable[home] or made.color[home] != sets.color[b]:
+            continue
+        if made.bytes[home] < sets.bytes[b]:
+            continue
+        if sets.live_out[b] and made.bytes[home] != sets.bytes[b]:
+            continue
+        fits, a = True, made.head[home]
+        while fits and a >= 0:
+            for e in range(lo, hi):
+                v = sets.idx[e]
+                if ranges.start[a] <= ranges.end[v] and ranges.start[v] <= ranges.end[a]:
+                    fits = ranges.end[v] == ranges.start[a] or ranges.end[a] == ranges.start[v]
+                    fits = fits and _passes(links, ranges, a, v)
+                for f in range(links.copied_ptr[v], links.copied_ptr[v + 1]):
+                    fits = fits and links.copied_idx[f] != a
+                if not fits:
+                    break
+            a = made.following[a]
+        if fits:
+            return int(home)
+
+
+@jit
+def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
+    """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
+    for v in members:
+        made.home[v] = home
+        if made.head[home] < 0:
+            made.head[home] = v
+        else:
+            made.following[made.tail[home]] = v
+        made.tail[home] = v
+
+
+@jit
+def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
+    """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes)."""
+    if ranges.end[b] == ranges.start[a]:
+        return _shares(links, a, b, ranges.last[b])
+    return _shares(links, b, a, ranges.last[a])
+
+
+@jit
+def _shares(links: Links, b: int, a: int, position: int) -> bool:
+    """Whether b may take over the memory of its operand a, last seen at that position."""
+    for e in range(links.share_ptr[b], links.share_ptr[b + 1]):
+        if links.share_idx[e] == a and links.share_position[e] == position:
+            return True
+    return False
