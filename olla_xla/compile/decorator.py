@@ -81,7 +81,8 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`); for a plain function also `jax.jit`'s own
         arguments. By default nothing is computed twice; with `memory_budget="10GiB"` as much as
-        that budget takes, and with `max_overhead=0.05` as much as lowers memory most within 5% more predicted time.
+        that budget takes, and with `max_overhead=0.05` as much as lowers memory most within 5%
+        more predicted time.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new

@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
+    "bench first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",

@@ -1,0 +1,45 @@
+"""Times the first call of real train steps, from lower() to compiled, against jax.jit's.
+
+Each turn is a fresh process. With --cached they find plans and executables of an earlier one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from absl import flags
+
+from olla_xla.bench.first_call import measure
+from olla_xla.bench.schedule import CASES, parse_cases
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.first_call import first_call_table
+from olla_xla.cli.report.progress import Progress
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
+    flags.DEFINE_list(
+        "cases", None, "model/batch_size/optimizer/target, several; those of bench schedule.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_integer("turns", 3, "Processes for each of both.", 1, flag_values=values)
+    flags.DEFINE_bool("cached", False, "Find plans and executables on disk.", flag_values=values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Measures every case and prints the table."""
+    cases = parse_cases(values.cases) if values.cases else CASES
+    rows = []
+    with Progress() as progress:
+        for number, case in enumerate(cases, 1):
+            progress.stage(f"{case.name} ({number} of {len(cases)})")
+            rows.append(measure(case, values.turns, values.cached))
+    first_call_table(rows).print(shared.console())
+    if values.out is not None:
+        text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
+        shared.write_text(values.out, text + "\n")
+    return 0

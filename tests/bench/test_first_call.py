@@ -1,0 +1,26 @@
+"""First calls are timed in processes of their own, and both kinds give totals."""
+
+import pytest
+
+from olla_xla.bench.first_call import Row, measure
+from olla_xla.bench.schedule import Case
+from olla_xla.cli.report.first_call import first_call_table
+from olla_xla.errors import OllaError
+
+
+def test_a_step_is_timed_with_and_without_a_plan():
+    row = measure(Case("mlp", 64, "adam", "cpu"), turns=1, cached=True)
+    assert row.turns == 1 and row.jit_seconds > 0 and row.plan_seconds > 0
+    assert 0 < row.planned_bytes <= row.xla_bytes
+    table = first_call_table([row])
+    assert [line[0] for line in table.rows] == ["mlp/64/adam/cpu", "median"]
+
+
+def test_what_a_process_says_last_is_the_error():
+    with pytest.raises(OllaError, match="no_such_model"):
+        measure(Case("no_such_model", 1, "adam", "cpu"), turns=1)
+
+
+def test_ratio_and_saving():
+    row = Row("a", 2.0, 3.0, 100, 75, 0.5, 3)
+    assert (row.ratio, row.saving) == (1.5, 0.25)
