@@ -7,7 +7,6 @@ argument dead earlier than needed: made later, it costs nothing, as one or the o
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -78,8 +77,7 @@ def postponed(arrays: GraphArrays, order: Sequence[int], alignment: int) -> list
     Unlike `delayed`, this moves no operator past steps where what it would keep live would raise
     the largest live sum; sizes are rounded up to `alignment`.
     """
-    aligned = dataclasses.replace(
-        arrays,
+    aligned = arrays._replace(
         bytes=-(-arrays.bytes // alignment) * alignment,
         transient=-(-np.maximum(arrays.transient, 0) // alignment) * alignment,
     )
