@@ -12,6 +12,7 @@ that serves a reader at step k runs at key 2 k n + v, right before k, in the ord
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,35 +60,8 @@ def expand(g: RematGraph, evictions: np.ndarray) -> Expansion:
     tensors, keys = evictions[order, 0], evictions[order, 1]
     pointers = np.searchsorted(tensors, np.arange(g.m + 1))
     room = 8 * (len(g.in_idx) + g.m) + 1024
-    feasible, segments, clones, removed = _demand(
-        g.n,
-        g.source,
-        g.live_in,
-        g.live_out,
-        g.limit,
-        g.rerun,
-        g.out_ptr,
-        g.out_idx,
-        g.in_ptr,
-        g.in_idx,
-        pointers,
-        np.ascontiguousarray(keys),
-        room,
-    )
-    live, steps = _timeline(
-        g.n,
-        g.m,
-        g.bytes,
-        g.source,
-        g.transient,
-        g.out_ptr,
-        g.out_idx,
-        g.pair_ptr,
-        g.pair_b,
-        g.pair_a,
-        segments,
-        clones,
-        removed,
+    feasible, segments, clones, removed, live, steps = _evaluate(
+        _Graph.of(g), pointers, np.ascontiguousarray(keys), room
     )
     gone = np.flatnonzero(removed)
     return Expansion(
@@ -105,207 +79,363 @@ def expand(g: RematGraph, evictions: np.ndarray) -> Expansion:
     )
 
 
+class _Graph(NamedTuple):
+    """The fields of RematGraph that compiled loops take."""
+
+    n: int
+    m: int
+    bytes: np.ndarray
+    live_in: np.ndarray
+    live_out: np.ndarray
+    limit: np.ndarray
+    rerun: np.ndarray
+    transient: np.ndarray
+    out_ptr: np.ndarray
+    out_idx: np.ndarray
+    in_ptr: np.ndarray
+    in_idx: np.ndarray
+    pair_ptr: np.ndarray
+    pair_b: np.ndarray
+    pair_a: np.ndarray
+
+    @classmethod
+    def of(cls, g: RematGraph) -> _Graph:
+        """The fields of a graph."""
+        return cls(*(getattr(g, name) for name in cls._fields))
+
+
+class _Needs(NamedTuple):
+    """Moments at which tensors are read, a list by tensor: the last entered comes first.
+
+    Attributes:
+      head: int64 [m], the first entry of each tensor's list, or -1.
+      latest: int64 [m], the largest key in each list, or -1.
+      key: int64 [room] by entry. following: int64 [room], the next entry or -1.
+      count: int64 [1], entries.
+    """
+
+    head: np.ndarray
+    latest: np.ndarray
+    key: np.ndarray
+    following: np.ndarray
+    count: np.ndarray
+
+
+class _Versions(NamedTuple):
+    """What makes tensors, and how long each version of one lives, as far as is known.
+
+    Attributes:
+      segments: int64 [room, 3] of (tensor, start, end), as in Expansion.
+      clones: int64 [room, 2] of (operator, key).
+      count: int64 [2], segments and clones, by _SEGMENTS and _CLONES.
+    """
+
+    segments: np.ndarray
+    clones: np.ndarray
+    count: np.ndarray
+
+
+_SEGMENTS, _CLONES = 0, 1
+
+_FULL = -1
+"""Instead of a moment: there are more versions than room for them."""
+
+
+@jit
+def _moment(n: int, k: int) -> int:
+    """The key at which operator k of the order runs."""
+    return (2 * k + 1) * n
+
+
+@jit
+def _evaluate(
+    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, room: int
+) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What `_demand` and `_timeline` return; arguments as in `_demand`."""
+    feasible, segments, clones, removed = _demand(g, evict_ptr, evict_key, room)
+    live, keys = _timeline(g, segments, clones, removed)
+    return feasible, segments, clones, removed, live, keys
+
+
 @jit
 def _demand(
-    n,
-    source,
-    live_in,
-    live_out,
-    limit,
-    rerun,
-    out_ptr,
-    out_idx,
-    in_ptr,
-    in_idx,
-    evict_ptr,
-    evict_key,
-    room,
-):  # pragma: no cover
-    m = len(source)
-    end = (2 * n + 2) * n
-    head = np.full(m, -1, np.int64)
-    need_key = np.empty(room, np.int64)
-    need_next = np.empty(room, np.int64)
-    keys = np.empty(room, np.int64)
-    needs = 0
-    segments = np.empty((room, 3), np.int64)
-    count = 0
-    clones = np.empty((room, 2), np.int64)
-    made = 0
-    removed = np.zeros(n, np.bool_)
+    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, room: int
+) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray]:
+    """What evictions lead to; operators last to first, so that all readers are known.
+
+    Args:
+      g: the graph. evict_ptr, evict_key: tensor -> keys over which it is evicted, ascending (CSR).
+      room: entries that arrays have; where they do not suffice the evictions are not feasible.
+
+    Returns:
+      (feasible, segments, clones, bool [n] removed originals).
+    """
+    needs = _Needs(
+        np.full(g.m, -1, np.int64),
+        np.full(g.m, -1, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room, np.int64),
+        np.zeros(1, np.int64),
+    )
+    made = _Versions(
+        np.empty((room, 3), np.int64), np.empty((room, 2), np.int64), np.zeros(2, np.int64)
+    )
+    removed = np.zeros(g.n, np.bool_)
     feasible = True
-    for v in range(n - 1, -1, -1):
-        first_clone = made
-        used = not rerun[v]  # whether the original is needed
-        own = (2 * v + 1) * n
-        first_segment = count
-        for e in range(out_ptr[v], out_ptr[v + 1]):
-            t = out_idx[e]
-            k = 0
-            c = head[t]
-            while c >= 0:  # nearly ascending: the last reader was listed first
-                x = k
-                while x > 0 and keys[x - 1] > need_key[c]:
-                    keys[x] = keys[x - 1]
-                    x -= 1
-                keys[x] = need_key[c]
-                k += 1
-                c = need_next[c]
-            if live_out[t]:
-                keys[k] = end
-                k += 1
-            if k and not live_out[t] and keys[k - 1] > (2 * limit[t] + 1) * n:
+    for v in range(g.n - 1, -1, -1):
+        own = _moment(g.n, v)
+        segment, clone = made.count[_SEGMENTS], made.count[_CLONES]
+        used = not g.rerun[v]  # whether the original is needed
+        for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+            t = g.out_idx[e]
+            start = -1 if g.live_in[t] else own
+            latest = (2 * g.n + 2) * g.n if g.live_out[t] else needs.latest[t]
+            if not g.live_out[t] and latest > _moment(g.n, g.limit[t]):
                 feasible = False
-            start = -1 if live_in[t] else own
-            now = start if not live_in[t] else own
-            at = evict_ptr[t]
-            for x in range(k):
-                key = keys[x]
-                if key == now:
-                    continue
-                while at < evict_ptr[t + 1] and evict_key[at] <= now:
-                    at += 1
-                if at < evict_ptr[t + 1] and evict_key[at] < key:
-                    slot = key // n
-                    slot -= slot % 2
-                    place = slot * n + v
-                    if place > now:
-                        if start == own and now == own:
-                            pass  # so far only its own step; kept if another output is needed
-                        elif start == own:
-                            used = True
-                        if count >= room or made >= room:
-                            return False, segments[:0], clones[:0], removed
-                        segments[count, 0] = t
-                        segments[count, 1] = start
-                        segments[count, 2] = now
-                        count += 1
-                        start = place
-                        known = False
-                        for y in range(first_clone, made):
-                            if clones[y, 1] == place:
-                                known = True
-                        if not known:
-                            clones[made, 0] = v
-                            clones[made, 1] = place
-                            made += 1
-                now = key
-            if start == own and now > own:
-                used = True
-            if count >= room:
-                return False, segments[:0], clones[:0], removed
-            segments[count, 0] = t
-            segments[count, 1] = start
-            segments[count, 2] = now
-            count += 1
-        if made == first_clone:
-            used = True  # an operator that nothing reads stays as it is
-        if not used:
+            if evict_ptr[t] < evict_ptr[t + 1]:
+                evicted = evict_key[evict_ptr[t] : evict_ptr[t + 1]]
+                latest = _cut(g.n, needs, made, t, v, g.live_in[t], g.live_out[t], evicted, clone)
+            elif made.count[_SEGMENTS] < room:
+                latest = max(own, latest)
+                _enter(made, t, start, latest)
+            else:
+                latest = _FULL
+            if latest == _FULL:
+                return False, made.segments[:0], made.clones[:0], removed
+            used = used or (not g.live_in[t] and latest > own)
+        if not used and made.count[_CLONES] > clone:  # what nothing reads stays as it is
             removed[v] = True
-            kept = first_segment
-            for s in range(first_segment, count):
-                if segments[s, 1] != own:
-                    segments[kept] = segments[s]
-                    kept += 1
-            count = kept
-        for e in range(in_ptr[v], in_ptr[v + 1]):
-            t = in_idx[e]
-            if needs + made - first_clone + 1 >= room:
-                return False, segments[:0], clones[:0], removed
-            if used:
-                need_key[needs] = own
-                need_next[needs] = head[t]
-                head[t] = needs
-                needs += 1
-            for y in range(first_clone, made):
-                need_key[needs] = clones[y, 1]
-                need_next[needs] = head[t]
-                head[t] = needs
-                needs += 1
-    return feasible, segments[:count].copy(), clones[:made].copy(), removed
+            _drop(made, segment, own)
+        for e in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            if needs.count[0] + made.count[_CLONES] - clone + 1 >= room:
+                return False, made.segments[:0], made.clones[:0], removed
+            if not removed[v]:
+                _need(needs, g.in_idx[e], own)
+            for y in range(clone, made.count[_CLONES]):
+                _need(needs, g.in_idx[e], made.clones[y, 1])
+    segments, clones = made.segments[: made.count[_SEGMENTS]], made.clones[: made.count[_CLONES]]
+    return feasible, segments.copy(), clones.copy(), removed
+
+
+@jit
+def _need(needs: _Needs, t: int, key: int) -> None:
+    """Enters that tensor t is read at a moment."""
+    c = needs.count[0]
+    needs.key[c], needs.following[c] = key, needs.head[t]
+    needs.head[t] = c
+    needs.latest[t] = max(needs.latest[t], key)
+    needs.count[0] = c + 1
+
+
+@jit
+def _sorted_needs(needs: _Needs, t: int) -> np.ndarray:
+    """The moments at which tensor t is read, int64, ascending."""
+    count = 0
+    c = needs.head[t]
+    while c >= 0:
+        count += 1
+        c = needs.following[c]
+    moments = np.empty(count, np.int64)
+    c = needs.head[t]
+    for k in range(count):  # nearly ascending: the last reader was listed first
+        x = k
+        while x > 0 and moments[x - 1] > needs.key[c]:
+            moments[x] = moments[x - 1]
+            x -= 1
+        moments[x] = needs.key[c]
+        c = needs.following[c]
+    return moments
+
+
+@jit
+def _cut(
+    n: int,
+    needs: _Needs,
+    made: _Versions,
+    t: int,
+    v: int,
+    live_in: bool,
+    live_out: bool,
+    evicted: np.ndarray,
+    first_clone: int,
+) -> int:
+    """Enters the versions of an evicted tensor that its readers need, and clones to make them.
+
+    Args:
+      n: operators. needs: of all readers. made: is added to.
+      t: the tensor, which operator v makes. live_in, live_out: of t.
+      evicted: int64, keys over which t is evicted, ascending. first_clone: of those of v.
+
+    Returns:
+      The moment up to which the original's version lives, or _FULL.
+    """
+    room = len(made.clones)
+    own = _moment(n, v)
+    start, now, at = -1 if live_in else own, own, 0
+    original = own
+    moments = _sorted_needs(needs, t)
+    for k in range(len(moments) + live_out):
+        key = moments[k] if k < len(moments) else (2 * n + 2) * n
+        if key == now:
+            continue
+        while at < len(evicted) and evicted[at] <= now:
+            at += 1
+        place = key // (2 * n) * (2 * n) + v  # a clone's, right before its reader
+        if at < len(evicted) and evicted[at] < key and place > now:
+            if max(made.count[_SEGMENTS], made.count[_CLONES]) >= room:
+                return _FULL
+            _enter(made, t, start, now)
+            start = place
+            _enter_clone(made, v, place, first_clone)
+        now = key
+        if start <= own:
+            original = now
+    if made.count[_SEGMENTS] >= room:
+        return _FULL
+    _enter(made, t, start, now)
+    return original
+
+
+@jit
+def _enter(made: _Versions, t: int, start: int, end: int) -> None:
+    """Enters a version of tensor t."""
+    k = made.count[_SEGMENTS]
+    made.segments[k, 0], made.segments[k, 1], made.segments[k, 2] = t, start, end
+    made.count[_SEGMENTS] = k + 1
+
+
+@jit
+def _enter_clone(made: _Versions, v: int, key: int, first: int) -> None:
+    """Enters a clone of v, unless it is there for another of its results; `first`: those of v."""
+    count = made.count[_CLONES]
+    for k in range(first, count):
+        if made.clones[k, 1] == key:
+            return
+    made.clones[count, 0], made.clones[count, 1] = v, key
+    made.count[_CLONES] = count + 1
+
+
+@jit
+def _drop(made: _Versions, first: int, start: int) -> None:
+    """Takes out the segments from `first` on that start at the key `start`."""
+    kept = first
+    for s in range(first, made.count[_SEGMENTS]):
+        if made.segments[s, 1] != start:
+            made.segments[kept] = made.segments[s]
+            kept += 1
+    made.count[_SEGMENTS] = kept
+
+
+class _Steps(NamedTuple):
+    """The new sequence and when versions live in it.
+
+    Attributes:
+      keys, operators: int64 [steps].
+      tensor, start, end: int64 [segments], as in Expansion. first, last: [segments] their steps.
+      begin, stop: int64 [m], rows of each tensor's segments, which lie together.
+    """
+
+    keys: np.ndarray
+    operators: np.ndarray
+    tensor: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    begin: np.ndarray
+    stop: np.ndarray
 
 
 @jit
 def _timeline(
-    n,
-    m,
-    size,
-    source,
-    transient,
-    out_ptr,
-    out_idx,
-    pair_ptr,
-    pair_b,
-    pair_a,
-    segments,
-    clones,
-    removed,
-):  # pragma: no cover
-    count, made = len(segments), len(clones)
-    order = np.argsort(clones[:, 1])
-    total = n + made
-    keys = np.empty(total, np.int64)
-    ops = np.empty(total, np.int64)
-    k = 0
-    y = 0
-    while k < n or y < made:
-        if y < made and (k >= n or clones[order[y], 1] < (2 * k + 1) * n):
-            keys[k + y] = clones[order[y], 1]
-            ops[k + y] = clones[order[y], 0]
-            y += 1
-        else:
-            keys[k + y] = (2 * k + 1) * n
-            ops[k + y] = k
-            k += 1
+    g: _Graph, segments: np.ndarray, clones: np.ndarray, removed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(live bytes, key) at each step of the new sequence, both int64; arguments as in `_demand`."""
+    steps = _steps(g, segments, clones)
+    total = len(steps.keys)
     change = np.zeros(total + 1, np.int64)
-    first = np.empty(count, np.int64)
-    last = np.empty(count, np.int64)
-    # Segments of one tensor lie together.
-    seg_from = np.full(m, -1, np.int64)
-    seg_to = np.zeros(m, np.int64)
-    for s in range(count):
-        t = segments[s, 0]
-        if seg_from[t] < 0:
-            seg_from[t] = s
-        seg_to[t] = s + 1
-        first[s] = max(np.searchsorted(keys, segments[s, 1]), 0)
-        last[s] = min(np.searchsorted(keys, segments[s, 2]), total - 1)
-        change[first[s]] += size[t]
-        change[last[s] + 1] -= size[t]
-    given = np.zeros(count, np.bool_)
-    taken = np.zeros(count, np.bool_)
-    live = np.zeros(total, np.int64)
-    for x in range(total):
-        v = ops[x]
-        original = keys[x] == (2 * v + 1) * n
-        if original and removed[v]:
-            continue
-        live[x] += transient[v]
-        for e in range(out_ptr[v], out_ptr[v + 1]):  # results of a clone that nothing reads
-            t = out_idx[e]
-            found = original
-            for s in range(max(seg_from[t], 0), seg_to[t]):
-                if first[s] == x:
-                    found = True
-            if not found:
-                live[x] += size[t]
-        for e in range(pair_ptr[v], pair_ptr[v + 1]):
-            a, b = pair_a[e], pair_b[e]
-            giver = -1
-            for s in range(max(seg_from[a], 0), seg_to[a]):
-                if last[s] == x and segments[s, 2] == keys[x] and first[s] < x:
-                    giver = s
-            taker = -1
-            for s in range(max(seg_from[b], 0), seg_to[b]):
-                if first[s] == x and segments[s, 1] == keys[x]:
-                    taker = s
-            if giver >= 0 and taker >= 0 and not given[giver] and not taken[taker]:
-                given[giver] = True
-                taken[taker] = True
-                change[x] -= size[a]
-                change[x + 1] += size[a]
+    for s in range(len(segments)):
+        change[steps.first[s]] += g.bytes[steps.tensor[s]]
+        change[steps.last[s] + 1] -= g.bytes[steps.tensor[s]]
+    live = _unread(g, steps, removed)
+    _pass_on(g, steps, removed, change)
     running = 0
     for x in range(total):
         running += change[x]
         live[x] += running
-    return live, keys
+    return live, steps.keys
+
+
+@jit
+def _steps(g: _Graph, segments: np.ndarray, clones: np.ndarray) -> _Steps:
+    """The sequence: originals in their order, each clone right before its reader."""
+    count, total = len(segments), g.n + len(clones)
+    keys, operators = np.empty(total, np.int64), np.empty(total, np.int64)
+    order = np.argsort(clones[:, 1])
+    k, y = 0, 0
+    while k + y < total:
+        if y < len(clones) and (k >= g.n or clones[order[y], 1] < _moment(g.n, k)):
+            operators[k + y], keys[k + y] = clones[order[y], 0], clones[order[y], 1]
+            y += 1
+        else:
+            operators[k + y], keys[k + y] = k, _moment(g.n, k)
+            k += 1
+    first, last = np.empty(count, np.int64), np.empty(count, np.int64)
+    begin, stop = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
+    for s in range(count):
+        t = segments[s, 0]
+        if stop[t] == 0:
+            begin[t] = s
+        stop[t] = s + 1
+        first[s] = np.searchsorted(keys, segments[s, 1])
+        last[s] = min(np.searchsorted(keys, segments[s, 2]), total - 1)
+    tensor, start, end = segments[:, 0], segments[:, 1], segments[:, 2]
+    return _Steps(keys, operators, tensor, start, end, first, last, begin, stop)
+
+
+@jit
+def _unread(g: _Graph, steps: _Steps, removed: np.ndarray) -> np.ndarray:
+    """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
+    live = np.zeros(len(steps.keys), np.int64)
+    for x in range(len(live)):
+        v = steps.operators[x]
+        original = steps.keys[x] == (2 * v + 1) * g.n
+        if original and removed[v]:
+            continue
+        live[x] += g.transient[v]
+        for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+            t = g.out_idx[e]
+            found = original
+            for s in range(steps.begin[t], steps.stop[t]):
+                found = found or steps.first[s] == x
+            if not found:
+                live[x] += g.bytes[t]
+    return live
+
+
+@jit
+def _pass_on(g: _Graph, steps: _Steps, removed: np.ndarray, change: np.ndarray) -> None:
+    """Where memory passes on at a step, takes the operand's bytes off there.
+
+    `change`: int64 [steps + 1], what is added to the live bytes at each step.
+    """
+    given = np.zeros(len(steps.tensor), np.bool_)
+    taken = np.zeros(len(steps.tensor), np.bool_)
+    for x in range(len(steps.keys)):
+        v, key = steps.operators[x], steps.keys[x]
+        if key == (2 * v + 1) * g.n and removed[v]:
+            continue
+        for e in range(g.pair_ptr[v], g.pair_ptr[v + 1]):
+            a, b = g.pair_a[e], g.pair_b[e]
+            giver, taker = -1, -1
+            for s in range(steps.begin[a], steps.stop[a]):
+                if steps.last[s] == x and steps.end[s] == key and steps.first[s] < x:
+                    giver = s
+            for s in range(steps.begin[b], steps.stop[b]):
+                if steps.first[s] == x and steps.start[s] == key:
+                    taker = s
+            if giver >= 0 and taker >= 0 and not given[giver] and not taken[taker]:
+                given[giver] = True
+                taken[taker] = True
+                change[x] -= g.bytes[a]
+                change[x + 1] += g.bytes[a]
