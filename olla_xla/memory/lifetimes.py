@@ -23,7 +23,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import jit
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["hand_overs", "intervals", "live_at", "live_spans", "peak_bytes", "timeline"]
+__all__ = ["intervals", "live_at", "live_spans", "passes_on", "peak_bytes", "timeline"]
 
 
 def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -32,13 +32,6 @@ def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarra
     spans = np.empty((g.m, 2), np.int64)
     live_spans(g, g.positions(order), spans, np.empty(len(g.pair_b), np.bool_))
     return spans
-
-
-def hand_overs(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
-    """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
-    passes = np.empty(len(graph.pair_b), np.bool_)
-    live_spans(graph, position, np.empty((graph.m, 2), np.int64), passes)
-    return passes
 
 
 def timeline(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -62,6 +55,13 @@ def live_at(
     """The ids of the tensors that occupy memory at `step`, ascending."""
     spans = intervals(graph, order)
     return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
+
+
+def passes_on(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
+    """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
+    passes = np.empty(len(graph.pair_b), np.bool_)
+    live_spans(graph, position, np.empty((graph.m, 2), np.int64), passes)
+    return passes
 
 
 @jit

@@ -9,12 +9,12 @@ import numpy as np
 
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import intervals
+from olla_xla.memory.lifetimes import intervals, passes_on
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["Blocks", "blocks_of", "graph_problem", "hand_overs", "inside_name", "load_of"]
+__all__ = ["Blocks", "blocks_of", "graph_problem", "inside_name", "load_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def _groups(
     for t, b in enumerate(label.tolist()):
         members.setdefault(b, []).append(t)
     peak = int(live.max(initial=0))
-    for b, a, step, must in hand_overs(arrays, position):
+    for b, a, step, must in _hand_overs(arrays, position):
         if sizes[b] < sizes[a]:  # the rest of the operand is still being read
             spans[a, 1] = step + 1
         if must:
@@ -145,24 +145,13 @@ def _groups(
     return label
 
 
-def hand_overs(arrays: GraphArrays, position: np.ndarray) -> list[tuple[int, int, int, bool]]:
+def _hand_overs(arrays: GraphArrays, position: np.ndarray) -> list[tuple[int, int, int, bool]]:
     """(output, operand, step, same buffer) of every hand-over that `intervals` counted."""
-    taken: set[int] = set()
-    given: set[int] = set()
-    found = []
-    for b, a, must in zip(
-        arrays.pair_b.tolist(), arrays.pair_a.tolist(), arrays.pair_must.tolist(), strict=True
-    ):
-        step = int(position[arrays.source[b]])
-        last = step + 1 if a not in given else -1
-        uses = arrays.sink_idx[arrays.sink_ptr[a] : arrays.sink_ptr[a + 1]]
-        dies = int(max(position[uses].max(initial=-1), position[arrays.source[a]])) + 1
-        if last != dies or (b in taken and not must):
-            continue
-        given.add(a)
-        taken.add(b)
-        found.append((b, a, step, must))
-    return found
+    passes = passes_on(arrays, position)
+    outputs = arrays.pair_b[passes]
+    steps = position[arrays.source[outputs]]
+    rows = (outputs, arrays.pair_a[passes], steps, arrays.pair_must[passes])
+    return list(zip(*(row.tolist() for row in rows), strict=True))
 
 
 def _meet(spans: np.ndarray, some: list[int], others: list[int]) -> bool:

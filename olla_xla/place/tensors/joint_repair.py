@@ -1,7 +1,7 @@
 """Repairs a packing and the order of operators together.
 
 What sticks out of a packing by little often fits if some tensor lived a few steps less. So tries of
-local repair (repair.py) alternate with moves of single operators: of one that begins or ends a
+local repair (relocate.py) alternate with moves of single operators: of one that begins or ends a
 tensor that sticks out, or one that meets it in time, to another step between its predecessors and
 its successors. A move is kept where the largest live sum stays what it is, memory passes on from
 the same operands to the same outputs, and no more sticks out once the tensors that then overlap
@@ -18,9 +18,24 @@ import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import jit
+from olla_xla.memory.lifetimes import live_spans, passes_on
 from olla_xla.place.exact.restarts import Budget
-from olla_xla.place.repair import fit, overlapping, put, relocate
-from olla_xla.place.tensors.blocks import blocks_of, hand_overs, inside_name
+from olla_xla.place.placed_parts import (
+    FIRST,
+    ITEM,
+    LAST,
+    LOW,
+    LOWEST,
+    TOP,
+    Shapes,
+    excess,
+    fit,
+    overlapping,
+    put,
+    sticking_out,
+)
+from olla_xla.place.relocate import ANYWHERE, Scratch, place_anew, relocate, scratch
+from olla_xla.place.tensors.blocks import blocks_of, inside_name
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["repaired_together"]
@@ -28,52 +43,58 @@ __all__ = ["repaired_together"]
 _TRIES, _MOVES = 2000, 500
 """Of local repair and of operators, in turn."""
 
-_SOME = (6, 40, 15)
-_PATIENCE = 300
-_BUMP = 1.2
-
 _AT_TARGET = 0.4
 """Share of moves for what sticks out itself, not for what meets it."""
 
 _NEAR = 20
 """Steps of a short move, at most."""
 
+_EARLIEST, _LATEST, _FAR = 0, 1, 2
+"""Of four ways for an operator to move: as far as it goes, anywhere between; else near."""
 
-class _Graph(NamedTuple):
-    """The fields of GraphArrays that decide when tensors live, and which hand-overs must stay.
+
+class _HandOvers(NamedTuple):
+    """Which pairs of the graph memory passes on by, and must go on doing so.
 
     Attributes:
-      passes: [pairs] whether memory passes on by the pair. longer: and the operand is live at the
-        step all the same.
+      passes: bool [pairs]. longer: bool [pairs], of those, the operand is live at the step all the
+        same.
     """
 
-    source: np.ndarray
-    live_in: np.ndarray
-    live_out: np.ndarray
-    sink_ptr: np.ndarray
-    sink_idx: np.ndarray
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    pred_ptr: np.ndarray
-    pred_idx: np.ndarray
-    succ_ptr: np.ndarray
-    succ_idx: np.ndarray
-    pair_b: np.ndarray
-    pair_a: np.ndarray
-    pair_must: np.ndarray
     passes: np.ndarray
     longer: np.ndarray
+
+
+class _Order(NamedTuple):
+    """An order of operators: int64 [n], the operator of each step and the step of each operator."""
+
+    operator: np.ndarray
+    position: np.ndarray
+
+
+class _Lives(NamedTuple):
+    """When parts live under an order that is tried, and scratch space to find out.
+
+    Attributes:
+      first, last: int64 [parts], steps, both inclusive.
+      spans, passes: [m, 2] and [pairs], as `live_spans` writes them. load: int64 [n + 1] bytes.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    spans: np.ndarray
+    passes: np.ndarray
+    load: np.ndarray
 
 
 class _Parts(NamedTuple):
     """The parts of each item; sections are steps.
 
     Attributes:
-      ptr, first, last, height: as in Items. tensor: of each part; -1 - v for the inside of operator
-        v. item, inside: the item of each tensor and of each operator's inside, or -1.
-      size: [items] bytes. movable: items below this number are not live everywhere.
+      ptr, first, last, height, size: as in Shapes.
+      tensor: int64 [parts], of each part; -1 - v for the inside of operator v.
+      item, inside: int64 [m] and [n], the item of each tensor and of each operator's inside, or -1.
+      movable: items below this number are not live everywhere.
     """
 
     ptr: np.ndarray
@@ -85,6 +106,12 @@ class _Parts(NamedTuple):
     inside: np.ndarray
     size: np.ndarray
     movable: int
+
+    def shapes(self) -> Shapes:
+        """The items that are not live everywhere."""
+        count, end = self.movable, self.ptr[self.movable]
+        first, last, height = self.first[:end], self.last[:end], self.height[:end]
+        return Shapes(self.ptr[: count + 1], first, last, height, self.size[:count])
 
 
 def repaired_together(
@@ -128,24 +155,20 @@ def repaired_together(
     start = np.zeros(len(parts.size), np.int64)
     start[owner] = [offsets[name][0] for name in names]
     offset = _settled(parts, start, goal)
-    steps, position = np.array(order, np.int64), arrays.positions(order)
-    best, top = (steps.copy(), offset.copy()), int(np.max(offset + parts.size[:count], initial=0))
+    steps = _Order(np.array(order, np.int64), arrays.positions(order))
+    best, top = (
+        (steps.operator.copy(), offset.copy()),
+        int(np.max(offset + parts.size[:count], initial=0)),
+    )
     turn = 1000 * seed
     while top > goal and budget.left() > 0:
         turn += 1
-        ends = parts.ptr[count]
-        shapes = (parts.ptr[: count + 1], *(row[:ends] for row in parts[1:4]))
-        offset, placed = relocate(
-            offset, *shapes, parts.size[:count], goal, _TRIES, turn,
-            _SOME[turn % len(_SOME)], _PATIENCE, _BUMP,
-        )  # fmt: skip
-        placed += _move(
-            steps, position, offset, parts, fixed, goal, peak, _MOVES, turn, _AT_TARGET, _NEAR
-        )
+        offset, placed = relocate(offset, parts.shapes(), goal, _TRIES, turn)
+        placed += _move(steps, offset, parts, arrays, fixed, goal, peak, turn)
         budget.charge(int(placed), 0.0)
         height = int(np.max(offset + parts.size[:count]))
         if height < top:
-            best, top = (steps.copy(), offset.copy()), height
+            best, top = (steps.operator.copy(), offset.copy()), height
     steps, offset = best
     whole = np.concatenate([floor + offset, always])
     return steps.tolist(), dict(zip(names, whole[owner].tolist(), strict=True)), floor + top
@@ -153,7 +176,7 @@ def repaired_together(
 
 def _parts(
     arrays: GraphArrays, order: Sequence[int], alignment: int
-) -> tuple[_Parts, _Graph] | None:
+) -> tuple[_Parts, _HandOvers] | None:
     """Items, those that are live everywhere last; None if a graph is not supported."""
     blocks = blocks_of(arrays, order, alignment)
     spans, position = blocks.spans, blocks.position
@@ -187,127 +210,109 @@ def _parts(
     item_of, inside = np.full(arrays.m, -1), np.full(arrays.n, -1)
     item_of[tensor[tensor >= 0]] = item[tensor >= 0]
     inside[-1 - tensor[tensor < 0]] = item[tensor < 0]
-    given = {(b, a): step for b, a, step, _ in hand_overs(arrays, position)}
-    pairs = list(zip(arrays.pair_b.tolist(), arrays.pair_a.tolist(), strict=True))
-    passes = np.array([pair in given for pair in pairs], np.bool_)
-    longer = np.array([p in given and spans[p[1], 1] > given[p] for p in pairs], np.bool_)
-    named = {name: getattr(arrays, name) for name in _Graph._fields if hasattr(arrays, name)}
-    fixed = _Graph(**named, passes=passes, longer=longer)
+    passes = passes_on(arrays, position)
+    longer = passes & (spans[arrays.pair_a, 1] > position[arrays.source[arrays.pair_b]])
     parts = _Parts(ptr, first, last, height, tensor, item_of, inside, size, int(n - always.sum()))
-    return parts, fixed
+    return parts, _HandOvers(passes, longer)
 
 
 def _settled(parts: _Parts, start: np.ndarray, goal: int) -> np.ndarray:
     """Offsets of what is movable, above nothing else: first fit in the order of `start`."""
-    count = parts.movable
-    total = parts.ptr[count]
-    placed = np.empty((5, total), np.int64)
-    shapes = (parts.ptr[: count + 1], *(row[:total] for row in parts[1:4]))
-    offset = np.zeros(count, np.int64)
+    shapes = parts.shapes()
+    placed = np.empty((5, len(shapes.first)), np.int64)
+    offset = np.zeros(parts.movable, np.int64)
     done = 0
-    for i in np.argsort(start[:count], kind="stable").tolist():
-        offset[i] = fit(i, *shapes[:3], parts.size[i], goal, 0, placed, done)
-        done = put(i, offset[i], *shapes, placed, done)
+    for i in np.argsort(start[: parts.movable], kind="stable").tolist():
+        offset[i] = fit(i, shapes, goal, LOWEST, placed, done)
+        done = put(i, offset[i], shapes, placed, done)
     return offset
 
 
 @jit
 def _move(
-    order: np.ndarray,
-    position: np.ndarray,
+    steps: _Order,
     offset: np.ndarray,
     parts: _Parts,
-    graph: _Graph,
+    graph: GraphArrays,
+    fixed: _HandOvers,
     goal: int,
     peak: int,
-    tries: int,
     seed: int,
-    at_target: float,
-    near: int,
-) -> int:  # pragma: no cover
-    """Moves operators; changes `order`, `position`, `offset`, and when parts live, in place.
+) -> int:
+    """Moves operators; changes `steps`, `offset` and when parts live, in place.
+
+    Args:
+      steps: a legal order. offset: int64 [movable items] bytes. parts: of all items.
+      graph: the graph. fixed: hand-overs that must stay.
+      goal: bytes for the items that are not live everywhere. peak: the largest live sum, in bytes.
+      seed: of the random numbers.
 
     Returns:
       Items placed.
     """
     np.random.seed(seed)
-    n, count = len(order), parts.movable
-    total = parts.ptr[count]
-    first, last = parts.first.copy(), parts.last.copy()
-    spans = np.empty((len(graph.source), 2), np.int64)
-    flags = np.empty((2, len(graph.source)), np.bool_)
-    load = np.empty(n + 1, np.int64)
-    out, met = np.empty(count, np.int64), np.empty(count, np.int64)
-    mark = np.zeros(len(parts.size), np.bool_)
-    taken, fresh, key = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
-    placed = np.empty((5, total), np.int64)
+    n, m = len(steps.position), len(graph.source)
+    lives = _Lives(
+        parts.first.copy(),
+        parts.last.copy(),
+        np.empty((m, 2), np.int64),
+        np.empty(len(fixed.passes), np.bool_),
+        np.empty(n + 1, np.int64),
+    )
+    ends = parts.ptr[: parts.movable + 1]
+    shapes = Shapes(parts.ptr, lives.first, lives.last, parts.height, parts.size)
+    trial, weight = scratch(len(parts.size)), np.ones(len(parts.size))
+    out = np.empty(parts.movable, np.int64)
+    placed = np.empty((5, parts.ptr[parts.movable]), np.int64)
     by_offset = np.argsort(offset, kind="mergesort")
     spent = 0
-    for _ in range(tries):
-        outs = 0
-        for i in range(count):
-            if offset[i] + parts.size[i] > goal:
-                out[outs] = i
-                outs += 1
+    for _ in range(_MOVES):
+        outs = sticking_out(offset, parts.size, goal, out)
         if outs == 0:
             break
         target = out[np.random.randint(outs)]
-        subject = target
-        if np.random.random() >= at_target:
-            m = overlapping(target, parts.ptr[: count + 1], parts.first, parts.last, met)
-            if m > 0:
-                subject = met[np.random.randint(m)]
-        v = _end(graph, position, parts, subject)
-        at = position[v]
-        to = _destination(graph, position, v, near)
+        now = Shapes(ends, parts.first, parts.last, parts.height, parts.size)
+        v = _end(graph, steps.position, parts, _subject(target, now, trial.near))
+        at = steps.position[v]
+        to = _destination(graph, steps.position, v)
         if to == at:
             continue
-        _shift(order, position, at, to)
-        good = _spans(graph, position, spans, flags[0], flags[1])
-        good = good and _lives(parts, position, spans, first, last, load) == peak
-        if good:
-            c = _disturbed(graph, parts, first, last, offset, goal, v, target, mark, taken)
-            good = c > 0
-        if good:
-            kept = 0
-            for i in by_offset:
-                if mark[i]:
-                    continue
-                for q in range(parts.ptr[i], parts.ptr[i + 1]):
-                    placed[0, kept], placed[1, kept] = first[q], last[q]
-                    placed[2, kept], placed[3, kept] = offset[i], offset[i] + parts.height[q]
-                    placed[4, kept] = i
-                    kept += 1
-            before, after = np.int64(0), np.int64(0)
-            for k in range(c):
-                i = taken[k]
-                mark[i] = False
-                before += min(parts.size[i], max(np.int64(0), offset[i] + parts.size[i] - goal))
-                key[k] = -np.log(float(parts.size[i])) - np.random.random()
-            mode = np.random.randint(3)
-            for k in np.argsort(key[:c], kind="mergesort"):
-                i = taken[k]
-                x = fit(i, parts.ptr, first, last, parts.size[i], goal, mode, placed, kept)
-                spent += 1
-                fresh[i] = x
-                after += min(parts.size[i], max(np.int64(0), x + parts.size[i] - goal))
-                if after > before:
-                    good = False
-                    break
-                kept = put(i, x, parts.ptr, first, last, parts.height, placed, kept)
-            if good:
-                for k in range(c):
-                    offset[taken[k]] = fresh[taken[k]]
-                parts.first[:] = first
-                parts.last[:] = last
-                by_offset = np.argsort(offset, kind="mergesort")
-        if not good:
-            _shift(order, position, to, at)
+        _shift(steps, at, to)
+        taken = 0
+        if _relive(graph, steps.position, parts, fixed, lives) == peak:
+            taken = _disturbed(graph, parts, lives, offset, goal, v, target, trial)
+        if taken == 0:
+            _shift(steps, to, at)
+            continue
+        kept = _others(by_offset, offset, shapes, trial.mark, placed)
+        limit = _arrange(taken, offset, parts.size, goal, trial)
+        _, cost, _, count = place_anew(
+            taken, ANYWHERE, limit, weight, shapes, goal, placed, kept, trial
+        )
+        spent += count
+        if cost > limit:
+            _shift(steps, to, at)
+            continue
+        for i in trial.taken[:taken]:
+            offset[i] = trial.fresh[i]
+        parts.first[:] = lives.first
+        parts.last[:] = lives.last
+        by_offset = np.argsort(offset, kind="mergesort")
     return spent
 
 
 @jit
-def _end(graph: _Graph, position: np.ndarray, parts: _Parts, item: int) -> int:  # pragma: no cover
+def _subject(target: int, shapes: Shapes, near: np.ndarray) -> int:
+    """The item for which an operator is to move: the target, or one that it meets in time."""
+    if np.random.random() >= _AT_TARGET:
+        m = overlapping(target, shapes, near)
+        if m > 0:
+            return int(near[np.random.randint(m)])
+    return target
+
+
+@jit
+def _end(graph: GraphArrays, position: np.ndarray, parts: _Parts, item: int) -> int:
     """An operator at which a random part of an item begins or ends."""
     q = np.random.randint(parts.ptr[item], parts.ptr[item + 1])
     t = parts.tensor[q]
@@ -322,7 +327,7 @@ def _end(graph: _Graph, position: np.ndarray, parts: _Parts, item: int) -> int: 
 
 
 @jit
-def _destination(graph: _Graph, position: np.ndarray, v: int, near: int) -> int:  # pragma: no cover
+def _destination(graph: GraphArrays, position: np.ndarray, v: int) -> int:
     """A random step to which operator v may move: as far as it goes, near, or anywhere."""
     at, low, high = position[v], np.int64(0), np.int64(len(position) - 1)
     for k in range(graph.out_ptr[v], graph.out_ptr[v + 1]):
@@ -332,156 +337,162 @@ def _destination(graph: _Graph, position: np.ndarray, v: int, near: int) -> int:
         low = max(low, position[graph.pred_idx[k]] + 1)
     for k in range(graph.succ_ptr[v], graph.succ_ptr[v + 1]):
         high = min(high, position[graph.succ_idx[k]] - 1)
-    kind = np.random.randint(4)
-    if kind == 0:
+    way = np.random.randint(4)
+    if way == _EARLIEST:
         return int(low)
-    if kind == 1:
+    if way == _LATEST:
         return int(high)
-    if kind == 2:
+    if way == _FAR:
         return int(np.random.randint(low, high + 1))
-    return int(min(high, max(low, at + np.random.randint(-near, near + 1))))
+    return int(min(high, max(low, at + np.random.randint(-_NEAR, _NEAR + 1))))
 
 
 @jit
-def _shift(order: np.ndarray, position: np.ndarray, at: int, to: int) -> None:  # pragma: no cover
+def _shift(steps: _Order, at: int, to: int) -> None:
     """Moves the operator at step `at` to step `to`."""
-    v = order[at]
+    v = steps.operator[at]
     step = 1 if to > at else -1
     for s in range(at, to, step):
-        order[s] = order[s + step]
-        position[order[s]] = s
-    order[to] = v
-    position[v] = to
+        steps.operator[s] = steps.operator[s + step]
+        steps.position[steps.operator[s]] = s
+    steps.operator[to] = v
+    steps.position[v] = to
 
 
 @jit
-def _spans(
-    graph: _Graph,
-    position: np.ndarray,
-    spans: np.ndarray,
-    given: np.ndarray,
-    taken: np.ndarray,
-) -> bool:  # pragma: no cover
-    """Writes when each tensor is live, as lifetimes.py has it; false if memory passes otherwise."""
-    given[:] = False
-    taken[:] = False
-    for i in range(len(spans)):
-        stop = position[graph.source[i]]
-        spans[i, 0] = 0 if graph.live_in[i] else stop
-        if graph.live_out[i]:
-            spans[i, 1] = len(position)
-            continue
-        for k in range(graph.sink_ptr[i], graph.sink_ptr[i + 1]):
-            stop = max(stop, position[graph.sink_idx[k]])
-        spans[i, 1] = stop + 1
-    for k in range(len(graph.pair_b)):
-        b, a = graph.pair_b[k], graph.pair_a[k]
-        step = position[graph.source[b]]
-        passes = not given[a] and spans[a, 1] == step + 1
-        passes = passes and (not taken[b] or graph.pair_must[k])
-        if passes != graph.passes[k]:
-            return False
-        if passes:
-            given[a] = True
-            taken[b] = True
-            spans[a, 1] = step
-    for k in range(len(graph.pair_b)):
-        if graph.longer[k]:
-            spans[graph.pair_a[k], 1] += 1
-    return True
+def _relive(
+    graph: GraphArrays, position: np.ndarray, parts: _Parts, fixed: _HandOvers, lives: _Lives
+) -> int:
+    """Writes when each part lives; returns the largest live sum in bytes.
 
-
-@jit
-def _lives(
-    parts: _Parts,
-    position: np.ndarray,
-    spans: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    load: np.ndarray,
-) -> int:  # pragma: no cover
-    """Writes when each part lives; returns the largest live sum, or -1 if some part never does."""
-    load[:] = 0
+    -1 if some part never lives, or memory passes on by other pairs than it must.
+    """
+    live_spans(graph, position, lives.spans, lives.passes)
+    for k in range(len(fixed.passes)):
+        if lives.passes[k] != fixed.passes[k]:
+            return -1
+    for k in range(len(fixed.longer)):
+        if fixed.longer[k]:
+            lives.spans[graph.pair_a[k], 1] += 1
+    lives.load[:] = 0
     for q in range(len(parts.tensor)):
         t = parts.tensor[q]
         if t < 0:
-            first[q] = last[q] = position[-1 - t]
+            lives.first[q] = lives.last[q] = position[-1 - t]
         else:
-            first[q], last[q] = spans[t, 0], spans[t, 1] - 1
-            if last[q] < first[q]:
+            lives.first[q], lives.last[q] = lives.spans[t, 0], lives.spans[t, 1] - 1
+            if lives.last[q] < lives.first[q]:
                 return -1
-        load[first[q]] += parts.height[q]
-        load[last[q] + 1] -= parts.height[q]
+        lives.load[lives.first[q]] += parts.height[q]
+        lives.load[lives.last[q] + 1] -= parts.height[q]
     top, live = np.int64(0), np.int64(0)
     for s in range(len(position)):
-        live += load[s]
+        live += lives.load[s]
         top = max(top, live)
     return int(top)
 
 
 @jit
+def _others(
+    by_offset: np.ndarray,
+    offset: np.ndarray,
+    shapes: Shapes,
+    mark: np.ndarray,
+    placed: np.ndarray,
+) -> int:
+    """Writes the placed parts of all items that are not marked; returns their number."""
+    count = 0
+    for i in by_offset:
+        if mark[i]:
+            continue
+        for q in range(shapes.ptr[i], shapes.ptr[i + 1]):
+            placed[FIRST, count], placed[LAST, count] = shapes.first[q], shapes.last[q]
+            placed[LOW, count], placed[TOP, count] = offset[i], offset[i] + shapes.height[q]
+            placed[ITEM, count] = i
+            count += 1
+    return count
+
+
+@jit
+def _arrange(taken: int, offset: np.ndarray, size: np.ndarray, goal: int, trial: Scratch) -> float:
+    """Sets the keys by which items are placed anew: large ones first, more or less.
+
+    Takes the marks off, too; returns the items' bytes above the goal.
+    """
+    above = 0.0
+    for k in range(taken):
+        i = trial.taken[k]
+        trial.mark[i] = False
+        above += excess(offset[i], size[i], goal)
+        trial.key[k] = -np.log(float(size[i])) - np.random.random()
+    return above
+
+
+@jit
 def _disturbed(
-    graph: _Graph,
+    graph: GraphArrays,
     parts: _Parts,
-    first: np.ndarray,
-    last: np.ndarray,
+    lives: _Lives,
     offset: np.ndarray,
     goal: int,
     v: int,
     target: int,
-    mark: np.ndarray,
-    taken: np.ndarray,
-) -> int:  # pragma: no cover
+    trial: Scratch,
+) -> int:
     """Marks and lists what to place anew after v was moved; 0 if an item then meets itself.
 
     That is the target, and of v's operands and outputs those that stick out or overlap another.
     Only their lives have changed against others'.
     """
-    count = parts.movable
-    touched = np.empty(
-        graph.in_ptr[v + 1] - graph.in_ptr[v] + graph.out_ptr[v + 1] - graph.out_ptr[v] + 1,
-        np.int64,
-    )
-    c = 0
-    for k in range(graph.in_ptr[v], graph.in_ptr[v + 1]):
-        touched[c] = parts.item[graph.in_idx[k]]
-        c += 1
-    for k in range(graph.out_ptr[v], graph.out_ptr[v + 1]):
-        touched[c] = parts.item[graph.out_idx[k]]
-        c += 1
-    touched[c] = parts.inside[v]
+    touched = _touched(graph, parts, v)
     for i in touched:
-        if i < 0:
-            continue
         for p in range(parts.ptr[i], parts.ptr[i + 1]):
             for q in range(p + 1, parts.ptr[i + 1]):
-                if first[p] <= last[q] and first[q] <= last[p]:
+                if lives.first[p] <= lives.last[q] and lives.first[q] <= lives.last[p]:
                     return 0
-    mark[target] = True
-    taken[0] = target
-    c = 1
+    trial.mark[target] = True
+    trial.taken[0] = target
+    count = 1
     for i in touched:
-        if i < 0 or i >= count or mark[i]:
+        if i >= parts.movable or trial.mark[i]:
             continue
-        hit = offset[i] + parts.size[i] > goal
-        for j in range(count):
-            if hit:
-                break
-            if j == i or mark[j]:
-                continue
-            if offset[j] >= offset[i] + parts.size[i] or offset[i] >= offset[j] + parts.size[j]:
-                continue
-            for p in range(parts.ptr[i], parts.ptr[i + 1]):
-                for q in range(parts.ptr[j], parts.ptr[j + 1]):
-                    if (
-                        first[p] <= last[q]
-                        and first[q] <= last[p]
-                        and offset[j] < offset[i] + parts.height[p]
-                        and offset[i] < offset[j] + parts.height[q]
-                    ):
-                        hit = True
-        if hit:
-            mark[i] = True
-            taken[c] = i
-            c += 1
-    return c
+        out = offset[i] + parts.size[i] > goal
+        if out or _collides(i, parts, lives, offset, trial.mark):
+            trial.mark[i] = True
+            trial.taken[count] = i
+            count += 1
+    return count
+
+
+@jit
+def _touched(graph: GraphArrays, parts: _Parts, v: int) -> np.ndarray:
+    """int64, the items of the tensors that v reads and makes, and of its inside."""
+    reads = graph.in_idx[graph.in_ptr[v] : graph.in_ptr[v + 1]]
+    makes = graph.out_idx[graph.out_ptr[v] : graph.out_ptr[v + 1]]
+    items = np.empty(len(reads) + len(makes) + 1, np.int64)
+    for k in range(len(reads)):
+        items[k] = parts.item[reads[k]]
+    for k in range(len(makes)):
+        items[len(reads) + k] = parts.item[makes[k]]
+    items[-1] = parts.inside[v]
+    return items[items >= 0]
+
+
+@jit
+def _collides(i: int, parts: _Parts, lives: _Lives, offset: np.ndarray, mark: np.ndarray) -> bool:
+    """Whether item i overlaps another that is not marked, in time and in its place."""
+    for j in range(parts.movable):
+        if j == i or mark[j]:
+            continue
+        if offset[j] >= offset[i] + parts.size[i] or offset[i] >= offset[j] + parts.size[j]:
+            continue
+        for p in range(parts.ptr[i], parts.ptr[i + 1]):
+            for q in range(parts.ptr[j], parts.ptr[j + 1]):
+                if (
+                    lives.first[p] <= lives.last[q]
+                    and lives.first[q] <= lives.last[p]
+                    and offset[j] < offset[i] + parts.height[p]
+                    and offset[i] < offset[j] + parts.height[q]
+                ):
+                    return True
+    return False

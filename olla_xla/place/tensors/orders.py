@@ -1,8 +1,9 @@
 """Other orders of no larger live sum, for which offsets are easier to find.
 
 A donated argument keeps its place for the output that replaces it, though it is dead in between.
-If nothing fits in there, the largest live sum is out of reach (dead.py). Often a copy made the
-argument dead earlier than needed: made later, it costs nothing, as one or the other is live anyway.
+If nothing fits in there, the largest live sum is out of reach (dead_space.py). Often a copy made
+the argument dead earlier than needed: made later, it costs nothing, as one or the other is live
+anyway.
 """
 
 from __future__ import annotations

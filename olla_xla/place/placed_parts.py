@@ -1,0 +1,145 @@
+"""Items among those that are placed already: where one fits, what it overlaps in time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+
+__all__ = [
+    "FIRST",
+    "HIGHEST",
+    "ITEM",
+    "LAST",
+    "LOW",
+    "LOWEST",
+    "TIGHTEST",
+    "TOP",
+    "Shapes",
+    "excess",
+    "fit",
+    "overlapping",
+    "put",
+    "sticking_out",
+]
+
+LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
+"""The gap that an item is to take: the lowest one, the tightest or the highest below the goal."""
+
+FIRST, LAST, LOW, TOP, ITEM = 0, 1, 2, 3, 4
+"""Rows of the placed parts, int64 [5, parts], which are sorted by offset (LOW, in bytes).
+
+FIRST and LAST are sections, as in Items; TOP is one past the part's last byte.
+"""
+
+
+class Shapes(NamedTuple):
+    """The items to place, as in Items.
+
+    Attributes:
+      ptr: int64 [items + 1], item -> parts.
+      first, last, height: int64 [parts], sections, both inclusive, and bytes.
+      size: int64 [items], the largest height of an item's parts.
+    """
+
+    ptr: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    height: np.ndarray
+    size: np.ndarray
+
+
+@jit
+def fit(i: int, shapes: Shapes, goal: int, gap: int, placed: np.ndarray, count: int) -> int:
+    """The offset at which item i fits among the first `count` placed parts.
+
+    `gap` is LOWEST, TIGHTEST or HIGHEST. Above the goal, where no gap below it is large enough.
+    """
+    lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
+    height = shapes.size[i]
+    x, found, least = np.int64(0), np.int64(-1), np.int64(-1)
+    for k in range(count):
+        if placed[TOP, k] <= x:
+            continue
+        met = False
+        for q in range(lo, hi):
+            if shapes.first[q] <= placed[LAST, k] and placed[FIRST, k] <= shapes.last[q]:
+                met = True
+                break
+        if not met:
+            continue
+        spare = placed[LOW, k] - x - height
+        if spare >= 0:
+            if gap == LOWEST:
+                return int(x)
+            if gap == HIGHEST:
+                if placed[LOW, k] <= goal:
+                    found = placed[LOW, k] - height
+            elif least < 0 or spare < least:
+                least, found = spare, x
+                if spare == 0:
+                    return int(x)
+        x = placed[TOP, k]
+    spare = goal - x - height
+    if gap == HIGHEST and spare >= 0:
+        return int(goal - height)
+    if found < 0 or (gap == TIGHTEST and 0 <= spare < least):
+        return int(x)
+    return int(found)
+
+
+@jit
+def put(i: int, x: int, shapes: Shapes, placed: np.ndarray, count: int) -> int:
+    """Adds item i at offset x to the placed parts; returns their number."""
+    lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
+    width = hi - lo
+    at = count
+    while at > 0 and placed[LOW, at - 1] > x:
+        at -= 1
+        for row in range(5):
+            placed[row, at + width] = placed[row, at]
+    for q in range(lo, hi):
+        to = at + q - lo
+        placed[FIRST, to] = shapes.first[q]
+        placed[LAST, to] = shapes.last[q]
+        placed[LOW, to] = x
+        placed[TOP, to] = x + shapes.height[q]
+        placed[ITEM, to] = i
+    return int(count + width)
+
+
+@jit
+def overlapping(i: int, shapes: Shapes, found: np.ndarray) -> int:
+    """Writes the items that overlap item i in time to `found`, ascending; returns how many."""
+    count = 0
+    for j in range(len(shapes.ptr) - 1):
+        if j == i:
+            continue
+        met = False
+        for p in range(shapes.ptr[i], shapes.ptr[i + 1]):
+            for q in range(shapes.ptr[j], shapes.ptr[j + 1]):
+                if shapes.first[p] <= shapes.last[q] and shapes.first[q] <= shapes.last[p]:
+                    met = True
+        if met:
+            found[count] = j
+            count += 1
+    return count
+
+
+@jit
+def sticking_out(offset: np.ndarray, size: np.ndarray, goal: int, found: np.ndarray) -> int:
+    """Writes the items whose ends lie above the goal to `found`, ascending; returns how many."""
+    count = 0
+    for i in range(len(offset)):
+        if offset[i] + size[i] > goal:
+            found[count] = i
+            count += 1
+    return count
+
+
+@jit
+def excess(offset: int, size: int, goal: int) -> int:
+    """Bytes of an item above the goal."""
+    return int(min(size, max(np.int64(0), offset + size - goal)))

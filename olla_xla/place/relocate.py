@@ -1,0 +1,366 @@
+"""Local repair of a packing: a few items at a time are taken out and placed anew.
+
+A try takes out an item that sticks out above the goal and some that overlap it in time: what lies
+where it is to go, all in a band of addresses, or a random few. It is kept unless more sticks out
+than before. Where tries are in vain for long, what sticks out weighs more and more, so that other
+items must give way (breakout local search).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.placed_parts import ITEM, Shapes, excess, fit, overlapping, put, sticking_out
+
+__all__ = ["ANYWHERE", "Scratch", "place_anew", "relocate", "scratch"]
+
+ANYWHERE = -1
+"""Instead of an offset: an item may be placed wherever it fits."""
+
+_PATIENCE = 300
+"""Tries in vain until what sticks out weighs more."""
+
+_BUMP = 1.2
+"""The factor by which it then does."""
+
+_SOME = (6, 40, 15)
+"""Items to place anew at once, about; in turn, by the seed."""
+
+_SWAP, _BAND = 0, 1
+"""Of three ways to choose what is taken out: what is in the way, a band; else a random few."""
+
+_BY_SIZE, _BY_LENGTH, _BY_AREA = 0, 1, 2
+"""Of four orders in which items are placed anew: bytes, sections, both; else by offset."""
+
+
+class Scratch(NamedTuple):
+    """Scratch space of tries; the first of `taken` is the item that the try is about.
+
+    Attributes:
+      mark: bool [items], taken out. taken: int64 [items], which ones, as far as filled.
+      near: int64 [items], items that overlap one in time, as far as filled.
+      key: float64 [items], by place in `taken`: the least is placed first.
+      fresh: int64 [items], the new offset of each item that was taken out, in bytes.
+    """
+
+    mark: np.ndarray
+    taken: np.ndarray
+    near: np.ndarray
+    key: np.ndarray
+    fresh: np.ndarray
+
+
+class _Packing(NamedTuple):
+    """A packing while it is repaired.
+
+    Attributes:
+      offset: int64 [items] bytes. length: int64 [items], sections from its first to its last.
+      weight: float64 [items], of each byte above the goal.
+    """
+
+    offset: np.ndarray
+    length: np.ndarray
+    weight: np.ndarray
+
+
+@jit
+def scratch(n: int) -> Scratch:
+    """Scratch space for n items."""
+    return Scratch(
+        np.zeros(n, np.bool_),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n),
+        np.empty(n, np.int64),
+    )
+
+
+@jit
+def relocate(
+    offset: np.ndarray, shapes: Shapes, goal: int, tries: int, seed: int
+) -> tuple[np.ndarray, int]:
+    """Local repair of a packing, in place.
+
+    Args:
+      offset: int64 [items] bytes. shapes: the items. goal: bytes. tries: at most.
+      seed: of the random numbers; about how many items are placed anew at once depends on it, too.
+
+    Returns:
+      (the offsets with fewest bytes above the goal, items placed).
+    """
+    np.random.seed(seed)
+    n, some = len(shapes.size), _SOME[seed % len(_SOME)]
+    now = np.empty((5, len(shapes.first)), np.int64)
+    then = np.empty((5, len(shapes.first)), np.int64)
+    count = 0
+    for i in np.argsort(offset, kind="mergesort"):
+        count = put(i, offset[i], shapes, now, count)
+    over = np.int64(0)
+    for i in range(n):
+        over += excess(offset[i], shapes.size[i], goal)
+    packing = _Packing(offset, _lengths(shapes), np.ones(n))
+    trial, out = scratch(n), np.empty(n, np.int64)
+    best, least = offset.copy(), over
+    spent, stale = 0, 0
+    for _ in range(tries):
+        if over == 0:
+            break
+        outs = out[: sticking_out(offset, shapes.size, goal, out)]
+        stale += 1
+        if stale > _PATIENCE:
+            stale = 0
+            for i in outs:
+                packing.weight[i] *= _BUMP
+        taken, at = _take(outs, some, offset, shapes, goal, trial)
+        kept = _without(trial.mark, now, count, then)
+        before, limit = _arrange(taken, at, packing, shapes.size, goal, trial)
+        after, cost, kept, placed = place_anew(
+            taken, at, limit, packing.weight, shapes, goal, then, kept, trial
+        )
+        spent += placed
+        if cost > limit:
+            continue
+        if cost < limit:
+            stale = 0
+        for i in trial.taken[:taken]:
+            offset[i] = trial.fresh[i]
+        now, then = then, now
+        count = kept
+        over += after - before
+        if over < least:
+            least = over
+            best[:] = offset
+    return best, spent
+
+
+@jit
+def _lengths(shapes: Shapes) -> np.ndarray:
+    """int64 [items], sections from the first to the last of each."""
+    length = np.empty(len(shapes.size), np.int64)
+    for i in range(len(length)):
+        length[i] = shapes.last[shapes.ptr[i + 1] - 1] - shapes.first[shapes.ptr[i]] + 1
+    return length
+
+
+@jit
+def _take(
+    outs: np.ndarray, some: int, offset: np.ndarray, shapes: Shapes, goal: int, trial: Scratch
+) -> tuple[int, int]:
+    """Takes out one of the items that stick out, some others of them, and some in their way.
+
+    Args:
+      outs: int64, the items that stick out. some: how many to take, about.
+      offset, shapes, goal: as in `relocate`. trial: mark, taken and near are filled.
+
+    Returns:
+      (items taken out, the offset at which the first of them is to go or ANYWHERE).
+    """
+    target = outs[np.random.randint(len(outs))]
+    most = 3 + np.random.randint(some)
+    count = _take_out(trial, 0, target)
+    for i in outs:
+        if count >= most:
+            break
+        if not trial.mark[i] and np.random.random() < 0.5:
+            count = _take_out(trial, count, i)
+    way = np.random.randint(3)
+    m = overlapping(target, shapes, trial.near)
+    if m == 0:
+        return count, ANYWHERE
+    if way == _SWAP:
+        return _take_place(target, m, offset, shapes.size, goal, trial, count)
+    if way == _BAND:
+        return _take_band(target, m, most, offset, shapes, trial, count), ANYWHERE
+    return _take_few(target, m, most, offset, shapes, trial, count), ANYWHERE
+
+
+@jit
+def _take_out(trial: Scratch, count: int, i: int) -> int:
+    """Marks and lists an item; returns how many there are."""
+    trial.mark[i] = True
+    trial.taken[count] = i
+    return count + 1
+
+
+@jit
+def _take_place(
+    target: int,
+    m: int,
+    offset: np.ndarray,
+    size: np.ndarray,
+    goal: int,
+    trial: Scratch,
+    count: int,
+) -> tuple[int, int]:
+    """Lets the target have the place of whatever lies in a band of its size.
+
+    Args:
+      target: the item. m: of the items near it. offset, size: int64 [items]. goal: bytes.
+      trial: is filled. count: items taken out.
+
+    Returns:
+      (items taken out, the offset at which the target is to go).
+    """
+    j = trial.near[np.random.randint(m)]
+    side = np.random.randint(3)  # on its foot, on top of it, or below its top
+    at = offset[j] if side == 0 else offset[j] + size[j]
+    if side == 2:
+        at -= size[target]
+    at = min(max(at, np.int64(0)), goal - size[target])
+    for j in trial.near[:m]:
+        meets = offset[j] < at + size[target] and at < offset[j] + size[j]
+        if not trial.mark[j] and meets:
+            count = _take_out(trial, count, j)
+    return count, int(at)
+
+
+@jit
+def _take_band(
+    target: int,
+    m: int,
+    most: int,
+    offset: np.ndarray,
+    shapes: Shapes,
+    trial: Scratch,
+    count: int,
+) -> int:
+    """Takes out what lies in a band of addresses, of any size, around an end of an item.
+
+    Arguments as in `_take_place`; at most three times `most` items are taken out.
+    """
+    size, near = shapes.size, trial.near
+    j = near[np.random.randint(m)]
+    middle = offset[j] + (size[j] if np.random.random() < 0.5 else 0)
+    half = size[target] * (0.1 + 2 * np.random.random() ** 2)
+    if np.random.random() < 0.3:
+        m = overlapping(j, shapes, near)
+    first = np.random.randint(m)
+    for k in range(m):
+        j = near[(first + k) % m]
+        meets = offset[j] < middle + half and middle - half < offset[j] + size[j]
+        if not trial.mark[j] and meets:
+            count = _take_out(trial, count, j)
+            if count >= 3 * most:
+                break
+    return count
+
+
+@jit
+def _take_few(
+    target: int,
+    m: int,
+    most: int,
+    offset: np.ndarray,
+    shapes: Shapes,
+    trial: Scratch,
+    count: int,
+) -> int:
+    """Takes out a few that overlap an item in time, mostly from near one address.
+
+    Arguments as in `_take_place`; at most `most` items are taken out.
+    """
+    near = trial.near
+    m = overlapping(near[np.random.randint(m)], shapes, near)
+    middle = offset[near[np.random.randint(m)]]
+    half = shapes.size[target] * (1 + 4 * np.random.random())
+    anywhere = np.random.random() < 0.3
+    for _ in range(4 * most):
+        if count >= most:
+            break
+        j = near[np.random.randint(m)]
+        if not trial.mark[j] and (anywhere or abs(offset[j] - middle) <= half):
+            count = _take_out(trial, count, j)
+    return count
+
+
+@jit
+def _without(mark: np.ndarray, placed: np.ndarray, count: int, kept: np.ndarray) -> int:
+    """Copies the placed parts of items that are not marked to `kept`; returns their number."""
+    number = 0
+    for k in range(count):
+        if not mark[placed[ITEM, k]]:
+            for row in range(5):
+                kept[row, number] = placed[row, k]
+            number += 1
+    return number
+
+
+@jit
+def _arrange(
+    taken: int, at: int, packing: _Packing, size: np.ndarray, goal: int, trial: Scratch
+) -> tuple[int, float]:
+    """Sets the keys by which items are placed anew, and takes the marks off.
+
+    Args:
+      taken: items taken out. at: where the first of them is to go, or ANYWHERE.
+      packing: as it was. size: int64 [items] bytes. goal: bytes. trial: keys are filled.
+
+    Returns:
+      (their bytes above the goal, the same with their weights).
+    """
+    by, noise = np.random.randint(4), 2 * np.random.random()
+    target_first = at != ANYWHERE or np.random.random() < 0.5
+    before, limit = np.int64(0), 0.0
+    for k in range(taken):
+        i = trial.taken[k]
+        trial.mark[i] = False
+        above = excess(packing.offset[i], size[i], goal)
+        before += above
+        limit += above * packing.weight[i]
+        value = -3.0 * packing.offset[i] / goal
+        if by == _BY_SIZE:
+            value = np.log(float(size[i]))
+        elif by == _BY_LENGTH:
+            value = np.log(float(packing.length[i]))
+        elif by == _BY_AREA:
+            value = np.log(float(size[i]) * packing.length[i])
+        trial.key[k] = -value - noise * np.random.random()
+    if target_first:
+        trial.key[0] = -1e9
+    return int(before), limit
+
+
+@jit
+def place_anew(
+    taken: int,
+    at: int,
+    limit: float,
+    weight: np.ndarray,
+    shapes: Shapes,
+    goal: int,
+    placed: np.ndarray,
+    count: int,
+    trial: Scratch,
+) -> tuple[int, float, int, int]:
+    """Places items by their keys, until more sticks out above the goal than before.
+
+    Args:
+      taken: items to place. at: where the first of them is to go, or ANYWHERE.
+      limit: bytes above the goal, with their weights, that are too many if exceeded.
+      weight: float64 [items], of bytes above the goal. shapes: of all items. goal: bytes.
+      placed, count: the parts of the other items; those of the items are added.
+      trial: `fresh` gets the new offsets.
+
+    Returns:
+      (bytes above the goal, the same with their weights, placed parts, items placed).
+    """
+    gap = np.random.randint(3)
+    target = trial.taken[0]
+    after, cost, spent = np.int64(0), 0.0, 0
+    for k in np.argsort(trial.key[:taken], kind="mergesort"):
+        i = trial.taken[k]
+        x = at
+        if at == ANYWHERE or i != target:
+            x = fit(i, shapes, goal, gap, placed, count)
+        spent += 1
+        trial.fresh[i] = x
+        above = excess(x, shapes.size[i], goal)
+        after += above
+        cost += above * weight[i]
+        if cost > limit:
+            break
+        count = put(i, x, shapes, placed, count)
+    return int(after), cost, count, spent
