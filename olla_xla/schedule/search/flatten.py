@@ -1,7 +1,7 @@
 """Orders whose live bytes are far below their largest sum almost everywhere.
 
 What makes offsets hard to find is not the peak but how many steps come near it: there hardly any
-hole may be left. So local search (anneal.py) lowers the squared excess over a level well below the
+hole may be left. So local search (moves.py) lowers the squared excess over a level well below the
 peak, and lets no step rise above the peak. It often lowers the peak too.
 """
 

@@ -6,8 +6,7 @@
 3. With an objective: local search for the peak with all argument buffers standing, then local
    search accepted on the objective itself, from the best of all orders so far.
 
-All limits count steps; the clock only ever stops early. One move is one step, a cut counts as
-`CUT_STEPS`, an evaluation of the objective as `OBJECTIVE_STEPS`.
+All limits count steps (settings.py); the clock only ever stops early.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,34 +26,46 @@ from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
 from olla_xla.schedule.search.flatten import flattened
 from olla_xla.schedule.search.moves import Problem, anneal, evaluate, new_state, perturb, standing
+from olla_xla.schedule.search.settings import Settings
 
-__all__ = ["CUT_STEPS", "OBJECTIVE_STEPS", "SearchResult", "search"]
-
-CUT_STEPS = 100
-OBJECTIVE_STEPS = 100
+__all__ = ["SearchOptions", "SearchResult", "search"]
 
 _MIB = 2**20
-_GAIN = 0.02  # the annealing target lies this much below the best peak
-_HISTORY = 1000  # late acceptance: moves looked back upon while annealing
-_CHUNK = 20_000  # moves between looks at the limits
-_PATIENCE = 3  # chunks of annealing without progress before it ends
-_OBJECTIVE_HISTORY = 50
-_OBJECTIVE_PATIENCE = (50, 800)  # evaluations without progress before a round ends:
-_PATIENCE_PER_GAP = 40_000  # within these limits, this many times the gap to the least peak,
-_PATIENCE_WORK = 400_000  # and at most this many divided by the number of operators
-_WIDE_GAP = 1e-3  # part of the bound from which on branch and bound and flat orders are tried
-_FLAT_FRUITLESS = 2  # flat orders in a row without progress before no more are looked for
-_RESTARTS = 12  # of annealing from the first best, at most, while the peak may be lowered
-_RESTARTS_GAP = 0.01  # by more than this part of the bound;
-_RESTARTS_FRUITLESS = 5  # it ends after so many in a row without progress
-_NEAR, _MOST_NEAR = 1.03, 4  # annealed orders kept: their peak over the least, and their number
-_RESTART_SEED = 500  # added to the seed of the k-th restart, with k
-_PROGRESS = 2e-4  # what counts as progress, as a part of the objective
-_ROUNDS = 6  # of local search for the objective, at most; it ends sooner
-_ROUNDS_GAP = 0.01  # if the objective is this near to the least peak,
-_ROUNDS_WORK = (30_000_000, 200_000_000)  # or after so many steps times operators: within these
-_WORK_PER_GAP = 4_000_000_000  # limits, this many times the gap;
-_FRUITLESS = 3  # or after so many rounds without progress
+
+
+class SearchOptions(TypedDict, total=False):
+    """What is asked of `search`, by keyword; all but `time_limit` may be left out."""
+
+    objective: Callable[[np.ndarray], int] | None
+    """Gives the bytes of an order; without it they are its lifetime peak."""
+
+    exact: Callable[[np.ndarray], int] | None
+    """The same more exactly and more slowly, to choose among the best orders."""
+
+    beyond: int
+    """By how many bytes the objective is expected to exceed the lifetime peak at best, as where the
+    graph is a part of what the objective measures; 0 if left out."""
+
+    time_limit: Required[float]
+    """The search ends after so many seconds of wall-clock time."""
+
+    step_limit: int | None
+    """The search ends after so many steps; there is no such limit if it is left out."""
+
+    seed: int
+    """The random numbers follow from it; 0 if left out."""
+
+    bound_bytes: int
+    """No order has a smaller lifetime peak, nor a smaller objective; 0 if left out."""
+
+    tolerance: float
+    """The search ends at (1 + tolerance) times the bound; 0 if left out."""
+
+    progress: Callable[[str], None] | None
+    """Called with one line of text at each phase."""
+
+    settings: Settings
+    """How hard each phase tries."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,36 +102,18 @@ class _Stop(Exception):
 def search(
     graph: TensorGraph | GraphArrays,
     starts: Mapping[str, Sequence[int] | np.ndarray],
-    *,
-    objective: Callable[[np.ndarray], int] | None = None,
-    exact: Callable[[np.ndarray], int] | None = None,
-    beyond: int = 0,
-    time_limit: float,
-    step_limit: int | None = None,
-    seed: int = 0,
-    bound_bytes: int = 0,
-    tolerance: float = 0.0,
-    progress: Callable[[str], None] | None = None,
+    **options: Unpack[SearchOptions],
 ) -> SearchResult:
     """Looks for the order with the least objective, starting from legal orders.
 
     Args:
       graph: the graph. starts: name -> order of all operators; at least one.
-      objective: bytes of an order; the lifetime peak if None.
-      exact: the same more exactly and more slowly, to choose among the best; None if it is exact.
-      beyond: by how many bytes the objective is expected to exceed the lifetime peak at best, as
-        where the graph is a part of what the objective measures.
-      time_limit: seconds. step_limit: steps, or None.
-      seed: of the random numbers.
-      bound_bytes: no order has a smaller lifetime peak, nor a smaller objective.
-      tolerance: the search ends at (1 + tolerance) times the bound.
-      progress: called with one line at each phase.
+      options: see SearchOptions.
 
     Returns:
       The best order met, never worse than the best start.
     """
-    limits = _Limits(time_limit, step_limit)
-    run = _Run(graph, objective, exact, beyond, limits, seed, bound_bytes, tolerance, progress)
+    run = _Run(GraphArrays.of(graph), options)
     try:
         run.go({name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except _Stop as stop:
@@ -169,31 +163,20 @@ def _rank(scored: _Scored) -> tuple[int, int]:
 class _Run:
     """One search: its graph in condensed form, its bound and its best orders."""
 
-    def __init__(
-        self,
-        graph: TensorGraph | GraphArrays,
-        objective: Callable[[np.ndarray], int] | None,
-        exact: Callable[[np.ndarray], int] | None,
-        beyond: int,
-        limits: _Limits,
-        seed: int,
-        bound: int,
-        tolerance: float,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        self.limits = limits
-        self.seed = seed
-        self.tolerance = tolerance
-        self.given = bound
-        self.progress = progress or (lambda line: None)
-        self.full = GraphArrays.of(graph)
-        self.reduced: Reduced = reduce_graph(self.full)
+    def __init__(self, graph: GraphArrays, options: SearchOptions) -> None:
+        self.limits = _Limits(options["time_limit"], options.get("step_limit"))
+        self.settings = options.get("settings", Settings())
+        self.seed = options.get("seed", 0)
+        self.tolerance = options.get("tolerance", 0.0)
+        self.progress = options.get("progress") or (lambda line: None)
+        self.objective = options.get("objective")
+        self.exact = options.get("exact")
+        self.beyond = options.get("beyond", 0)
+        self.full = graph
+        self.reduced: Reduced = reduce_graph(graph)
         self.first = int(self.reduced.prologue)
-        self.objective = objective
-        self.exact = exact
-        self.beyond = beyond
         self.problem = Problem.of(self.reduced.arrays)
-        self.cuts = Cuts(self.reduced.arrays, bound)
+        self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
         self.least: _Scored | None = None  # by lifetime peak
         self.near: list[tuple[int, np.ndarray]] = []  # what each annealing ended with, by peak
         self.best: _Scored | None = None  # by objective
@@ -218,6 +201,12 @@ class _Run:
 
     def _near(self, bytes: int) -> bool:
         return bytes <= self.cuts.bound * (1 + self.tolerance)
+
+    def _is_progress(self, value: int, before: int) -> bool:
+        return value < before * (1 - self.settings.progress)
+
+    def _spend_cuts(self, cuts: int = 1) -> None:
+        self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
         """Notes an order of groups for its lifetime peak."""
@@ -268,13 +257,13 @@ class _Run:
     def _near_least(self) -> list[np.ndarray]:
         """Orders of little more than the least peak, from annealing; the lowest first."""
         assert self.least is not None
-        limit = self.least.peak * _NEAR
+        limit = self.least.peak * self.settings.near
         least = self.least.groups
         kept: list[np.ndarray] = []
         for peak, groups in sorted(self.near, key=lambda row: row[0]):
             if peak <= limit and not any(np.array_equal(groups, k) for k in (least, *kept)):
                 kept.append(groups)
-        return kept[:_MOST_NEAR]
+        return kept[: self.settings.most_near]
 
     # Phases.
 
@@ -285,7 +274,7 @@ class _Run:
             groups[name] = self.reduced.contract(order)
             self.score(groups[name], order)
             self.peak(groups[name])
-        self.limits.spend(OBJECTIVE_STEPS * len(starts))
+        self.limits.spend(self.settings.objective_steps * len(starts))
         assert self.least is not None
         if len(self.problem.transient) - self.first < 2:
             self.score(self.least.groups)
@@ -299,7 +288,7 @@ class _Run:
             return
         for trial in found:
             self.score(trial)
-            self.limits.spend(OBJECTIVE_STEPS)
+            self.limits.spend(self.settings.objective_steps)
         self.towards_objective()
 
     def lifetimes(self, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -308,7 +297,7 @@ class _Run:
 
         def offer(groups: np.ndarray, peak: int) -> None:
             self.peak(groups, peak)
-            self.limits.spend(CUT_STEPS)
+            self._spend_cuts()
 
         by_peak = sorted(
             starts, key=lambda name: (peak_bytes(self.reduced.arrays, starts[name]), name)
@@ -328,15 +317,14 @@ class _Run:
             self._restart(self.least.groups, offer)
             self._flatten(offer)
             found.append((self.least.peak, "", self.least.groups))
-        limit = self.least.peak * 1.02
+        limit = self.least.peak * self.settings.near_start
         return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
 
     def _branch(self, offer: Callable[[np.ndarray, int], None]) -> None:
         """Closes the gap from both sides, if it is worth that."""
         assert self.least is not None
         if self._wide():
-            spend = self.limits.spend
-            branch(self.cuts, self.least.groups, offer, lambda cuts: spend(cuts * CUT_STEPS))
+            branch(self.cuts, self.least.groups, offer, self._spend_cuts)
 
     def _flatten(self, offer: Callable[[np.ndarray, int], None]) -> None:
         """Local search for orders that are flat: on the way to them the peak falls too."""
@@ -344,19 +332,19 @@ class _Run:
         graph, groups = self.reduced.arrays, self.least.groups
         orders = flattened(graph, groups, seed=self.seed, first=self.first, spend=self.limits.spend)
         fruitless = 0
-        while fruitless < _FLAT_FRUITLESS and self._wide():
+        while fruitless < self.settings.flat_fruitless and self._wide():
             before = self.least.peak
             if (flat := next(orders, None)) is None:
                 return
             self.peak(flat)
             improve(self.cuts, flat, offer)
             self._prove()
-            fruitless = 0 if self.least.peak < before * (1 - _PROGRESS) else fruitless + 1
+            fruitless = 0 if self._is_progress(self.least.peak, before) else fruitless + 1
 
     def _wide(self) -> bool:
         """Whether the gap is worth closing by dear means."""
         assert self.least is not None
-        return self.least.peak > self.cuts.bound * (1 + _WIDE_GAP)
+        return self.least.peak > self.cuts.bound * (1 + self.settings.wide_gap)
 
     def _restart(self, start: np.ndarray, offer: Callable[[np.ndarray, int], None]) -> None:
         """Local search for the peak with other random numbers, while the gap is wide.
@@ -364,24 +352,26 @@ class _Run:
         What came near the best may serve the objective better; it is kept as well.
         """
         assert self.least is not None
-        fruitless = 0
-        for k in range(1, _RESTARTS + 1):
+        settings, fruitless = self.settings, 0
+        for k in range(1, settings.restarts + 1):
             before = self.least.peak
-            if before <= self.cuts.bound * (1 + _RESTARTS_GAP) or fruitless >= _RESTARTS_FRUITLESS:
+            enough = self.cuts.bound * (1 + settings.restarts_gap)
+            if before <= enough or fruitless >= settings.restarts_fruitless:
                 return
-            groups = self.anneal(self.problem, start, self.seed * 1000 + _RESTART_SEED + k)
+            seed = self.seed * 1000 + settings.restart_seed + k
+            groups = self.anneal(self.problem, start, seed)
             groups, peak = improve(self.cuts, groups, offer)
             self.near.append((peak, groups))
-            fruitless = 0 if self.least.peak < before * (1 - _PROGRESS) else fruitless + 1
+            fruitless = 0 if self._is_progress(self.least.peak, before) else fruitless + 1
             self._prove()
 
     def _prove(self) -> None:
         """Raises the bound on the least peak, unless it is met."""
         assert self.least is not None
         if not self._near(self.least.peak):
-            prove(self.cuts, self.least.groups, lambda: self.limits.spend(CUT_STEPS))
+            prove(self.cuts, self.least.groups, self._spend_cuts)
         if not self._near(self.least.peak):
-            prove_together(self.cuts, lambda: self.limits.spend(CUT_STEPS))
+            prove_together(self.cuts, self._spend_cuts)
 
     def towards_objective(self) -> None:
         """Local search for the objective, several times over while the graph is small."""
@@ -390,46 +380,49 @@ class _Run:
             problems.append(standing(self.reduced.arrays))
         assert self.best is not None
         start, fruitless, first = self.best, 0, self.limits.steps
-        for k in range(_ROUNDS):
+        settings = self.settings
+        for k in range(settings.rounds):
             before = self.best.objective
             seed = self.seed * 1000 + 1 + 10 * k
             now = start
-            if len(problems) > 1 and start.objective > self._expected() * (1 + _ROUNDS_GAP):
+            wide = start.objective > self._expected() * (1 + settings.rounds_gap)
+            if len(problems) > 1 and wide:
                 now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
             gap = self.best.objective / max(self._expected(), 1) - 1
             patience = self._patience(gap)
             self.polish(problems, now, patience, seed)
             self.report(f"objective, round {k + 1}")
-            fruitless = 0 if self.best.objective < before * (1 - _PROGRESS) else fruitless + 1
+            fruitless = 0 if self._is_progress(self.best.objective, before) else fruitless + 1
             spent = (self.limits.steps - first) * len(start.groups)
-            if self._settled() or gap < _ROUNDS_GAP:
+            if self._settled() or gap < settings.rounds_gap:
                 break
-            least, most = _ROUNDS_WORK
-            work = max(least, min(most, int(_WORK_PER_GAP * gap)))
-            if fruitless >= _FRUITLESS or spent > work:
+            most = min(settings.most_work, int(settings.work_per_gap * gap))
+            if fruitless >= settings.fruitless or spent > max(settings.least_work, most):
                 break
 
     def _patience(self, gap: float) -> int:
         """Evaluations without progress that a gap is worth; they are slower on large graphs."""
-        least, most = _OBJECTIVE_PATIENCE
-        most = min(most, _PATIENCE_WORK // self.full.n)
-        return max(least, min(most, int(_PATIENCE_PER_GAP * gap)))
+        settings = self.settings
+        most = min(settings.most_patience, settings.patience_work // self.full.n)
+        return max(settings.least_patience, min(most, int(settings.patience_per_gap * gap)))
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
         state = new_state(problem, groups, seed)
-        chunk = int(np.clip(5_000_000 // len(groups), 200, _CHUNK))
-        history = np.empty(_HISTORY)
+        settings = self.settings
+        chunk = settings.chunk_work // len(groups)
+        chunk = max(settings.least_chunk, min(settings.chunk, chunk))
+        history = np.empty(settings.history)
         met = groups.copy()
         best, peak = groups, int(state.live.max())
         idle = 0
-        while idle < _PATIENCE and not self._near(peak):
-            target = max(self.cuts.bound, int(peak * (1 - _GAIN)))
+        while idle < settings.patience and not self._near(peak):
+            target = max(self.cuts.bound, int(peak * (1 - settings.gain)))
             steps = self.limits.allowed(chunk)
             least, done = anneal(problem, state, self.first, target, steps, history, met)
             idle += 1
             if least < peak:
-                if least < peak * 0.999:
+                if least < peak * settings.stall:
                     idle = 0
                 peak, best = int(least), met.copy()
                 self.peak(best)
@@ -442,7 +435,7 @@ class _Run:
             new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)
         ]
         least = now.objective
-        history = [now.objective] * _OBJECTIVE_HISTORY
+        history = [now.objective] * self.settings.objective_history
         idle = count = 0
         while idle < patience and not self._settled():
             which = count % len(states)
@@ -454,11 +447,11 @@ class _Run:
                 self.limits.spend(1)
                 continue
             trial = self.score(state.order.copy())
-            self.limits.spend(OBJECTIVE_STEPS)
+            self.limits.spend(self.settings.objective_steps)
             slot = count % len(history)
             if trial.objective <= max(now.objective, history[slot]):
                 now = trial
             history[slot] = now.objective
             count += 1
-            if now.objective < least * (1 - _PROGRESS):
+            if self._is_progress(now.objective, least):
                 least, idle = now.objective, 0

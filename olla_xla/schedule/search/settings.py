@@ -1,0 +1,114 @@
+"""How hard the search for an order tries; found by measuring train steps of usual models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Settings"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Limits of the phases of `search`.
+
+    A step is one move of local search. A gap is the best objective less the least that can be hoped
+    for, as a fraction of the latter.
+    """
+
+    # What a step limit is spent on.
+
+    cut_steps: int = 100
+    """One minimum cut counts as this many steps."""
+
+    objective_steps: int = 100
+    """One evaluation of the objective counts as this many steps."""
+
+    # Local search for the peak.
+
+    gain: float = 0.02
+    """Its target lies below the best peak by this fraction of that peak."""
+
+    history: int = 1000
+    """A move is accepted if the order costs no more than it did this many moves before."""
+
+    chunk: int = 20_000
+    """It looks at the limits every so many moves, at most."""
+
+    least_chunk: int = 200
+    """It looks at the limits every so many moves, at least."""
+
+    chunk_work: int = 5_000_000
+    """Between looks at the limits, moves times groups of operators are at most this."""
+
+    stall: float = 0.999
+    """A chunk was in vain unless it led to a peak below this fraction of the best one."""
+
+    patience: int = 3
+    """It ends after this many chunks in vain."""
+
+    # More means for the peak, where there is no objective.
+
+    wide_gap: float = 1e-3
+    """Branch and bound and flat orders are tried if the peak exceeds the bound by this fraction."""
+
+    flat_fruitless: int = 2
+    """No more flat orders are made after this many in a row that brought no progress."""
+
+    restarts: int = 12
+    """Local search begins anew at most this many times."""
+
+    restarts_gap: float = 0.01
+    """It does not begin anew if the peak exceeds the bound by no more than this fraction."""
+
+    restarts_fruitless: int = 5
+    """It does not begin anew after this many times in a row that brought no progress."""
+
+    restart_seed: int = 500
+    """The seeds of the restarts begin this far behind that of the first local search."""
+
+    near: float = 1.03
+    """Orders of local search are reported if their peaks are at most this many times the least."""
+
+    most_near: int = 4
+    """At most this many of them are reported."""
+
+    # Local search for the objective.
+
+    near_start: float = 1.02
+    """An improved start is tried on the objective up to this many times the least peak."""
+
+    progress: float = 2e-4
+    """A decrease counts as progress if it is more than this fraction of the value."""
+
+    objective_history: int = 50
+    """An order is accepted if its objective is no more than it was this many evaluations before."""
+
+    least_patience: int = 50
+    """A round ends after this many evaluations in vain, at least."""
+
+    most_patience: int = 800
+    """A round ends after this many evaluations in vain, at most."""
+
+    patience_per_gap: int = 40_000
+    """Within these limits, a round ends after this many evaluations in vain times the gap."""
+
+    patience_work: int = 400_000
+    """A round's evaluations in vain, times operators, are at most this (the least aside)."""
+
+    rounds: int = 6
+    """There are at most this many rounds."""
+
+    rounds_gap: float = 0.01
+    """No other round begins if the gap was less than this."""
+
+    fruitless: int = 3
+    """No other round begins after this many that brought no progress."""
+
+    least_work: int = 30_000_000
+    """Rounds go on for this many steps times groups of operators, at least."""
+
+    most_work: int = 200_000_000
+    """Rounds go on for this many steps times groups of operators, at most."""
+
+    work_per_gap: int = 4_000_000_000
+    """Within these limits, steps times groups of operators are at most this times the gap."""
