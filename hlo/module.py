@@ -89,7 +89,6 @@ class Computation:
 
     id: int
     name: str
-    is_fusion: bool
     instructions: list[Instruction] = dataclasses.field(default_factory=list)
     root: Instruction | None = None
     schedule: tuple[Instruction, ...] | None = None
@@ -200,9 +199,7 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
 
 def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
     """The view of a parsed proto. Raises HloError on dangling ids."""
-    computations = {
-        c.id: Computation(c.id, c.name, c.is_fusion_computation) for c in proto.computations
-    }
+    computations = {c.id: Computation(c.id, c.name) for c in proto.computations}
     locations = _Locations(proto.stack_frame_index)
     try:
         for c in proto.computations:

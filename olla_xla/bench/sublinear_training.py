@@ -31,8 +31,6 @@ from olla_xla.errors import OllaError
 from olla_xla.remat.segments.transform import sublinear
 
 __all__ = [
-    "DEPTHS",
-    "STEPS",
     "MemoryRow",
     "Network",
     "TimeRow",
@@ -43,11 +41,6 @@ __all__ = [
     "misses",
     "resnet",
 ]
-
-DEPTHS = (128, 256, 512, 1024)
-"""Layers of the ResNets."""
-STEPS = (64, 128, 256, 512, 1024, 2048)
-"""Steps over which the LSTM is unrolled."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from olla_xla.remat.evictions import Expansion, expand
 from olla_xla.remat.graph import RematGraph
 
-__all__ = ["Point", "Selector", "envelope"]
+__all__ = ["Point", "Selector"]
 
 _SMALL = 2e-4  # tensors below this part of the peak are left alone
 _CHAIN = 12  # most tensors of a chain
@@ -169,12 +169,3 @@ def _excess(e: Expansion, target: int) -> float:
 def _alive(e: Expansion, moment: int) -> set[int]:
     over = (e.seg_start < moment) & (moment < e.seg_end)
     return set(e.seg_tensor[over].tolist())
-
-
-def envelope(points: list[Point], price: Callable[[Point], float]) -> list[Point]:
-    """The points that no other beats in both peak and price, by decreasing peak."""
-    kept: list[Point] = []
-    for p in sorted(points, key=lambda p: (p.peak, price(p))):
-        if not kept or price(p) < price(kept[-1]):
-            kept.append(p)
-    return kept[::-1]
