@@ -1,41 +1,41 @@
-"""Trains the MLP on synthetic 28x28 images: `python -m examples.train_mlp --noplan`."""
+"""Trains the zoo's MLP on scikit-learn's digits: `python -m examples.train_mlp`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from absl import app, flags
+import jax
+from absl import app
 
-from examples import training
-from olla_xla.bench.zoo import mlp
+from examples import data, training
+from olla_xla.bench.zoo import common, mlp
 
 
-def train(*, steps: int, batch_size: int, optimizer: str, plan: bool, seed: int = 0) -> list[float]:
-    """Trains for `steps` steps and returns the loss of each, in nats."""
-    return training.run_network(
-        mlp.network(),
-        steps=steps,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        plan=plan,
-        seed=seed,
+def task(options: training.Options) -> training.Task:
+    """The MLP 64-512-256-10 and the digits."""
+    batches = common.image_batches(data.IMAGE_SIZE, 1, data.NUM_CLASSES)
+    network = common.linen_network(mlp.MLP(num_classes=data.NUM_CLASSES), batches)
+    train_step, state, _ = training.network_step(network, options)
+
+    def predict(state: common.State, inputs: jax.Array) -> jax.Array:
+        return network.apply(state["params"], state["batch_stats"], inputs)[0]
+
+    return training.Task(
+        train_step,
+        state,
+        data.shuffled(data.digits().train, options.batch_size, options.seed),
+        {"model": "mlp"},
+        training.evaluator(predict, data.digits().test),
     )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs `train` with the values of the flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-    args = flags.FLAGS
-    train(
-        steps=args.steps,
-        batch_size=args.batch_size,
-        optimizer=args.optimizer,
-        plan=args.plan,
-        seed=args.seed,
-    )
+    """Trains with the values of the flags."""
+    training.start(argv)
+    options = training.options()
+    training.run(task(options), options)
 
 
 if __name__ == "__main__":
-    training.define_flags(steps=100, batch_size=64, optimizer="adam")
+    training.define_flags(steps=300, batch_size=64, optimizer="adam")
     app.run(main)

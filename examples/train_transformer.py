@@ -1,34 +1,38 @@
-"""Trains a GPT on synthetic tokens: `python -m examples.train_transformer --noplan`.
+"""Trains a GPT on the bytes of Python's help topics: `python -m examples.train_transformer`.
 
 Its train state is an `nnx.State` that holds an nnx model and its `nnx.Optimizer`, in contrast
-to the plain dict of the registry functions. The defaults suit a CPU; the `gpt` of
-`olla_xla.bench.zoo` is `--layers=4 --width=768 --heads=12 --sequence_length=512
---vocabulary_size=32000`.
+to the plain dict of the zoo's models. The defaults suit a CPU; the sizes of the zoo's `gpt` are
+`--layers=4 --width=768 --heads=12 --sequence_length=512`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
 from absl import app, flags
 from flax import nnx
 
-from examples import training
+from examples import data, training
 from olla_xla.bench.zoo import common
 from olla_xla.bench.zoo.gpt import GPT, GPTConfig
 
-SMALL_CONFIG = GPTConfig(layers=2, width=128, heads=4, sequence_length=64, vocabulary_size=512)
+SMALL_CONFIG = GPTConfig(
+    layers=2, width=128, heads=4, sequence_length=64, vocabulary_size=data.NUM_BYTES
+)
 
 
 def make_nnx_state(
-    config: GPTConfig, optimizer: str, seed: int = 0
-) -> tuple[training.Step, nnx.State]:
-    """Returns `train_step(state, batch) -> (state, loss)` and its first `nnx.State`.
+    config: GPTConfig, optimizer: str, seed: int = 0, learning_rate: float | None = None
+) -> tuple[training.Step, training.Predict, nnx.State]:
+    """Returns `train_step(state, batch) -> (state, loss)`, `predict` and the first `nnx.State`.
 
-    The state holds the parameters of the GPT, the optimizer's moments and its step counter.
+    `predict(state, inputs) -> logits`. The state holds the parameters of the GPT, the optimizer's
+    moments and its step counter.
     """
-    transformation = common.make_optimizer(optimizer)
+    transformation = common.make_optimizer(optimizer, learning_rate)
 
     def build(key: jax.Array) -> tuple[GPT, nnx.Optimizer]:
         model = GPT(config, nnx.Rngs(key))
@@ -36,7 +40,7 @@ def make_nnx_state(
 
     key = jax.random.key(seed)
     graphdef = nnx.graphdef(nnx.eval_shape(build, key))
-    state = jax.jit(lambda key: nnx.state(build(key)))(key)
+    first = jax.jit(lambda key: nnx.state(build(key)), compiler_options=training.INIT_OPTIONS)
 
     def loss_fn(model: GPT, batch: common.Batch) -> jax.Array:
         return common.cross_entropy(model(batch["inputs"]), batch["labels"])
@@ -47,62 +51,57 @@ def make_nnx_state(
         model_optimizer.update(model, grads)
         return nnx.state((model, model_optimizer)), loss
 
-    return train_step, state
+    def predict(state: nnx.State, inputs: jax.Array) -> jax.Array:
+        model, _ = nnx.merge(graphdef, state)
+        return model(inputs)
+
+    return train_step, predict, first(key)
 
 
-def train(
-    *,
-    steps: int,
-    batch_size: int,
-    optimizer: str,
-    plan: bool,
-    seed: int = 0,
-    config: GPTConfig = SMALL_CONFIG,
-) -> list[float]:
-    """Trains for `steps` steps and returns the loss of each, in nats per token."""
-    train_step, state = make_nnx_state(config, optimizer, seed)
-    make_batch = common.token_batches(config.sequence_length, config.vocabulary_size)
-    batch = make_batch(jax.random.key(seed + 1), batch_size)
-    return training.run(train_step, state, batch, steps=steps, plan=plan)
+def bits(scores: training.Scores) -> str:
+    """The scores as bits per byte and accuracy of the next byte."""
+    bits_per_byte = scores.loss / math.log(2)
+    return f"{bits_per_byte:.4f} bits per byte, next-byte accuracy {scores.accuracy:.2%}"
+
+
+def task(options: training.Options, *, config: GPTConfig = SMALL_CONFIG) -> training.Task:
+    """A GPT of `config`, whose vocabulary is the 256 bytes, and the help topics."""
+    train_step, predict, state = make_nnx_state(
+        config, options.optimizer, options.seed, options.learning_rate
+    )
+    text, length = data.text(), config.sequence_length
+    return training.Task(
+        train_step,
+        state,
+        data.random_windows(text.train, options.batch_size, length, options.seed),
+        {"model": "gpt", **dataclasses.asdict(config)},
+        training.evaluator(predict, data.all_windows(text.test, length)),
+        bits,
+    )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs `train` with the values of the flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-    args = flags.FLAGS
-    config = GPTConfig(
-        layers=args.layers,
-        width=args.width,
-        heads=args.heads,
-        sequence_length=args.sequence_length,
-        vocabulary_size=args.vocabulary_size,
-    )
-    train(
-        steps=args.steps,
-        batch_size=args.batch_size,
-        optimizer=args.optimizer,
-        plan=args.plan,
-        seed=args.seed,
-        config=config,
-    )
+    """Trains with the values of the flags."""
+    training.start(argv)
+    values = flags.FLAGS.flag_values_dict()
+    sizes = {name: values[name] for name in ("layers", "width", "heads", "sequence_length")}
+    options = training.options()
+    made = task(options, config=dataclasses.replace(SMALL_CONFIG, **sizes))
+    training.run(made, options)
 
 
 def _define_model_flags() -> None:
-    """Defines a flag for each size of `GPTConfig`, with the value of `SMALL_CONFIG`."""
+    """Defines flags for the sizes of `GPTConfig`, with the values of `SMALL_CONFIG`."""
     default = SMALL_CONFIG
     flags.DEFINE_integer("layers", default.layers, "Transformer blocks.", lower_bound=1)
     flags.DEFINE_integer("width", default.width, "Size of the residual stream.", lower_bound=1)
     flags.DEFINE_integer("heads", default.heads, "Attention heads in a block.", lower_bound=1)
     flags.DEFINE_integer(
-        "sequence_length", default.sequence_length, "Tokens in a sequence.", lower_bound=1
-    )
-    flags.DEFINE_integer(
-        "vocabulary_size", default.vocabulary_size, "Number of tokens.", lower_bound=2
+        "sequence_length", default.sequence_length, "Bytes in a sequence.", lower_bound=1
     )
 
 
 if __name__ == "__main__":
-    training.define_flags(steps=60, batch_size=4, optimizer="adam")
+    training.define_flags(steps=300, batch_size=16, optimizer="adam")
     _define_model_flags()
     app.run(main)
