@@ -6,6 +6,8 @@ temporal packing), over live ranges given as inclusive logical times.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from olla_xla.memory.jit import jit
@@ -48,18 +50,9 @@ def share_in_place(
     in_heap = np.zeros(n, np.bool_)
     freed = np.zeros(n, np.bool_)
     first_of_buffer = np.full(n, -1, np.int64)
-    horizon = np.int64(0)
     for v in ids:
         in_heap[v] = True
-        horizon = max(horizon, end[v])
-    span = horizon + 2
-    keys = np.empty(k, np.int64)
-    for j in range(k):
-        keys[j] = start[ids[j]] * span + end[ids[j]]
-    by_start = ids[np.argsort(keys, kind="mergesort")]
-    for j in range(k):
-        keys[j] = end[ids[j]] * span + start[ids[j]]
-    by_end = ids[np.argsort(keys, kind="mergesort")]
+    by_start, by_end = _sorted(ids, start, end), _sorted(ids, end, start)
     tick = np.int64(0)
     a = 0
     b = 0
@@ -101,20 +94,78 @@ def share_in_place(
 
 
 @jit
-def _blocks(
-    group: np.ndarray,
-    tick_start: np.ndarray,
-    tick_end: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of ticks, in levels of 2**12, 2**14, ... ticks, the last one holding all.
+def _sorted(ids: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The values by one time, those of equal ones by another; times are not negative."""
+    span = np.int64(0)
+    for v in ids:
+        span = max(span, second[v] + 1)
+    keys = np.empty(len(ids), np.int64)
+    for j in range(len(ids)):
+        keys[j] = first[ids[j]] * span + second[ids[j]]
+    return ids[np.argsort(keys, kind="mergesort")]
 
-    Returns:
-      (first block of each level, and the number of all; by block, where the list of the values
-      that live at some of its ticks begins, and the end of the last).
+
+class _Groups(NamedTuple):
+    """Values that share memory, by the root of the group.
+
+    Attributes:
+      roots: int64 [groups], ascending. ptr, idx: value id of a root -> values (CSR).
     """
+
+    roots: np.ndarray
+    ptr: np.ndarray
+    idx: np.ndarray
+
+
+@jit
+def _groups(ids: np.ndarray, root: np.ndarray) -> _Groups:
+    """The groups of some values; `root` by value id, -1 for values that are not placed."""
+    ptr = np.zeros(len(root) + 1, np.int64)
+    for v in ids:
+        if root[v] >= 0:
+            ptr[root[v] + 1] += 1
+    for r in range(len(root)):
+        ptr[r + 1] += ptr[r]
+    fill = ptr[:-1].copy()
+    idx = np.empty(ptr[-1], np.int64)
+    roots = np.empty(len(ids), np.int64)
+    k = 0
+    for v in ids:
+        r = root[v]
+        if r < 0:
+            continue
+        idx[fill[r]] = v
+        fill[r] += 1
+        if r == v:
+            roots[k] = v
+            k += 1
+    return _Groups(np.sort(roots[:k]), ptr, idx)
+
+
+class _Blocks(NamedTuple):
+    """Lists of the values placed so far, by block of ticks, each by offset.
+
+    Blocks are in levels of 2**12, 2**14, ... ticks, the last one holding all. A value is in the
+    lists of all blocks in which it lives at some tick.
+
+    Attributes:
+      base: int64 [levels + 1], first block of each level, and the number of all.
+      ptr: int64 [blocks + 1], where each list begins. count: int64 [blocks], its values so far.
+      value: int64, the lists.
+    """
+
+    base: np.ndarray
+    ptr: np.ndarray
+    count: np.ndarray
+    value: np.ndarray
+
+
+@jit
+def _blocks(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Blocks:
+    """Empty lists with room for the values, which live from tick `start` to `end` by value id."""
     ticks = np.int64(1)
-    for m in group:
-        ticks = max(ticks, tick_end[m] + 1)
+    for m in values:
+        ticks = max(ticks, end[m] + 1)
     base = np.zeros(32, np.int64)
     levels = 0
     while True:
@@ -126,118 +177,116 @@ def _blocks(
     ptr = np.zeros(base[levels] + 1, np.int64)
     for level in range(levels):
         shift = _BLOCK_BITS + 2 * level
-        for m in group:
-            for k in range(tick_start[m] >> shift, (tick_end[m] >> shift) + 1):
+        for m in values:
+            for k in range(start[m] >> shift, (end[m] >> shift) + 1):
                 ptr[base[level] + k + 1] += 1
     for k in range(base[levels]):
         ptr[k + 1] += ptr[k]
-    return base[: levels + 1], ptr
+    count = np.zeros(base[levels], np.int64)
+    return _Blocks(base[: levels + 1], ptr, count, np.empty(ptr[-1], np.int64))
 
 
 @jit
 def _place(
     order: np.ndarray,
-    group_ptr: np.ndarray,
-    group: np.ndarray,
-    tick_start: np.ndarray,
-    tick_end: np.ndarray,
-    base: np.ndarray,
-    ptr: np.ndarray,
+    groups: _Groups,
+    start: np.ndarray,
+    end: np.ndarray,
     size: np.ndarray,
     alignment: int,
-    offset: np.ndarray,
-) -> int:
-    """Best fit in the given order of group roots; fills `offset`, returns the heap size.
+) -> tuple[int, np.ndarray]:
+    """Best fit of groups, by their roots in `order`; other arguments as in `pack`.
 
-    Values placed are kept by offset, in a list for each block; a group is held against the list of
-    the smallest block that it fits into.
+    Returns:
+      (heap size in bytes, offset by value id).
     """
-    stop = np.zeros(len(offset), np.int64)
-    placed = np.empty(ptr[-1], np.int64)
-    count = np.zeros(len(ptr), np.int64)
-    levels = len(base) - 1
+    blocks = _blocks(groups.idx, start, end)
+    offset = np.zeros(len(start), np.int64)
+    stop = np.zeros(len(start), np.int64)
     heap = np.int64(0)
     for r in order:
-        lo, hi = group_ptr[r], group_ptr[r + 1]
+        members = groups.idx[groups.ptr[r] : groups.ptr[r + 1]]
         need = np.int64(0)
-        first, last = _INFINITY, np.int64(0)
-        for e in range(lo, hi):
-            m = group[e]
+        for m in members:
             need = max(need, size[m])
-            first, last = min(first, tick_start[m]), max(last, tick_end[m])
-        level = 0
-        while (first ^ last) >> (_BLOCK_BITS + 2 * level):
-            level += 1
-        block = base[level] + (first >> (_BLOCK_BITS + 2 * level))
-        free = np.int64(0)
-        best = np.int64(-1)
-        best_size = _INFINITY
-        current = np.int64(-1)
-        current_end = np.int64(0)
-        for j in range(ptr[block], ptr[block] + count[block]):
-            p = placed[j]
-            if tick_start[p] > last or tick_end[p] < first:
-                continue
-            hit = hi == lo + 1
-            for e in range(lo, hi):
-                if hit:
-                    break
-                m = group[e]
-                hit = tick_start[p] <= tick_end[m] and tick_end[p] >= tick_start[m]
-            if not hit:
-                continue
-            if current < 0:
-                current, current_end = offset[p], stop[p]
-            elif offset[p] < current_end:
-                current_end = max(current_end, stop[p])
-            else:
-                if current - free >= need and current - free < best_size:
-                    best, best_size = free, current - free
-                    if best_size == need:  # the first gap of that size wins
-                        break
-                free = max(free, (current_end + alignment - 1) // alignment * alignment)
-                current, current_end = offset[p], stop[p]
-        if current >= 0 and best_size != need:
-            if current - free >= need and current - free < best_size:
-                best, best_size = free, current - free
-            free = max(free, (current_end + alignment - 1) // alignment * alignment)
-        if best < 0:
-            best = free
-        heap = max(heap, best + need)
-        for e in range(lo, hi):
-            m = group[e]
-            offset[m] = best
-            stop[m] = best + need
-            for level in range(levels):
-                shift = _BLOCK_BITS + 2 * level
-                for k in range(tick_start[m] >> shift, (tick_end[m] >> shift) + 1):
-                    _insert(m, base[level] + k, ptr, placed, count, offset)
-    return int(heap)
+        at = _gap(members, need, start, end, blocks, offset, stop)
+        heap = max(heap, at + need)
+        for m in members:
+            offset[m] = at
+            stop[m] = (at + need + alignment - 1) // alignment * alignment
+        _enter(members, start, end, blocks, offset)
+    return int(heap), offset
 
 
 @jit
-def _insert(
-    m: int,
-    block: int,
-    ptr: np.ndarray,
-    placed: np.ndarray,
-    count: np.ndarray,
+def _gap(
+    members: np.ndarray,
+    need: int,
+    start: np.ndarray,
+    end: np.ndarray,
+    blocks: _Blocks,
     offset: np.ndarray,
+    stop: np.ndarray,
+) -> int:
+    """The lowest of the smallest gaps that have room for a group, or the end of all that is there.
+
+    Args:
+      members: the group's values. need: bytes. start, end: ticks by value id.
+      blocks: what is placed; the smallest block that the group lives in is looked at.
+      offset, stop: by value id, the latter rounded up to the alignment.
+    """
+    first, last = _INFINITY, np.int64(0)
+    for m in members:
+        first, last = min(first, start[m]), max(last, end[m])
+    shift, level = np.int64(_BLOCK_BITS), 0
+    while (first ^ last) >> shift:
+        shift += 2
+        level += 1
+    block = blocks.base[level] + (first >> shift)
+    free, best, least = np.int64(0), np.int64(-1), _INFINITY
+    for j in range(blocks.ptr[block], blocks.ptr[block] + blocks.count[block]):
+        p = blocks.value[j]
+        if start[p] > last or end[p] < first:
+            continue
+        met = len(members) == 1
+        for m in members:
+            if met:
+                break
+            met = start[p] <= end[m] and end[p] >= start[m]
+        if not met:
+            continue
+        spare = offset[p] - free
+        if need <= spare < least:
+            best, least = free, spare
+            if spare == need:  # the first gap of that size wins
+                break
+        free = max(free, stop[p])
+    return int(best if best >= 0 else free)
+
+
+@jit
+def _enter(
+    members: np.ndarray, start: np.ndarray, end: np.ndarray, blocks: _Blocks, offset: np.ndarray
 ) -> None:
-    """Puts a value into the list of a block, behind those of no larger offset."""
-    begin = ptr[block]
-    end = begin + count[block]
-    below, above = begin, end
-    while below < above:
-        middle = (below + above) // 2
-        if offset[placed[middle]] <= offset[m]:
-            below = middle + 1
-        else:
-            above = middle
-    for j in range(end, below, -1):
-        placed[j] = placed[j - 1]
-    placed[below] = m
-    count[block] += 1
+    """Puts values into the lists of their blocks, behind those of no larger offset."""
+    for m in members:
+        for level in range(len(blocks.base) - 1):
+            shift = _BLOCK_BITS + 2 * level
+            for k in range(start[m] >> shift, (end[m] >> shift) + 1):
+                block = blocks.base[level] + k
+                below = blocks.ptr[block]
+                stop = below + blocks.count[block]
+                above = stop
+                while below < above:
+                    middle = (below + above) // 2
+                    if offset[blocks.value[middle]] <= offset[m]:
+                        below = middle + 1
+                    else:
+                        above = middle
+                for j in range(stop, below, -1):
+                    blocks.value[j] = blocks.value[j - 1]
+                blocks.value[below] = m
+                blocks.count[block] += 1
 
 
 @jit
@@ -258,56 +307,25 @@ def pack(
     Returns:
       (heap size in bytes, offset by value id).
     """
-    n = len(root)
-    group_ptr = np.zeros(n + 1, np.int64)
-    for v in ids:
-        if root[v] >= 0:
-            group_ptr[root[v] + 1] += 1
-    for r in range(n):
-        group_ptr[r + 1] += group_ptr[r]
-    fill = group_ptr[:-1].copy()
-    group = np.empty(group_ptr[n], np.int64)
-    roots = np.empty(len(ids), np.int64)
-    first = np.empty(n, np.int64)
-    last = np.empty(n, np.int64)
-    k = 0
-    for v in ids:
-        r = root[v]
-        if r < 0:
-            continue
-        group[fill[r]] = v
-        fill[r] += 1
-        if r == v:
-            roots[k] = v
-            k += 1
-    for j in range(k):
+    groups = _groups(ids, root)
+    roots = groups.roots
+    lengths = np.empty(len(roots), np.int64)
+    spans = np.empty(len(roots), np.int64)
+    for j in range(len(roots)):
         r = roots[j]
-        first[r], last[r] = tick_start[r], tick_end[r]
-        for e in range(group_ptr[r], group_ptr[r + 1]):
-            first[r] = min(first[r], tick_start[group[e]])
-            last[r] = max(last[r], tick_end[group[e]])
-    roots = np.sort(roots[:k])
+        first, last = tick_start[r], tick_end[r]
+        for e in range(groups.ptr[r], groups.ptr[r + 1]):
+            first = min(first, tick_start[groups.idx[e]])
+            last = max(last, tick_end[groups.idx[e]])
+        lengths[j], spans[j] = tick_start[r] - tick_end[r], first - last
+    sizes = -size[roots]
     # Stable sorts from the least significant key: id, then duration, then size (or the reverse).
-    lengths = np.empty(k, np.int64)
-    spans = np.empty(k, np.int64)
-    sizes = np.empty(k, np.int64)
-    for j in range(k):
-        lengths[j] = tick_start[roots[j]] - tick_end[roots[j]]
-        spans[j] = first[roots[j]] - last[roots[j]]
-        sizes[j] = -size[roots[j]]
     by_length = np.argsort(lengths, kind="mergesort")
     spatial = roots[by_length[np.argsort(sizes[by_length], kind="mergesort")]]
     by_size = np.argsort(sizes, kind="mergesort")
     temporal = roots[by_size[np.argsort(spans[by_size], kind="mergesort")]]
-    offset = np.zeros(n, np.int64)
-    other = np.zeros(n, np.int64)
-    base, ptr = _blocks(group, tick_start, tick_end)
-    heap = _place(
-        spatial, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, offset
-    )
-    rival = _place(
-        temporal, group_ptr, group, tick_start, tick_end, base, ptr, size, alignment, other
-    )
+    heap, offset = _place(spatial, groups, tick_start, tick_end, size, alignment)
+    rival, other = _place(temporal, groups, tick_start, tick_end, size, alignment)
     if rival < heap:
         return rival, other
     return heap, offset

@@ -22,6 +22,12 @@ from olla_xla.memory.jit import jit
 __all__ = ["Problem", "State", "anneal", "evaluate", "new_state", "perturb", "standing"]
 
 
+_FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
+"""Of eight kinds of moves, numbered from 0. Those below _ANY are for a tensor that is live at a hot
+step: below _LATER they let it die sooner, if it may, else appear later, _FARTHER than at that step.
+The others are for any operator; odd ones pull it, even ones push it."""
+
+
 class Problem(NamedTuple):
     """The graph, as `GraphArrays` has it; `made`: bytes that appear at an operator."""
 
@@ -298,52 +304,80 @@ def _live_tensor(p: Problem, s: State, step: int) -> Any:
 @jit
 def _propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
     """Draws a move into `trial`; the window, or (0, -1) for none."""
-    n = len(s.order)
     kind = _below(s.random, 8)
     s.counters[0] += 1
-    stamp = s.counters[0]
-    if kind < 5 and s.counters[2]:
+    if kind < _ANY and s.counters[2]:
         step = s.hot[_below(s.random, s.counters[2])]
         a = _live_tensor(p, s, step)
         if a < 0:
             return 0, -1
-        if kind < 3 and not p.live_out[a] and s.last[a] > step:  # let it die earlier
-            lo, hi = step, s.last[a]
-            if kind == 0:
-                lo = max(first, lo - _distance(s, n))
-            lo = max(lo, first)
-            for k in range(p.sink_ptr[a], p.sink_ptr[a + 1]):
-                v = p.sink_idx[k]
-                if s.place[v] >= step:
-                    s.marked[v] = stamp
-            _pull(p, s, lo, hi)
-            return lo, hi
-        v = p.source[a]
-        lo, hi = s.place[v], step
-        if p.live_in[a] or lo < first:
-            return 0, -1
-        if kind == 0 or hi == lo:
-            hi = min(n - 1, hi + _distance(s, n))
-        s.marked[v] = stamp
-        _push(p, s, lo, hi)
-        return lo, hi
-    here = first + _below(s.random, n - first)
-    v = s.order[here]
-    s.marked[v] = stamp
+        if kind < _LATER and not p.live_out[a] and s.last[a] > step:
+            return _die_sooner(p, s, first, kind, a, step)
+        return _appear_later(p, s, first, kind, a, step)
+    here = first + _below(s.random, len(s.order) - first)
     if kind & 1:
-        lo = here
-        if kind == 5:  # to right behind its last predecessor
-            lo = first
-            for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
-                lo = max(lo, s.place[p.pred_idx[k]] + 1)
-        if lo == here:
-            lo = max(first, here - _distance(s, n))
-        if lo == here:
-            return 0, -1
-        _pull(p, s, lo, here)
-        return lo, here
+        return _pull_one(p, s, first, kind, here)
+    return _push_one(p, s, kind, here)
+
+
+@jit
+def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) -> tuple[Any, Any]:
+    """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
+    lo, hi = step, s.last[a]
+    if kind == _FARTHER:
+        lo = max(first, lo - _distance(s, len(s.order)))
+    lo = max(lo, first)
+    for k in range(p.sink_ptr[a], p.sink_ptr[a + 1]):
+        v = p.sink_idx[k]
+        if s.place[v] >= step:
+            s.marked[v] = s.counters[0]
+    _pull(p, s, lo, hi)
+    return lo, hi
+
+
+@jit
+def _appear_later(
+    p: Problem, s: State, first: int, kind: int, a: int, step: int
+) -> tuple[Any, Any]:
+    """Pushes the operator that makes tensor a to a hot step or, with _FARTHER, behind."""
+    n = len(s.order)
+    v = p.source[a]
+    lo, hi = s.place[v], step
+    if p.live_in[a] or lo < first:
+        return 0, -1
+    if kind == _FARTHER or hi == lo:
+        hi = min(n - 1, hi + _distance(s, n))
+    s.marked[v] = s.counters[0]
+    _push(p, s, lo, hi)
+    return lo, hi
+
+
+@jit
+def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
+    """Pulls the operator of a step, with _PULL_FREELY to right behind its last predecessor."""
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
+    lo = here
+    if kind == _PULL_FREELY:
+        lo = first
+        for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
+            lo = max(lo, s.place[p.pred_idx[k]] + 1)
+    if lo == here:
+        lo = max(first, here - _distance(s, len(s.order)))
+    if lo == here:
+        return 0, -1
+    _pull(p, s, lo, here)
+    return lo, here
+
+
+@jit
+def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
+    """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
+    n = len(s.order)
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
     hi = here
-    if kind == 6:  # to right before its first successor
+    if kind == _PUSH_FREELY:
         hi = n - 1
         for k in range(p.succ_ptr[v], p.succ_ptr[v + 1]):
             hi = min(hi, s.place[p.succ_idx[k]] - 1)
