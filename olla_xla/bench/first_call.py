@@ -75,7 +75,8 @@ def measure(case: Case, turns: int = 3, cached: bool = False) -> Row:
     """
     with _cache(cached) as folder:
         if cached:
-            _turn(case, True, folder), _turn(case, False, folder)
+            for planned in (True, False):
+                _turn(case, planned, folder)
         runs = [(_turn(case, False, folder), _turn(case, True, folder)) for _ in range(turns)]
     jitted, planned = zip(*runs, strict=True)
     return Row(

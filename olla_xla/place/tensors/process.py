@@ -17,6 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from olla_xla.errors import OllaError
+from olla_xla.place.placer import place
+from olla_xla.place.tensors.any_order import place_reordered
+from olla_xla.place.tensors.one_order import graph_problem
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["Placed", "placings"]
@@ -78,10 +81,6 @@ def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[P
 
 def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Placed]:
     """Arenas as they are found, each less than the one before or the last of all."""
-    from olla_xla.place.placer import place
-    from olla_xla.place.tensors.any_order import place_reordered
-    from olla_xla.place.tensors.one_order import graph_problem
-
     problem = graph_problem(graph, order, alignment=1)  # so that sizes are the tensors' own
     methods = ("greedy_size", "greedy_area", "best_fit")
     for method in methods:
