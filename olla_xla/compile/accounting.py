@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 
 import jax
 
@@ -15,9 +17,12 @@ __all__ = [
     "assignment_proto",
     "donation",
     "final_module",
+    "mentioned_bytes",
     "scratch_bytes",
     "temporary_bytes",
 ]
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,14 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     """The part of `assigned_bytes` that an order can change: temp, in bytes."""
     stats = compiled.memory_analysis()
     return 0 if stats is None else stats.temp_size_in_bytes
+
+
+def mentioned_bytes(stablehlo: str) -> int:
+    """Bytes of all tensor types in a StableHLO text: far more than the step will need."""
+    total = 0
+    for dims, width in _TENSOR.findall(stablehlo):
+        total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
+    return total
 
 
 def scratch_bytes(module: Module) -> int:

@@ -43,6 +43,7 @@ from olla_xla.compile.accounting import (
     assignment_proto,
     donation,
     final_module,
+    mentioned_bytes,
     scratch_bytes,
     temporary_bytes,
 )
@@ -281,7 +282,7 @@ def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
         xla_bytes=total,
         xla_predicted_bytes=total,
         predicted_bytes=total,
-        peak_bytes=total,
+        peak_bytes=0,
         least_peak_bytes=total,
         lower_bound_bytes=total - temporary_bytes(compiled),
         assigned_bytes=total,
@@ -296,8 +297,10 @@ def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
       BudgetError: the budget cannot be met.
     """
     work, started = _Work(), time.monotonic()
-    loading = threading.Thread(target=_load_planner, name="olla_xla loading", daemon=True)
-    loading.start()
+    # Not a daemon: a process must not end amid compiled loops being loaded.
+    loading = threading.Thread(target=_load_planner, name="olla_xla loading")
+    if mentioned_bytes(compiles.text) > _SMALL:
+        loading.start()
 
     def answer(platform: str, module: bytes) -> bytes | None:
         taken = time.monotonic() - started
@@ -305,8 +308,8 @@ def _fresh(compiles: _Compiles, options: PlanOptions, key: str) -> Outcome:
         if options.is_default and scratch_bytes(module_from_bytes(module)) <= _SMALL:
             work.small = True
             return None
-        with waiting(compiles.name):
-            loading.join()  # What is loaded, or compiled once for an installation, is no search.
+        with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
+            loading.join() if loading.ident else _load_planner()
         try:
             work.plan = _plan(compiles.name, work.captured, options, options)
             if work.plan.predicted_bytes >= work.plan.xla_predicted_bytes:

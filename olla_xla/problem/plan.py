@@ -51,7 +51,8 @@ class Plan:
       xla_bytes: total of XLA's own order: assigned where that was compiled, else predicted.
       xla_predicted_bytes: predicted total of XLA's own order.
       predicted_bytes: predicted total of this order.
-      peak_bytes: lifetime peak of this order (in-place reuse counted).
+      peak_bytes: lifetime peak of this order (in-place reuse counted); 0 where the module makes so
+        little that no plan was looked for.
       least_peak_bytes: the least lifetime peak of any order that was found; this order trades some
         of it where XLA's assignment rule makes that pay.
       lower_bound_bytes: no order of this module has a smaller lifetime peak or total.

@@ -314,3 +314,19 @@ def test_old_jax_is_refused(monkeypatch):
     with pytest.raises(olla_xla.VersionError, match=r"needs jax>=0\.11\.2, this is 0\.10\.2") as e:
         olla_xla.plan(branches)
     assert "pip install" in str(e.value) and "\n" not in str(e.value)
+
+
+def test_a_small_step_is_compiled_as_jit_does_and_can_be_checked():
+    """By default nothing is looked for where all that a step makes takes a few hundred kB."""
+
+    def step(x):
+        return jnp.tanh(x @ x) @ x
+
+    compiled = olla_xla.plan(step).lower(jnp.ones((32, 32))).compile()
+    assert not compiled.planned and compiled.reason == "no better order was found"
+    plan = compiled.plan
+    assert plan.seconds == 0 and plan.source == "xla"
+    assert plan.lower_bound_bytes <= plan.assigned_bytes == plan.xla_bytes
+    assert compiled.check().assigned_bytes == plan.assigned_bytes
+    explicit = olla_xla.plan(step, step_limit=100).lower(jnp.ones((32, 32))).compile()
+    assert explicit.plan.peak_bytes > 0
