@@ -14,7 +14,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Alias", "with_aliases"]
+__all__ = ["Alias", "add_aliases", "with_aliases"]
 
 Alias = tuple[ShapeIndex, int]
 """(index of the result, operand number): that result of a fusion overwrites that operand."""
@@ -32,6 +32,12 @@ def with_aliases(module: bytes, aliases: Mapping[str, Sequence[Alias]]) -> bytes
       HloError: an instruction is unknown, not a fusion, or has no such result or operand.
     """
     proto = parse_module_proto(module)
+    add_aliases(proto, aliases)
+    return proto.SerializeToString(deterministic=True)
+
+
+def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> None:
+    """The same, in place. Raises HloError."""
     missing = dict(aliases)
     fused = {c.id: c for c in proto.computations}
     for computation in proto.computations:
@@ -41,7 +47,6 @@ def with_aliases(module: bytes, aliases: Mapping[str, Sequence[Alias]]) -> bytes
                 _Writer(proto, computation, fused).alias(name, index, operand)
     if missing:
         raise HloError(f"the module has no instruction {next(iter(missing))}; plan it again")
-    return proto.SerializeToString(deterministic=True)
 
 
 class _Writer:

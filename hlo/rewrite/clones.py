@@ -16,7 +16,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.trim import without_unread
 
-__all__ = ["Clone", "with_clones"]
+__all__ = ["Clone", "add_clones", "with_clones"]
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
@@ -52,6 +52,14 @@ def with_clones(module: bytes, clones: Sequence[Clone]) -> bytes:
     if not clones:
         return module
     proto = parse_module_proto(module)
+    add_clones(proto, clones)
+    return proto.SerializeToString(deterministic=True)
+
+
+def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
+    """The same, in place. Raises HloError."""
+    if not clones:
+        return
     homes = {i.name: c for c in proto.computations for i in c.instructions}
     next_id = itertools.count(max(c.id for c in proto.computations) + 1)
     writers: dict[int, _Writer] = {}
@@ -72,7 +80,6 @@ def with_clones(module: bytes, clones: Sequence[Clone]) -> bytes:
     listed = xla_pb2.HloModuleProto(computations=whole)
     del proto.computations[:]
     proto.computations.extend(listed.computations)
-    return proto.SerializeToString(deterministic=True)
 
 
 class _Writer:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 
-__all__ = ["with_schedule"]
+__all__ = ["set_schedule", "with_schedule"]
 
 
 def with_schedule(
@@ -27,6 +27,16 @@ def with_schedule(
       HloError: a name is unknown, or an order is not a permutation of the computation.
     """
     proto = xla_pb2.HloModuleProto.FromString(module)
+    set_schedule(proto, order, attributes)
+    return proto.SerializeToString(deterministic=True)
+
+
+def set_schedule(
+    proto: xla_pb2.HloModuleProto,
+    order: Mapping[str, Sequence[str]],
+    attributes: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
+    """The same, in place. Raises HloError."""
     known = {c.name: c for c in proto.computations}
     for name, names in order.items():
         computation = known.get(name)
@@ -46,4 +56,3 @@ def with_schedule(
         for instruction in computation.instructions:
             for key, value in (attributes or {}).get(instruction.name, {}).items():
                 instruction.frontend_attributes.map[key] = value
-    return proto.SerializeToString(deterministic=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
-from hlo.rewrite.aliases import Alias, with_aliases
-from hlo.rewrite.schedule import with_schedule
+from hlo.rewrite.aliases import Alias
+from hlo.rewrite.edit import Edit
 from hlo.sharing import sharing
 from hlo.values import analyse
 from olla_xla.errors import InputError, ModuleFormatError
@@ -87,7 +87,7 @@ class PlannedModule:
             module's schedule: it says which of two values in one buffer is the earlier.
         """
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
-        data = with_aliases(with_schedule(self.data, schedule), aliases)
+        data = Edit(self.data).schedule(schedule).alias(aliases).to_bytes()
         other = PlannedModule(data, self.target)
         for name, computation in self.computations.items():
             twin = other.computations[name]

@@ -12,9 +12,9 @@ import numpy as np
 from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
 from hlo.module import HloError, module_from_bytes
-from hlo.rewrite.aliases import Alias, with_aliases
-from hlo.rewrite.clones import Clone, with_clones
-from hlo.rewrite.schedule import with_schedule
+from hlo.rewrite.aliases import Alias
+from hlo.rewrite.clones import Clone
+from hlo.rewrite.edit import Edit
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.memory.assignment.model import Assignment
@@ -275,7 +275,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Raises:
       PlanMismatchError: the plan was made for another module.
     """
-    view = module_from_bytes(module)
+    edit = Edit(module)
+    view = edit.view()
     if view.fingerprint != plan.fingerprint:
         raise PlanMismatchError(
             f"the plan for {plan.module} does not fit module {view.name}; plan it again"
@@ -298,7 +299,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
-        cloned = with_clones(module, [Clone(*record) for record in plan.clones])
-        return with_schedule(with_aliases(cloned, plan.aliases), plan.order, attributes)
+        edit.clone([Clone(*record) for record in plan.clones])
+        return edit.alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error

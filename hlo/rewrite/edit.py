@@ -1,0 +1,53 @@
+"""One module while it is changed: parsed once, written to by all in turn, serialized once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hlo.module import Module, module_from_proto, parse_module_proto
+from hlo.rewrite.aliases import Alias, add_aliases
+from hlo.rewrite.clones import Clone, add_clones
+from hlo.rewrite.schedule import set_schedule
+
+__all__ = ["Edit"]
+
+
+class Edit:
+    """A module that is being changed; what a change raises leaves it half done.
+
+    Args:
+      data: serialized, scheduled HloModuleProto.
+
+    Raises:
+      HloError: it is none.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._proto = parse_module_proto(data)
+
+    def view(self) -> Module:
+        """The module as it is now; later changes do not show in it."""
+        return module_from_proto(self._proto)
+
+    def clone(self, clones: Sequence[Clone]) -> Edit:
+        """As `hlo.rewrite.clones.with_clones`."""
+        add_clones(self._proto, clones)
+        return self
+
+    def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
+        """As `hlo.rewrite.aliases.with_aliases`."""
+        add_aliases(self._proto, aliases)
+        return self
+
+    def schedule(
+        self,
+        order: Mapping[str, Sequence[str]],
+        attributes: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Edit:
+        """As `hlo.rewrite.schedule.with_schedule`."""
+        set_schedule(self._proto, order, attributes)
+        return self
+
+    def to_bytes(self) -> bytes:
+        """The module, serialized."""
+        return self._proto.SerializeToString(deterministic=True)
