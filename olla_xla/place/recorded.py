@@ -1,4 +1,4 @@
-"""Memory planned from one recorded iteration (Sekiyama, Imai, Negishi, Doi 2018, section 4).
+"""Memory planned from one recorded iteration (Sekiyama et al. 2018, section 4).
 
 A program that repeats itself is recorded once: its k-th request has a size and a lifetime. The
 offsets found for that profile serve the later iterations, request by request. Stretches that differ

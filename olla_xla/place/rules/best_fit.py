@@ -1,4 +1,4 @@
-"""Profile-guided best fit (Sekiyama, Imai, Negishi, Doi 2018, section 3.2).
+"""Profile-guided best fit (Sekiyama et al. 2018, section 3.2).
 
 The free space is kept as offset lines: stretches of time with the lowest offset that is free over
 all of the stretch. The lowest line (the leftmost of several) takes the longest-lived block that
