@@ -46,7 +46,7 @@ def test_checkpoint_policies_reach_the_step():
     work = ways._Ways(model, targets.target("cpu"), PlanOptions())
     with ways._checkpointed("nothing_saveable"):
         again = work.compiled().as_text().count("dot(")
-    assert again >= work.compiled().as_text().count("dot(")
+    assert again > work.compiled().as_text().count("dot(")
 
 
 @pytest.mark.parametrize("value", ["x", "-1"])
