@@ -25,6 +25,8 @@ from olla_xla.bench.random_programs.spec import (
     Updates,
 )
 from olla_xla.bench.random_programs.text import from_text, to_text
+from olla_xla.cli.commands import bench_programs
+from olla_xla.cli.main import main
 from olla_xla.cli.report import programs as report
 from olla_xla.errors import InputError
 
@@ -261,3 +263,22 @@ def test_random_programs_are_planned_alike(number):
     assert not [event["failure"] for event in events if "failure" in event]
     kinds = {o["kind"] for event in events if "row" in event for o in event["row"]["outcomes"]}
     assert kinds <= {"identical", "budget"}
+
+
+def test_a_run_goes_on_where_its_file_ends(monkeypatch, tmp_path):
+    out, asked = tmp_path / "rows.jsonl", []
+
+    def some(work, workers):
+        asked.append([(share.number, share.skip, share.count) for share in work])
+        outcome = dataclasses.asdict(check.Outcome("budget"))
+        row = {"share": 0, "kind": "graph: plain", "outcomes": [outcome]}
+        yield {"row": {**row, "place": len(asked) - 1}}
+
+    monkeypatch.setattr(bench_programs, "run_shares", some)
+    flags = ["olla_xla", "bench", "programs", "--count=61", f"--out={out}"]
+    assert main(flags) == main([*flags, "--resume"]) == main([*flags, "--resume"]) == 0
+    assert asked == [[(0, done, 60), (1, 0, 1)] for done in range(3)]
+    assert [json.loads(line)["place"] for line in out.read_text().splitlines()] == [0, 1, 2]
+    assert main([*flags[:-1], "--resume"]) == 2
+    out.write_text("no rows\n")
+    assert main([*flags, "--resume"]) == 2

@@ -7,6 +7,8 @@ names a limit.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import importlib.util
 import json
 import time
@@ -37,6 +39,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("workers", 2, "Processes at a time.", **whole)
     flags.DEFINE_float("shrink_seconds", 120.0, "To shrink one failure.", flag_values=values)
     flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
+    flags.DEFINE_bool("resume", False, "Go on where the rows in --out end.", flag_values=values)
     flags.DEFINE_string("failures", None, "Folder for what failed.", flag_values=values)
     flags.DEFINE_string("again", None, "File of a failure to run again.", flag_values=values)
 
@@ -56,10 +59,17 @@ def run(values: flags.FlagValues) -> int:
 
 def _many(values: flags.FlagValues) -> int:
     tallies: dict[str, Tally] = {}
-    done, lost, started = 0, 0, time.monotonic()
-    if values.out is not None:
+    lost, started = 0, time.monotonic()
+    known = _rows(values.out) if values.resume else []
+    for row in known:
+        tallies.setdefault(row["kind"], Tally()).add(row)
+    if values.out is not None and not known:
         shared.write_text(values.out, "")
+    counted = collections.Counter(row["share"] for row in known)
     work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
+    work = [dataclasses.replace(s, skip=counted[s.number]) for s in work]
+    work = [share for share in work if share.skip < share.count]
+    done = len(known)
     with Progress() as progress:
         for event in run_shares(work, values.workers):
             if "row" in event:
@@ -77,8 +87,27 @@ def _many(values: flags.FlagValues) -> int:
                 progress.stage(event["lost"])
     tally_table(tallies).print(shared.console())
     seconds = time.monotonic() - started
-    print(f"{done:,} programs in {seconds:.0f} s, {60 * done / seconds:.1f} a minute")
+    now = done - len(known)
+    print(
+        f"{now:,} programs in {seconds:.0f} s, {60 * now / seconds:.1f} a minute; {done:,} in all"
+    )
     return 1 if lost or any(tally.failures for tally in tallies.values()) else 0
+
+
+def _rows(path: str | None) -> list[dict[str, Any]]:
+    """The rows of an earlier run; none if there was none.
+
+    Raises:
+      InputError: no file was named, or it holds something else.
+    """
+    if path is None:
+        raise InputError("--resume goes on with the file of --out; give that too")
+    if not Path(path).exists():
+        return []
+    try:
+        return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no rows of this command: {error}") from error
 
 
 def _kept(folder: str | None, failure: dict[str, Any]) -> str:
