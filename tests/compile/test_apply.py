@@ -502,3 +502,35 @@ def test_backend_without_a_hook(monkeypatch):
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert isinstance(outcome.error, OllaError) and "cpu and cuda" in outcome.reason
     assert outcome.compiled(*arguments())
+
+
+def test_an_interrupt_ends_the_compile_and_reaches_the_caller(monkeypatch):
+    """Ctrl-C amid planning: XLA waits for the hook, on the thread that is interrupted."""
+
+    def interrupted(module, options, **kwargs):
+        assert threading.current_thread() is threading.main_thread()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planner, "plan_module", interrupted)
+    jitted = fresh(branches, donate_argnums=0)
+    with pytest.raises(KeyboardInterrupt):
+        compile_planned(jitted.lower(*arguments()))
+    assert_hook_gone()
+    for a, b in zip(jitted(*arguments()), branches(*arguments()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+def test_a_surprise_has_xlas_own_order_compiled(monkeypatch, compiles):
+    """A total that is not the predicted one: XLA's own is assigned too, and the plan still wins."""
+
+    def modest(module, options, **kwargs):
+        plan = depth_first(module, options, **kwargs)
+        return dataclasses.replace(plan, predicted_bytes=plan.predicted_bytes + 4096)
+
+    monkeypatch.setattr(planner, "plan_module", modest)
+    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
+    compiles.clear()
+    outcome = compile_planned(lowered)
+    assert len(compiles) == 2 and outcome.planned
+    plain = fresh(branches, donate_argnums=0).lower(*arguments()).compile()
+    assert outcome.plan.xla_bytes == apply.assigned_bytes(plain) > outcome.plan.assigned_bytes
