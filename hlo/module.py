@@ -130,6 +130,15 @@ class Module:
         """(parameter number, index) of every argument that an output replaces."""
         return frozenset(self.aliases.values())
 
+    @property
+    def order(self) -> dict[str, tuple[str, ...]]:
+        """Computation name -> instruction names in schedule, for all control computations."""
+        return {
+            c.name: tuple(i.name for i in c.schedule)
+            for c in self.control_computations
+            if c.schedule is not None
+        }
+
     @functools.cached_property
     def control_computations(self) -> list[Computation]:
         """Computations run step by step: entry, and bodies of while, conditional, call, async.

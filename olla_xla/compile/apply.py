@@ -268,16 +268,11 @@ def _load_planner() -> None:
 def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
     """XLA's own order of a module that has next to no temporaries."""
     view, total = module_from_bytes(captured.module), assigned_bytes(compiled)
-    order = {
-        c.name: tuple(i.name for i in c.schedule)
-        for c in view.control_computations
-        if c.schedule is not None
-    }
     return Plan(
         module=view.name,
         fingerprint=view.fingerprint,
         target=captured.platform,
-        order=order,
+        order=view.order,
         offsets={},
         xla_bytes=total,
         xla_predicted_bytes=total,

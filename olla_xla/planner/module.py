@@ -57,12 +57,7 @@ def graphs(module: bytes, target: str) -> list[TensorGraph]:
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
     """Computation name -> instruction names in schedule, for all control computations."""
-    view = module_from_bytes(module)
-    return {
-        c.name: tuple(i.name for i in c.schedule)
-        for c in view.control_computations
-        if c.schedule is not None
-    }
+    return module_from_bytes(module).order
 
 
 def plan_module(
