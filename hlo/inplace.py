@@ -202,24 +202,27 @@ def _gpu_fusion_shares(operand: Instruction, fusion: Instruction, index: ShapeIn
     assert root is not None
     roots = root.operands if root.opcode == "tuple" else (root,)
     output = root.operands[index[0]] if index and root.opcode == "tuple" else root
-    bare = output.operands[0] if output.opcode == "bitcast" else output
+    source = output.operands[0] if output.opcode == "bitcast" else output
     hero = _reduction_hero(fusion, roots)
     start = body.parameters[fusion.operands.index(operand)]
-    visited = _walk_gpu(start, bare, hero, index)
+    visited = _walk_gpu(start, source, hero, index)
     if visited is None or output not in visited:
         return False
     others = [r for r in roots if r in visited and r is not output]
     if others:
         transposed = any(_is_transpose_hero(r) for r in roots if r in visited)
-        if bare.opcode not in _ELEMENTWISE or transposed:
+        if source.opcode not in _ELEMENTWISE or transposed:
             return False
     return True
 
 
 def _walk_gpu(
-    start: Instruction, bare: Instruction, hero: Instruction | None, index: ShapeIndex
+    start: Instruction, source: Instruction, hero: Instruction | None, index: ShapeIndex
 ) -> set[Instruction] | None:
-    """Everything reached from a parameter, or None if some step changes the iteration order."""
+    """Everything reached from a parameter, or None if some step changes the iteration order.
+
+    `source` is the result's instruction, below a bitcast.
+    """
     visited = {start}
     queue = [start]
     while queue:
@@ -230,7 +233,7 @@ def _walk_gpu(
             if user not in visited:
                 visited.add(user)
                 queue.append(user)
-            if not _gpu_step_allowed(current, user, bare, hero, index):
+            if not _gpu_step_allowed(current, user, source, hero, index):
                 return None
     return visited
 
@@ -238,28 +241,28 @@ def _walk_gpu(
 def _gpu_step_allowed(
     current: Instruction,
     user: Instruction,
-    bare: Instruction,
+    source: Instruction,
     hero: Instruction | None,
     index: ShapeIndex,
 ) -> bool:
     numbers = [k for k, o in enumerate(user.operands) if o is current]
-    if user is bare and user.opcode == "scatter" and len(numbers) == 1:
+    if user is source and user.opcode == "scatter" and len(numbers) == 1:
         if numbers[0] < (len(user.shape.elements) or 1):
             return True
-    if user is bare and user.opcode == "sort" and len(numbers) == 1:
+    if user is source and user.opcode == "sort" and len(numbers) == 1:
         return index == (numbers[0],)
     if (
-        bare.opcode == "dynamic-update-slice"
+        source.opcode == "dynamic-update-slice"
         and user.opcode == "dynamic-slice"
-        and bare.operands[0] is user.operands[0]
-        and user.shape.key == bare.operands[1].shape.key
+        and source.operands[0] is user.operands[0]
+        and user.shape.key == source.operands[1].shape.key
     ):
-        return user.shape.num_elements == 1 or user.operands[1:] == bare.operands[2:]
+        return user.shape.num_elements == 1 or user.operands[1:] == source.operands[2:]
     if user.opcode in ("bitcast", "tuple") or user is hero:
         return True
     if is_elementwise_on(user, numbers[0]) and user.opcode != "copy":
         return True
-    return user is bare and user.opcode == "dynamic-update-slice" and numbers[0] == 1
+    return user is source and user.opcode == "dynamic-update-slice" and numbers[0] == 1
 
 
 def _hero_of(root: Instruction) -> Instruction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import weakref
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
@@ -37,6 +38,7 @@ class Instruction:
       kernel_features: of a convolution, the kernel's dimensions of input and output features.
       feature_groups: of a convolution, into how many its features fall, each by itself.
       op_name, location: JAX's op name and "file:line" of the user's source, or "".
+      proto: as it was read; only `hlo` looks into it.
     """
 
     id: int
@@ -62,9 +64,34 @@ class Instruction:
     feature_groups: int = 1
     op_name: str = ""
     location: str = ""
+    proto: xla_pb2.HloInstructionProto | None = None
 
     def __repr__(self) -> str:
         return f"{self.opcode}({self.name})"
+
+    @property
+    def attributes(self) -> bytes:
+        """All it says of its result beside operands and callees: equal bytes, equal operation."""
+        assert self.proto is not None
+        copy = xla_pb2.HloInstructionProto()
+        copy.CopyFrom(self.proto)
+        for field in _NOT_OF_THE_RESULT:
+            copy.ClearField(field)
+        return copy.SerializeToString(deterministic=True)
+
+    @property
+    def direction(self) -> str:
+        """Of a comparison: "LT" and the like."""
+        return "" if self.proto is None else self.proto.comparison_direction
+
+    @property
+    def integer(self) -> int | None:
+        """The value of a constant that is one integer of 32 or 64 bits."""
+        if self.opcode != "constant" or self.shape.dimensions or self.proto is None:
+            return None
+        literal = xla_pb2.LiteralProto.FromString(self.proto.literal)
+        values = [*literal.s32s, *literal.s64s] if self.shape.element_type in (4, 5) else []
+        return values[0] if len(values) == 1 else None
 
     @property
     def called_control(self) -> tuple[Computation, ...]:
@@ -174,6 +201,11 @@ class Module:
         return digest.hexdigest()
 
 
+_NOT_OF_THE_RESULT = (
+    "name id operand_ids control_predecessor_ids called_computation_ids metadata "
+    "frontend_attributes output_operand_aliasing sharding"
+).split()
+
 _CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
 
 _PLAIN = frozenset(
@@ -184,13 +216,21 @@ _PLAIN = frozenset(
 """Opcodes that have none of `_read_particulars`."""
 
 
+_views: weakref.WeakValueDictionary[bytes, Module] = weakref.WeakValueDictionary()
+
+
 def module_from_bytes(data: bytes) -> Module:
     """Reads a serialized HloModuleProto.
 
+    A view is not to be changed: all who read the same bytes share it while one of them keeps it.
+
     Raises HloError when `data` is not one.
     """
-    with without_collection():
-        return module_from_proto(parse_module_proto(data))
+    found = _views.get(data)
+    if found is None:
+        with without_collection():
+            found = _views[data] = module_from_proto(parse_module_proto(data))
+    return found
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
@@ -256,7 +296,7 @@ def _read_computation(
         number, opcode = p.id, p.opcode
         operands = tuple([by_id[o] for o in p.operand_ids])
         instruction = Instruction(
-            number, p.name, opcode, shape_from_proto(p.shape), computation, operands
+            number, p.name, opcode, shape_from_proto(p.shape), computation, operands, proto=p
         )
         if opcode == "parameter":
             instruction.parameter_number = p.parameter_number

@@ -16,7 +16,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.trim import without_unread
 
-__all__ = ["Clone", "add_clones", "with_clones"]
+__all__ = ["Clone", "add_clones", "post_order", "with_clones"]
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
@@ -176,7 +176,7 @@ class _Writer:
         sequence = self._proto.schedule.sequences[self._computation.id]
         sequence.instruction_ids[:] = [ids[name] for name in scheduled if name in ids]
         copies = [
-            xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in _post_order(kept)
+            xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in post_order(kept)
         ]
         del self._computation.instructions[:]
         self._computation.instructions.extend(copies)
@@ -203,7 +203,7 @@ class _Writer:
         return [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
 
 
-def _post_order(
+def post_order(
     instructions: Sequence[xla_pb2.HloInstructionProto],
 ) -> list[xla_pb2.HloInstructionProto]:
     """The order in which XLA will walk the instructions; it decides ties between their buffers."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hlo.module import Module, module_from_proto, parse_module_proto
+from hlo.module import parse_module_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.clones import Clone, add_clones
+from hlo.rewrite.loops import LoopEdit, change_loops
 from hlo.rewrite.schedule import set_schedule
 
 __all__ = ["Edit"]
@@ -25,13 +26,14 @@ class Edit:
     def __init__(self, data: bytes) -> None:
         self._proto = parse_module_proto(data)
 
-    def view(self) -> Module:
-        """The module as it is now; later changes do not show in it."""
-        return module_from_proto(self._proto)
-
     def clone(self, clones: Sequence[Clone]) -> Edit:
         """As `hlo.rewrite.clones.with_clones`."""
         add_clones(self._proto, clones)
+        return self
+
+    def change_loops(self, edits: Sequence[LoopEdit]) -> Edit:
+        """As `hlo.rewrite.loops.with_loops_changed`."""
+        change_loops(self._proto, edits)
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:

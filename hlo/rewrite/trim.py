@@ -129,7 +129,7 @@ class _Trimmer:
         result: xla_pb2.HloInstructionProto,
         readers: Sequence[xla_pb2.HloInstructionProto],
     ) -> bool:
-        """XLA's conditions; further, nothing waits for what would disappear."""
+        """XLA's conditions; besides, nothing waits for what would disappear."""
         return (
             result.opcode == "tuple"
             and not result.HasField("sharding")

@@ -1,6 +1,6 @@
 """Steady-state cost of a call: a planned function against `jax.jit`'s, on a many-leaf state.
 
-    python -m olla_xla.bench_calls --leaves=500
+    python -m olla_xla.bench.calls --leaves=500
 
 Prints microseconds per call of both, and their ratio. Both run the same donated step of little
 arithmetic, so what is compared is the way to the executable. They take turns, and the ratio is the

@@ -15,7 +15,7 @@ from typing import Any
 from olla_xla import schedule
 from olla_xla.bench import models
 from olla_xla.bench.made_graphs import brute_force, random_graph
-from olla_xla.compile.apply import capture
+from olla_xla.compile.capture import capture
 from olla_xla.errors import OllaError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.planner.module import graphs
@@ -48,7 +48,7 @@ class Solve:
     """One model as solved; for several graphs, sums.
 
     Attributes:
-      graph: its name. form, backend: of `formulations.FORMS`.
+      graph: its name. form, backend: of `olla_xla.schedule.exact.FORMS`.
       without: equations left out, "" for none.
       variables, rows, nonzeros: of the linear model.
       seconds: building, solving and checking. status: "optimal" or what kept it from that.
@@ -141,7 +141,7 @@ def _solve(name: str, form: str, backend: str, without: str, found: Sequence[Exa
     wrong = [f for f in found if f.status is not Status.OPTIMAL]
     reason = ""
     if wrong:
-        reason = wrong[0].failures[0] if wrong[0].failures else wrong[0].status.value
+        reason = wrong[0].failures[0] if wrong[0].failures else wrong[0].status
     return Solve(
         graph=name,
         form=form,
@@ -151,7 +151,7 @@ def _solve(name: str, form: str, backend: str, without: str, found: Sequence[Exa
         rows=sum(f.rows for f in found),
         nonzeros=sum(f.nonzeros for f in found),
         seconds=sum(f.seconds for f in found),
-        status=reason or Status.OPTIMAL.value,
+        status=reason or Status.OPTIMAL,
         peak_bytes=sum(f.peak_bytes for f in found),
         bound_bytes=sum(f.bound_bytes for f in found),
     )

@@ -225,7 +225,7 @@ def random_graph(seed: int, most: int = 8) -> TensorGraph:
 
 
 def _reuse_buffers(tensors: list[Tensor], random: np.random.Generator) -> set[tuple[int, int]]:
-    """Gives some tensors the buffer of an earlier one; the precedence that keeps them apart."""
+    """Gives some tensors the buffer of an earlier one; returns the precedence that this needs."""
     edges: set[tuple[int, int]] = set()
     continued: set[int] = set()
     for b, late in enumerate(tensors):

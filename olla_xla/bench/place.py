@@ -29,6 +29,7 @@ from olla_xla.place.trace import read_trace
 from olla_xla.planner.module import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
+from olla_xla.solvers.linear import Status
 
 __all__ = [
     "InstanceRow",
@@ -91,7 +92,7 @@ class PlanRow:
     live_bytes: int
     arena_bytes: int
     seconds: float
-    status: str
+    status: Status
     xla_live_bytes: int
     xla_heap_bytes: int
     moved: int = 0

@@ -19,12 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hlo.read import from_stablehlo, with_program_order
 from olla_xla.bench.made_graphs import train_step
 from olla_xla.bench.zoo import common, lstm
 from olla_xla.errors import InputError, OllaError
 from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["CASES", "Row", "as_json", "make_module", "measure", "plan_here", "within_limits"]
 
@@ -37,8 +40,8 @@ CASES = (
     "lstm_xla/64",
     "lstm/80",
 )
-"""What to plan: a synthetic step of so many layers (1k to 100k operators), or the LSTM of so many
-tokens: in XLA's schedule (4,000 operators), or as lowered (more than 20,000)."""
+"""What to plan: synthetic/LAYERS (1k to 100k operators), or the LSTM as lstm_xla/TOKENS, in XLA's
+schedule (4,000 operators), or lstm/TOKENS, as lowered (more than 20,000)."""
 
 MOST_SECONDS, MOST_BYTES = 300.0, 8 * 2**30
 
@@ -71,7 +74,7 @@ class Row:
     xla_bytes: int
     planned_bytes: int
     gap: float
-    stopped_by: str
+    stopped_by: StopReason
 
 
 def measure(case: str, options: PlanOptions) -> Row:
@@ -85,7 +88,7 @@ def measure(case: str, options: PlanOptions) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "module.pb")
         _run(case, "make", path, limits)
-        return Row(**json.loads(_run(case, "plan", path, limits)))
+        return msgspec.json.decode(_run(case, "plan", path, limits), type=Row)
 
 
 def _run(case: str, what: str, path: str, limits: dict[str, Any]) -> str:
@@ -171,7 +174,7 @@ def _lowered_lstm(tokens: int, *, flat: bool = False) -> Any:
 def _lstm_xla(tokens: int) -> bytes:
     """The unrolled LSTM as XLA has scheduled it for the CPU.
 
-    Its compile is ended there: machine code for so many operators takes much longer.
+    Its compile is ended there: machine code for that many operators takes much longer.
     """
     import jax
     from jax.extend import xla

@@ -17,14 +17,15 @@ from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.check.executable import check_executable, results_digest
-from olla_xla.compile.apply import capture
+from olla_xla.compile.capture import capture
 from olla_xla.errors import InputError, OllaError
 from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.stop_reason import StopReason
 
 if TYPE_CHECKING:
-    from olla_xla.compile.apply import Compiled
+    from olla_xla.compile.capture import Compiled
 
 __all__ = ["CASES", "Case", "Row", "Summary", "capture_case", "measure", "parse_cases", "summarise"]
 
@@ -89,7 +90,7 @@ class Row:
     instructions: int
     referee_seconds: float
     referee_ratio: float
-    stopped_by: str
+    stopped_by: StopReason
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import olla_xla
 from olla_xla.bench.models import BuiltModel, tracing
-from olla_xla.compile.apply import MEMORY_OPTIMIZED, assigned_bytes
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
+from olla_xla.compile.compiles import MEMORY_OPTIMIZED
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan

@@ -1,10 +1,10 @@
 """Feature-map memory and step time under sublinear training, against simpler ways to save memory.
 
 Chen et al. 2016, figures 5 and 6: ResNets of growing depth, and an LSTM of four layers unrolled
-over growing sequences. Feature maps are counted on the unfused StableHLO graph, arguments and
-gradients apart: every tensor with memory of its own ("none"), operators in place, memory shared,
-both, and both on the graph that `olla_xla.sublinear` makes. Step time, results and XLA's own
-accounting are those of real runs on this machine, at sizes that a CPU can run.
+over growing sequences. Feature maps, which are neither arguments nor gradients, are counted on the
+unfused StableHLO graph: every tensor with memory of its own ("none"), operators in place, memory
+shared, both, and both on the graph that `olla_xla.sublinear` makes. Step time, results and XLA's
+own accounting are those of real runs on this machine, at sizes that a CPU can run.
 """
 
 from __future__ import annotations

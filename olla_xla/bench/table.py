@@ -12,6 +12,8 @@ from olla_xla.bench import models
 from olla_xla.bench.step import PlannedModel, plan_model
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import PlanStatus
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.targets.target import target
 
 __all__ = ["Cell", "Row", "cells", "row_json", "rows"]
@@ -63,8 +65,8 @@ class Row:
     planned_error: float | None = None
     seconds: float | None = None
     all_seconds: float | None = None
-    status: str = ""
-    stopped_by: str = ""
+    status: PlanStatus | None = None
+    stopped_by: StopReason | None = None
     tensors: int | None = None
     as_predicted: int | None = None
     planned: bool = False

@@ -52,11 +52,11 @@ def check_blocks(
     heights: dict[int, int] = {}
     for i in range(n):
         at = 0 if space is None else int(space[i])
-        room = capacity.get(at) if isinstance(capacity, Mapping) else capacity
+        limit = capacity.get(at) if isinstance(capacity, Mapping) else capacity
         start, stop = int(offsets[i]), int(offsets[i]) + int(size[i])
-        if start < 0 or (room is not None and stop > room):
+        if start < 0 or (limit is not None and stop > limit):
             raise CheckError(
-                f"block {label[i]} at [{start}, {stop}) leaves the capacity of {room} bytes"
+                f"block {label[i]} at [{start}, {stop}) leaves the capacity of {limit} bytes"
             )
         if alignment is not None and start % int(alignment[i]):
             raise CheckError(

@@ -1,6 +1,6 @@
 """The referee of rewritten buffer slices: the same steps must move the same bytes.
 
-It runs both programmes side by side without computing anything: every byte of memory carries the
+It runs both programs side by side without computing anything: every byte of memory carries the
 name of the write that put it there. Each read must find the same writes' bytes, in the same order,
 before and after. It knows nothing of lifetimes, blocks or how the new places were found.
 """
@@ -29,7 +29,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of a programme, with the parts of memory that it names, in a fixed order."""
+    """One step of a program, with the parts of memory that it names, in a fixed order."""
 
     name: str
     parts: tuple[Part, ...]

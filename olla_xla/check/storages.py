@@ -25,7 +25,7 @@ def check_storages(
       storage: by tensor; negative: not planned.
       sizes: bytes of each storage.
       parallel: also check that the data flow alone, in whatever order or in parallel, keeps the
-        tenants of a storage apart.
+        lifetimes of a storage's tensors disjoint.
 
     Raises:
       CheckError: names the tensors that overlap, or the one that does not fit.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 import types
 import warnings
@@ -23,15 +24,9 @@ import jax.core
 import jax.extend.core
 
 from olla_xla.compile import verification
-from olla_xla.compile.apply import (
-    Donation,
-    Outcome,
-    compile_planned,
-    donation,
-    logger,
-    require_budget,
-)
+from olla_xla.compile.accounting import Donation, donation
 from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
+from olla_xla.compile.planned import Outcome, compile_planned, require_budget
 from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -47,6 +42,8 @@ __all__ = [
     "PlannedTraced",
     "plan",
 ]
+
+_logger = logging.getLogger("olla_xla")
 
 _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 """Where a warning is not located: it points at the caller's line."""
@@ -79,10 +76,10 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
         and of both results. Functions with side effects are not run twice, hence not verified.
         None: where the environment has OLLA_XLA_VERIFY=1.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
-        `in_place`, `memory_budget`, `max_overhead`); for a plain function also `jax.jit`'s own
-        arguments. By default nothing is computed twice; with `memory_budget="10GiB"` as much as
-        that budget takes, and with `max_overhead=0.05` as much as lowers memory most within 5%
-        more predicted time.
+        `in_place`, `memory_budget`, `max_overhead`, `loops`); for a plain function also
+        `jax.jit`'s own arguments. By default nothing is computed twice; with
+        `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
+        as lowers memory most within 5% more predicted time.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
@@ -329,7 +326,7 @@ class PlannedFunction:
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            logger.warning("%s: %s", self.__name__, text)
+            _logger.warning("%s: %s", self.__name__, text)
 
 
 class _Stage:

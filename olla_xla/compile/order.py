@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from hlo.module import Module
+from hlo.module import Module, module_from_bytes
 from olla_xla.errors import CheckError
 from olla_xla.problem.plan import Plan
 
-__all__ = ["IDLE", "compare_orders"]
+__all__ = ["IDLE", "compare_orders", "order_difference"]
 
 IDLE = frozenset(
     "parameter constant bitcast tuple get-tuple-element opt-barrier optimization-barrier".split()
@@ -21,6 +21,15 @@ IDLE = frozenset(
 
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Clones that compute nothing; XLA may do without them."""
+
+
+def order_difference(plan: Plan, final: bytes) -> str:
+    """What keeps the order of an executable's module (serialized) from being the plan's, or ""."""
+    try:
+        compare_orders(plan, module_from_bytes(final))
+    except CheckError as error:
+        return str(error)
+    return ""
 
 
 def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:

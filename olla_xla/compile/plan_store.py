@@ -24,11 +24,11 @@ import jax
 
 from olla_xla.errors import PlanFileError
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import VERSION, Plan
 
 __all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
 
-_FORMAT = 4
+_FORMAT = 5
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
 made must not be used again. Before 4, in-place results could overwrite what was still read."""
 
@@ -59,6 +59,7 @@ def plan_key(
     config: Any = jax.config
     parts = (
         _FORMAT,
+        VERSION,  # plan files of another are not even looked for
         jax.__version__,
         importlib.metadata.version("jaxlib"),
         os.environ.get("XLA_FLAGS", ""),
@@ -74,7 +75,8 @@ def plan_key(
 
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all that is written into it: 32 hex digits."""
-    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), plan.clones]
+    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases)]
+    written += [plan.clones, plan.loops]
     text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

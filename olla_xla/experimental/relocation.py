@@ -20,8 +20,8 @@ import numpy as np
 
 from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError
-from olla_xla.compile import apply
 from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.decorator import PlannedFunction
 from olla_xla.compile.jax_private import reloaded
 from olla_xla.errors import CheckError, InputError, OllaError
@@ -161,10 +161,10 @@ def _orders(
 ) -> Iterator[tuple[str, jax.stages.Compiled]]:
     """Executables to place the buffers of, by the name of their order."""
     yield "planned", planned
-    if plan is None or plan.clones or plan.target != "cpu":
+    if plan is None or plan.clones or plan.loops or plan.target != "cpu":
         return
     # With options, even none, JAX does not serve the executable that it keeps for calls.
-    compiles = apply._Compiles(lowered, {}, {})
+    compiles = Compiles(lowered, {}, {})
     try:
         other = _least_peak(compiles.capture().module, plan, options)
         if other is not None:

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction
-from hlo.sharing import Sharing
-from hlo.values import Dataflow, Value
+from hlo.values import Dataflow, Sharing, Value
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 __all__ = ["LoweredComputation", "lower"]
@@ -51,7 +50,7 @@ def lower(
     Args:
       dataflow: the module's value analysis.
       computation: one of its control computations, with a schedule.
-      pairs: in-place candidates (hlo.sharing).
+      pairs: in-place candidates (hlo.values.sharing).
       peaks: peak bytes of each computation that this one may call (or a lower bound of it).
     """
     assert computation.schedule is not None
@@ -143,7 +142,7 @@ def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int])
     for k, i in enumerate(instructions):
         edges.update((step[o], k) for o in i.operands)
         edges.update((step[c], k) for c in i.control_predecessors)
-        if _keeps_its_turn(i):
+        if _keeps_its_order(i):
             ordered.append(k)
         if i.opcode.endswith("-done"):
             start = step[i.operands[0]]
@@ -154,7 +153,7 @@ def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int])
     return edges
 
 
-def _keeps_its_turn(i: Instruction) -> bool:
+def _keeps_its_order(i: Instruction) -> bool:
     """Whether it keeps its place among others of its kind: what is seen outside, and async."""
     kind = i.opcode.removesuffix("-start").removesuffix("-done")
     return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)

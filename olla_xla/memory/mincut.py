@@ -123,13 +123,13 @@ def _reuse(
     options: list[list[tuple[int, ...]]] = []
     constant, count = 0, 1
     for size, group in givers.items():
-        room = len(takers[size])
-        ways = math.comb(len(group), min(room, len(group)))
+        most = len(takers[size])
+        ways = math.comb(len(group), min(most, len(group)))
         if count * ways > _CHOICES:
-            constant += size * room
+            constant += size * most
             continue
         count *= ways
-        options.append(list(itertools.combinations(sorted(group), min(room, len(group)))))
+        options.append(list(itertools.combinations(sorted(group), min(most, len(group)))))
     choices = [(*fixed, *itertools.chain(*parts)) for parts in itertools.product(*options)]
     return choices, constant
 

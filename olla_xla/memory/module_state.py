@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.edit import Edit
-from hlo.sharing import sharing
-from hlo.values import analyse
+from hlo.values import analyse, sharing
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
 from olla_xla.memory.lower import LoweredComputation, lower

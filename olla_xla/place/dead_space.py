@@ -1,10 +1,11 @@
-"""A lower bound from space that is dead but spoken for.
+"""A lower bound from dead space: memory that is reserved while nothing in it is live.
 
 An item of several parts, such as a donated argument and the output that replaces it, keeps its
 offset while it is dead. Of what is live then, only parts that begin and end within the dead stretch
-can lie in its place. So in a section with `live` bytes, take the dead stretches that lie within
-some interval of sections, of items that meet elsewhere and so lie apart, and the parts live in the
-section that lie within that interval: what they do not fill is wasted, whatever the packing.
+can lie in its memory. So in a section with `live` bytes, take the dead stretches that lie within
+some interval of sections, of items that are live together elsewhere and so do not overlap, and the
+parts live in the section that lie within that interval: what they do not fill is wasted, whatever
+the packing.
 Example: a dead stretch of 8 bytes, and 20 bytes of parts live there, none of which fits into it in
 time: at least 28 bytes, where the largest live sum is 20.
 """
@@ -55,21 +56,21 @@ def waste(items: Items, above: int = 0) -> Waste:
         if most[section] <= found.bytes:
             break
         inside = np.flatnonzero((start <= section) & (section <= stop))
-        inside, room = _apart(items, owner, owner[before[inside]], inside, height[inside])
+        inside, free = _disjoint(items, owner, owner[before[inside]], inside, height[inside])
         if not len(inside):
             continue
         parts = np.flatnonzero((items.part_first <= section) & (section <= items.part_last))
         least, low, high = _unfilled(
             start[inside],
             stop[inside],
-            room,
+            free,
             items.part_first[parts],
             items.part_last[parts],
             items.part_height[parts],
         )
         if least > 0 and live[section] + least > found.bytes:
             chosen = (start[inside] >= low) & (stop[inside] <= high)
-            rows = zip(room[chosen], start[inside][chosen], stop[inside][chosen], strict=True)
+            rows = zip(free[chosen], start[inside][chosen], stop[inside][chosen], strict=True)
             found = Waste(
                 int(live[section] + least),
                 int(section),
@@ -78,10 +79,10 @@ def waste(items: Items, above: int = 0) -> Waste:
     return found if found.section >= 0 else Waste()
 
 
-def _apart(
+def _disjoint(
     items: Items, owner: np.ndarray, dead: np.ndarray, inside: np.ndarray, height: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the stretches `inside` of the items `dead`, those that cannot lie in one place.
+    """Of the stretches `inside` of the items `dead`, those that cannot overlap, and their bytes.
 
     They are of items that are all live in one section, the one where most bytes of them are; each
     is as high as its item is there, at most.
@@ -96,14 +97,14 @@ def _apart(
     there = parts[(items.part_first[parts] <= meeting) & (meeting <= items.part_last[parts])]
     at = np.zeros(len(items), np.int64)
     at[owner[there]] = items.part_height[there]
-    room = np.minimum(height, at[dead])
-    return inside[room > 0], room[room > 0]
+    free = np.minimum(height, at[dead])
+    return inside[free > 0], free[free > 0]
 
 
 def _unfilled(
     start: np.ndarray,
     stop: np.ndarray,
-    room: np.ndarray,
+    free: np.ndarray,
     first: np.ndarray,
     last: np.ndarray,
     height: np.ndarray,
@@ -111,7 +112,7 @@ def _unfilled(
     """The interval whose dead stretches exceed the parts within it by most: (bytes, low, high)."""
     lows, highs = np.unique(start), np.unique(stop)
     excess = np.zeros((len(lows), len(highs)), np.int64)
-    np.add.at(excess, (np.searchsorted(lows, start), np.searchsorted(highs, stop)), room)
+    np.add.at(excess, (np.searchsorted(lows, start), np.searchsorted(highs, stop)), free)
     row, column = np.searchsorted(lows, first, side="right") - 1, np.searchsorted(highs, last)
     fits = (row >= 0) & (column < len(highs))
     np.subtract.at(excess, (row[fits], column[fits]), height[fits])

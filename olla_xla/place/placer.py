@@ -17,6 +17,8 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.problem.stop_reason import StopReason
+from olla_xla.solvers.linear import Status
 
 __all__ = ["METHODS", "place"]
 
@@ -70,7 +72,7 @@ def place(
     budget = Budget(time_limit, node_limit)
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
     bounds: dict[int, int] = {}
-    worst = _SpaceResult(0, "optimal", "proof", "", None)
+    worst = _SpaceResult(0, Status.OPTIMAL, StopReason.PROOF, "", None)
     for space in np.unique(problem.space).tolist():
         items, item = items_of(problem, space)
         result = _place_space(items, problem.capacity.get(space), method, budget)
@@ -79,11 +81,10 @@ def place(
             worst = result
         if result.offsets is not None:
             offsets[item >= 0] = result.offsets[item[item >= 0]]
-    heights: dict[int, int] = {}
-    if worst.status not in ("infeasible", "unknown"):
-        heights = problem.check(offsets)
+    found = worst.status in (Status.OPTIMAL, Status.FEASIBLE)
+    heights = problem.check(offsets) if found else {}
     return Packing(
-        offsets=offsets if worst.status not in ("infeasible", "unknown") else None,
+        offsets=offsets if found else None,
         heights={space: heights.get(space, 0) for space in bounds} if heights else {},
         bounds=bounds,
         status=worst.status,
@@ -94,16 +95,16 @@ def place(
     )
 
 
-_SEVERITY = ("optimal", "feasible", "unknown", "infeasible")
+_SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SpaceResult:
-    """One memory space: its bound in bytes, and as in Packing; offsets by item."""
+    """One memory space, or a part: its bound in bytes, and as in Packing; offsets by item."""
 
     bound: int
-    status: str
-    stopped_by: str
+    status: Status
+    stopped_by: StopReason
     source: str
     offsets: np.ndarray | None
 
@@ -113,10 +114,10 @@ def _place_space(items: Items, capacity: int | None, method: str, budget: Budget
     parts = sorted(((_bound(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
-        return _SpaceResult(bound, "infeasible", "proof", "bound", None)
+        return _SpaceResult(bound, Status.INFEASIBLE, StopReason.PROOF, "bound", None)
     offsets = np.zeros(len(items), np.int64)
     sources: list[str] = []
-    status = stopped_by = ""
+    reasons: list[StopReason] = []
     height = 0
     for least, part in parts:
         # A part need not be lower than the highest one before it.
@@ -128,12 +129,18 @@ def _place_space(items: Items, capacity: int | None, method: str, budget: Budget
         offsets[part.ids] = found.offsets
         height = max(height, _height(part, found.offsets))
         sources.append(found.source)
-        stopped_by = stopped_by or found.stopped_by
+        reasons.append(found.stopped_by)
     source = max(sources, key=lambda s: (s == "search", s), default="bound")
     if height <= bound:
-        return _SpaceResult(bound, "optimal", "proof", source, offsets)
-    status = "feasible"
-    return _SpaceResult(bound, status, stopped_by or "capacity", source, offsets)
+        return _SpaceResult(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
+    enough = _enough(capacity)
+    stopped_by = next((r for r in reasons if r is not enough), enough)
+    return _SpaceResult(bound, Status.FEASIBLE, stopped_by, source, offsets)
+
+
+def _enough(capacity: int | None) -> StopReason:
+    """Why nothing more is asked of items that meet their goal."""
+    return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
 def _pins_clash(items: Items) -> bool:
@@ -167,7 +174,7 @@ def _place_part(
     """Places one independent part, which needs `bound`, at most `goal` bytes high if it can.
 
     Returns:
-      A result whose bound holds for the part; `stopped_by` is "" where the goal was met.
+      A result whose bound holds for the part.
     """
     best: np.ndarray | None = None
     source = ""
@@ -176,34 +183,38 @@ def _place_part(
         if best is None or _height(part, offsets) < _height(part, best):
             best, source = offsets, name
         if _height(part, best) <= goal:
-            return _SpaceResult(bound, "feasible", "", source, best)
+            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     if method not in ("auto", "search"):
         over = best is None or (capacity is not None and _height(part, best) > capacity)
-        status = "unknown" if over else "feasible"
-        return _SpaceResult(bound, status, "heuristic", source, None if over else best)
+        status = Status.UNKNOWN if over else Status.FEASIBLE
+        return _SpaceResult(bound, status, StopReason.HEURISTIC, source, None if over else best)
     if not searchable(part):
         over = best is None or capacity is not None
         return _SpaceResult(
-            bound, "unknown" if over else "feasible", "size_limit", source, None if over else best
+            bound,
+            Status.UNKNOWN if over else Status.FEASIBLE,
+            StopReason.SIZE_LIMIT,
+            source,
+            None if over else best,
         )
     few = len(part) < _MANY or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
         return _searched(Search(part), bound, goal, capacity, best, source, budget)
     best, source = _repair(part, goal, best, source, budget, _FIRST_REPAIR, 0)
     if _height(part, best) <= goal:
-        return _SpaceResult(bound, "feasible", "", source, best)
+        return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     with budget.portion(_SEARCH):
         found = _searched(Search(part), bound, goal, None, best, source, budget)
     assert found.offsets is not None
     goal = max(goal, found.bound)
     best, source = found.offsets, found.source
-    turn = 1
+    seed = 1
     while _height(part, best) > goal and budget.left() > 0:
-        best, source = _repair(part, goal, best, source, budget, 1 / 3, turn)
-        turn += 1
+        best, source = _repair(part, goal, best, source, budget, 1 / 3, seed)
+        seed += 1
     met = _height(part, best) <= goal
-    stopped_by = "" if met else budget.stopped_by
-    return _SpaceResult(found.bound, "feasible", stopped_by, source, best)
+    stopped_by = _enough(capacity) if met else budget.stopped_by
+    return _SpaceResult(found.bound, Status.FEASIBLE, stopped_by, source, best)
 
 
 def _repair(
@@ -213,11 +224,11 @@ def _repair(
     source: str,
     budget: Budget,
     portion: float,
-    turn: int,
+    seed: int,
 ) -> tuple[np.ndarray, str]:
     """Repairs the best packing for a part of the whole time; (offsets, source)."""
     with budget.portion(portion):
-        found = repaired(part, goal, best, budget, turn)
+        found = repaired(part, goal, best, budget, seed)
     if _height(part, found) < _height(part, best):
         return found, "repair"
     return best, source
@@ -253,10 +264,10 @@ def _searched(
     if capacity is not None:
         outcome, offsets = search.within(capacity, budget)
         if outcome == FOUND:
-            return _SpaceResult(bound, "feasible", "", "search", offsets)
+            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), "search", offsets)
         if outcome == EXHAUSTED:
-            return _SpaceResult(capacity + 1, "infeasible", "proof", "search", None)
-        return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
+            return _SpaceResult(capacity + 1, Status.INFEASIBLE, StopReason.PROOF, "search", None)
+        return _SpaceResult(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
     ceiling = _height(part, first_fit(part, greedy_orders(part)["greedy_size"]))
     quota, tried = _FIRST_NODES, goal - 1
     while (best is None or _height(part, best) > goal) and budget.left() > 0:
@@ -277,6 +288,8 @@ def _searched(
             bound = max(bound, aim + 1)
             goal = max(goal, bound)
     if best is None:
-        return _SpaceResult(bound, "unknown", budget.stopped_by, "search", None)
+        return _SpaceResult(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
     met = _height(part, best) <= goal
-    return _SpaceResult(bound, "feasible", "" if met else budget.stopped_by, source, best)
+    return _SpaceResult(
+        bound, Status.FEASIBLE, _enough(capacity) if met else budget.stopped_by, source, best
+    )

@@ -14,6 +14,8 @@ import numpy as np
 
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import InputError
+from olla_xla.problem.stop_reason import StopReason
+from olla_xla.solvers.linear import Status
 
 __all__ = ["Packing", "PlacementProblem"]
 
@@ -109,9 +111,9 @@ class PlacementProblem:
                 i = int(np.argmax(bad))
                 values = {k: int(getattr(self, k)[i]) for k in _FIELDS}
                 raise InputError(f"block {self.names[i]}: {why.format(**values)}")
-        for at, room in self.capacity.items():
-            if room < 0:
-                raise InputError(f"capacity {room} of memory space {at} must not be negative")
+        for space, bytes in self.capacity.items():
+            if bytes < 0:
+                raise InputError(f"capacity {bytes} of memory space {space} must not be negative")
         self._validate_groups()
 
     def _validate_groups(self) -> None:
@@ -119,7 +121,7 @@ class PlacementProblem:
         for i, j in zip(order, order[1:], strict=False):
             if self.group[i] != self.group[j]:
                 continue
-            pair = f"blocks {self.names[i]} and {self.names[j]} share one place"
+            pair = f"blocks {self.names[i]} and {self.names[j]} share one offset"
             if self.space[i] != self.space[j]:
                 raise InputError(f"{pair} but lie in different memory spaces")
             if self.fixed[i] != self.fixed[j]:
@@ -166,10 +168,9 @@ class Packing:
       offsets: int64, bytes, by block; None where no packing was found.
       heights: memory space -> bytes it needs; empty where no packing was found.
       bounds: memory space -> bytes below which no packing exists.
-      status: "optimal" (all heights equal their bounds), "feasible" (a packing within every
-        capacity given), "infeasible" (proven), or "unknown" (nothing found at a limit).
-      stopped_by: "proof", "capacity" (one was given and is kept), "node_limit", "time_limit",
-        "heuristic" (no search was asked for) or "size_limit" (too large for the search).
+      status: OPTIMAL (all heights equal their bounds), FEASIBLE (a packing within every capacity
+        given), INFEASIBLE or UNKNOWN.
+      stopped_by: why the search ended.
       source: what found it: "best_fit", "greedy_size", ..., "search".
       nodes: search nodes visited.
       seconds: time taken.
@@ -178,8 +179,8 @@ class Packing:
     offsets: np.ndarray | None
     heights: Mapping[int, int]
     bounds: Mapping[int, int]
-    status: str
-    stopped_by: str
+    status: Status
+    stopped_by: StopReason
     source: str
     nodes: int
     seconds: float

@@ -1,4 +1,7 @@
-"""Memory planned from one recorded iteration (Sekiyama et al. 2018, section 4).
+"""Memory planned from one recorded iteration.
+
+Sekiyama, Imamichi, Imai and Raymond, "Profile-guided memory optimization for deep neural networks"
+(2018), arXiv:1804.10001, section 4.
 
 A program that repeats itself is recorded once: its k-th request has a size and a lifetime. The
 offsets found for that profile serve the later iterations, request by request. Stretches that differ
@@ -167,7 +170,7 @@ class PlannedAllocator:
             alignment=now.alignment[chosen], fixed=fixed[chosen],
         )  # fmt: skip
         packing = place(part, **self._limits)
-        assert packing.offsets is not None  # live blocks lie apart, and there is no capacity
+        assert packing.offsets is not None  # live blocks do not overlap; there is no capacity
         self._stale = len(chosen) < len(self._problem) or bool(self._live)
         self._offsets = np.zeros(len(self._problem), np.int64)
         self._offsets[chosen] = packing.offsets

@@ -27,7 +27,7 @@ _BUMP = 1.2
 """The factor by which it then does."""
 
 _SOME = (6, 40, 15)
-"""Items to place anew at once, about; in turn, by the seed."""
+"""Items to place anew at once, about: one of these numbers, by the seed."""
 
 _SWAP, _BAND = 0, 1
 """Of three ways to choose what is taken out: what is in the way, a band; else a random few."""

@@ -1,4 +1,4 @@
-"""Repairs packings: what sticks out above a goal is placed earlier, or room is made for it.
+"""Repairs packings: what sticks out above a goal is placed earlier, or other items make way.
 
 Two compiled loops, both of many cheap tries. The first repeats first fit, each time with the items
 that stuck out moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
@@ -38,13 +38,13 @@ def repairable(items: Items) -> bool:
 
 
 def repaired(
-    items: Items, goal: int, best: np.ndarray, budget: Budget, turn: int = 0
+    items: Items, goal: int, best: np.ndarray, budget: Budget, seed: int = 0
 ) -> np.ndarray:
     """Looks for a packing at most `goal` bytes high.
 
     Args:
       items: one independent part, `repairable`. best: a packing. budget: is charged one node for
-        each item placed. turn: seeds; another number, other tries.
+        each item placed. seed: another number, other tries.
 
     Returns:
       Offsets no higher than those of `best`.
@@ -60,12 +60,12 @@ def repaired(
     core = subset(items, rest)
     offsets = best.copy()
     offsets[below] = np.cumsum(items.size[below]) - items.size[below]
-    room = goal - goal % items.grain - floor
-    if room < int(core.size.max()):
+    height = goal - goal % items.grain - floor
+    if height < int(core.size.max()):
         return best
-    tries = _Repair(core, room, budget)
+    tries = _Repair(core, height, budget)
     top = int(np.max(best + items.size))
-    for found in tries.packings(turn):
+    for found in tries.packings(seed):
         if floor + int(np.max(found + core.size)) < top:
             offsets[rest] = floor + found
             best, top = offsets.copy(), floor + int(np.max(found + core.size))
@@ -85,7 +85,7 @@ class _Repair:
         )
         self.rate = 1e-3
 
-    def packings(self, turn: int) -> Iterator[np.ndarray]:
+    def packings(self, seed: int) -> Iterator[np.ndarray]:
         """Packings, better and worse ones, without end."""
         items = self.items
         length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
@@ -98,11 +98,11 @@ class _Repair:
         )
         pool: list[tuple[float, int, np.ndarray]] = []
         for number, key in enumerate(keys):
-            low, high = ((0.3, 0.9), (0.0, 0.3), (0.8, 1.0))[turn % 3]
-            found = self._squeaky(key, turn * len(keys) + number, low, high)
+            low, high = ((0.3, 0.9), (0.0, 0.3), (0.8, 1.0))[seed % 3]
+            found = self._squeaky(key, seed * len(keys) + number, low, high)
             pool.append((self._over(found), number, found))
             yield found
-        seed = turn * 1000
+        seed *= 1000
         while True:
             pool.sort(key=lambda row: row[:2])
             for rank in (0, 0, 1, 0, 2):

@@ -23,6 +23,7 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
 __all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
@@ -53,7 +54,7 @@ class Solved:
     bound: int
     candidates: Mapping[str, tuple[int, int]]
     steps: int
-    stopped_by: str
+    stopped_by: StopReason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +103,12 @@ class Look:
 
     def holds(self, planned: PlannedModule) -> bool:
         """Whether nothing has changed since that it depends on."""
+        return planned is self.work.planned and self.is_charged(planned)
+
+    def is_charged(self, planned: PlannedModule) -> bool:
+        """Whether its callees' peaks are still what it was charged with."""
         called = {c for i in self.work.lowered.instructions for c in i.called_control}
-        if planned is not self.work.planned:
-            return False
-        return all(planned.peaks[c] == self.charged[c] for c in called)
+        return all(planned.peaks[planned.computations[c.name]] == self.charged[c] for c in called)
 
 
 def unchanged(look: Look, total: int) -> Solved:
@@ -119,7 +122,7 @@ def unchanged(look: Look, total: int) -> Solved:
         least=look.peak,
         bound=look.bound,
         steps=0,
-        stopped_by="no_gain",
+        stopped_by=StopReason.NO_GAIN,
         candidates=dict(work.scores),
     )
 
@@ -164,7 +167,7 @@ def solve(
     # A callee's lower peak may serve its caller even if it alone lowers no total.
     if gain < 0 or (gain == 0 and work.is_entry):
         ours, name, aliases = work, "xla", {}
-        stopped_by = stopped_by if found.steps else "no_gain"
+        stopped_by = stopped_by if found.steps else StopReason.NO_GAIN
     return ours.solved(
         name,
         aliases,
@@ -189,7 +192,7 @@ def _towards_the_total(
 ) -> phases.SearchResult:
     """Searches for the least total of the module, from all orders met so far."""
     options, computation = limits.options, ours.lowered.computation
-    beyond = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
+    excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
     objective = ours.planned.model.estimator(computation, ours.planned.orders)
 
     def search(starts: Mapping[str, np.ndarray], steps: int | None) -> phases.SearchResult:
@@ -198,7 +201,7 @@ def _towards_the_total(
             starts,
             objective=objective,
             exact=ours.total,
-            beyond=beyond,
+            excess=excess,
             time_limit=max(deadline - time.monotonic(), 0.01),
             step_limit=steps,
             seed=options.seed,

@@ -24,10 +24,13 @@ from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve
 from olla_xla.planner.effort import effort
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
+from olla_xla.remat.loops.climb import climb
+from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
 
@@ -126,42 +129,66 @@ def _recompute(
     limit: float,
     progress: Progress | None,
 ) -> Plan:
-    """The plan with recomputation that the options ask for; `base` where that is no better."""
+    """The plan with recomputation that the options ask for; `base` where that is no better.
+
+    First loops do without stacks (`remat.loops`), then what is left of the allowance goes to clones
+    (`remat.fit`).
+    """
     cost = CostModel(device(base.target), base.target)
     view = module_from_bytes(module)
     step_seconds = cost.step_seconds(view)
-    allowed = options.max_overhead
-    found = fit(
-        module,
-        base,
-        cost,
-        budget=options.budget_bytes,
-        allowance=None if allowed is None else allowed * step_seconds,
-        seconds=max(limit - (time.monotonic() - started), 0.1),
-        plan=lambda data, seconds: _order(
-            data, _limited(options, seconds), base.target, None, progress
-        ),
-    )
-    step: dict[str, Any] = {
-        "step_seconds": step_seconds,
-        "moved_bytes": module_work(view, base.target).bytes,
-        "seconds": time.monotonic() - started,
-        "time_limit": limit,
-    }
-    if found is None:
-        return dataclasses.replace(base, **step)
+    allowed, budget = options.max_overhead, options.budget_bytes
+    allowance = None if allowed is None else allowed * step_seconds
+
+    def plan(data: bytes, seconds: float) -> Plan:
+        return _order(data, _limited(options, seconds), base.target, None, progress)
+
+    def left() -> float:
+        return max(limit - (time.monotonic() - started), 0.1)
+
+    chosen = None
+    if options.loops:
+        chosen = climb(
+            module, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan
+        )
+    original, data = base, module
+    added: dict[str, Any] = {}
+    if chosen is not None:
+        base, data = chosen.plan, chosen.rung.data
+        added = {
+            "loops": chosen.rung.records,
+            "added_seconds": chosen.rung.seconds,
+            "added_moved_bytes": chosen.rung.moved,
+            "source": f"loops+{base.source}",
+        }
+        allowance = None if allowance is None else allowance - chosen.rung.seconds
+    found = None
+    if budget is None or base.predicted_bytes > budget:
+        found = fit(data, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan)
+    if found is not None:
+        base = dataclasses.replace(
+            found.plan,
+            clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
+            least_added_seconds=found.bound,
+        )
+        added = {
+            "loops": added.get("loops", ()),
+            "added_seconds": added.get("added_seconds", 0.0) + found.seconds,
+            "added_moved_bytes": added.get("added_moved_bytes", 0) + found.moved,
+            "source": f"{'loops+' if added else ''}remat+{base.source}",
+        }
+    if added:
+        added["status"] = PlanStatus.FEASIBLE if base.status is PlanStatus.XLA else base.status
     return dataclasses.replace(
-        found.plan,
-        fingerprint=base.fingerprint,
-        xla_bytes=base.xla_bytes,
-        xla_predicted_bytes=base.xla_predicted_bytes,
-        clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
-        added_seconds=found.seconds,
-        least_added_seconds=found.bound,
-        added_moved_bytes=found.moved,
-        source=f"remat+{found.plan.source}",
-        status="feasible" if found.plan.status == "xla" else found.plan.status,
-        **step,
+        base,
+        fingerprint=original.fingerprint,
+        xla_bytes=original.xla_bytes,
+        xla_predicted_bytes=original.xla_predicted_bytes,
+        step_seconds=step_seconds,
+        moved_bytes=module_work(view, base.target).bytes,
+        seconds=time.monotonic() - started,
+        time_limit=limit,
+        **added,
     )
 
 
@@ -195,6 +222,8 @@ def _order(
             gain = look.peak - look.bound
             out_of_time |= seconds <= 0 < gain
             if gain <= _NEGLIGIBLE * xla.total_bytes or seconds <= 0:
+                if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
+                    Look.at(planned, computation)
                 continue
         elif xla.total_bytes <= look.bound + worth.enough_bytes and solved is None:
             solved = unchanged(look, xla.total_bytes)
@@ -206,7 +235,7 @@ def _order(
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
         aliases |= solved.aliases
-        out_of_time |= solved.stopped_by == "time_limit"
+        out_of_time |= solved.stopped_by is StopReason.TIME_LIMIT
     assert solved is not None
     final = planned.simulate()
     offsets = _offsets(planned, final)
@@ -226,7 +255,7 @@ def _order(
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
         status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
-        stopped_by="time_limit" if out_of_time else solved.stopped_by,
+        stopped_by=StopReason.TIME_LIMIT if out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,
         seconds=time.monotonic() - started,
@@ -238,10 +267,10 @@ def _order(
     )
 
 
-def _status(total: int, bound: int, tolerance: float, changed: bool) -> str:
+def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStatus:
     if total <= bound * (1 + tolerance):
-        return "optimal"
-    return "feasible" if changed else "xla"
+        return PlanStatus.OPTIMAL
+    return PlanStatus.FEASIBLE if changed else PlanStatus.XLA
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
@@ -270,8 +299,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Raises:
       PlanMismatchError: the plan was made for another module.
     """
-    edit = Edit(module)
-    view = edit.view()
+    view = module_from_bytes(module)
     if view.fingerprint != plan.fingerprint:
         raise PlanMismatchError(
             f"the plan for {plan.module} does not fit module {view.name}; plan it again"
@@ -293,7 +321,9 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     for name, found in offsets.items():
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
+    edit = Edit(module)
     try:
+        edit.change_loops(edits(view, plan.loops))
         edit.clone([Clone(*record) for record in plan.clones])
         return edit.alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
     except HloError as error:

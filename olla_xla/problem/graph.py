@@ -80,8 +80,9 @@ class TensorGraph:
       operators: by id.
       tensors: by id.
       edges: precedence (u, v), u before v, from operands and control dependencies.
-      alias_edges: precedence that keeps aliased tensors apart: every reader of a tensor runs
-        before the operator that overwrites its buffer (donation, in-place update, loop state).
+      alias_edges: precedence that keeps the lifetimes of aliased tensors disjoint: every reader of
+        a tensor runs before the operator that overwrites its buffer (donation, in-place update,
+        loop state).
       inplace: pairs (output tensor, input tensor): when the input dies at the output's source, XLA
         may give the output the input's memory. Both have the same size.
     """

@@ -34,6 +34,8 @@ class PlanOptions:
       max_overhead: the most predicted time that may be added by computing things again, as a part
         of the step's own: 0.05 is 5%. With a budget None sets no limit; without one it is 0, and
         anything above asks for the least memory within it.
+      loops: experimental. Where things may be computed again, also those that one loop stacks for
+        another, as a scan over layers does for its gradient (`remat.loops`).
 
     Raises:
       LimitError: a limit is not positive.
@@ -47,6 +49,7 @@ class PlanOptions:
     in_place: bool = True
     memory_budget: int | str | None = None
     max_overhead: float | None = None
+    loops: bool = False
 
     @property
     def budget_bytes(self) -> int | None:
@@ -76,8 +79,9 @@ class PlanOptions:
             raise InputError(f"time_limit={limit!r} is not a number of seconds")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise InputError(f"tolerance={self.tolerance!r} is not a number")
-        if not isinstance(self.in_place, bool):
-            raise InputError(f"in_place={self.in_place!r} must be True or False")
+        for name in ("in_place", "loops"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name}={getattr(self, name)!r} must be True or False")
         if not 0 <= self.tolerance < 1:
             raise LimitError(f"tolerance={self.tolerance} must be at least 0 and below 1")
         if limit is not None and (math.isnan(limit) or limit <= 0):

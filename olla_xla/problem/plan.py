@@ -1,26 +1,45 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 3, "plan": {...}}`, where
-"plan" has every field of `Plan` by name. Sizes are bytes, times seconds.
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 4, "plan": {...}}`, where
+"plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
+is null.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import enum
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from olla_xla.errors import PlanFileError
+from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["VERSION", "CloneRecord", "Plan", "dumps", "load", "loads", "save"]
+__all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps", "loads"]
 
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `Plan.clones`."""
+
+LoopRecord = tuple[str, str, tuple[int, ...]]
+"""Stacks that a pair of loops does without; see `Plan.loops`."""
+
+
+class PlanStatus(enum.StrEnum):
+    """How good a plan is known to be."""
+
+    OPTIMAL = "optimal"
+    """Its predicted total is within the tolerance of the bound."""
+
+    FEASIBLE = "feasible"
+    """It changes XLA's order, and is not proven to be the best."""
+
+    XLA = "xla"
+    """XLA's own order is kept, and is not proven to be the best."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +62,9 @@ class Plan:
         original, names of its operands, (reader, operand number) of those of the module's own
         instructions that read it instead). `order` and all figures but XLA's are of the module
         with the clones in it; the fingerprint is of the module without.
+      loops: stacks that loops do without, as (name of the loop that wrote them, name of the one
+        that read them, numbers of the elements of the first one's state). `order`, `clones` and
+        all figures but XLA's are of the module without; the fingerprint is of the module with them.
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
       added_seconds: predicted time that the clones add. least_added_seconds: no choice of clones
         that the integer programme knows adds less at the same peak; 0 where that is not known.
@@ -57,9 +79,8 @@ class Plan:
         of it where XLA's assignment rule makes that pay.
       lower_bound_bytes: no order of this module has a smaller lifetime peak or total.
       assigned_bytes: XLA's total for this order, once compiled; None before.
-      status: "optimal" (the predicted total is within the tolerance of the bound), "feasible" (a
-        limit or stall stopped the search), or "xla" (XLA's own order is kept).
-      stopped_by: "bound", "time_limit", "step_limit", "stall" or "no_gain".
+      status: how good it is known to be.
+      stopped_by: why the search ended.
       source: name of the candidate that won, e.g. "xla", "list", "search".
       candidates: candidate name -> (predicted bytes, lifetime peak bytes).
       seconds: planning time.
@@ -82,14 +103,15 @@ class Plan:
     lower_bound_bytes: int
     assigned_bytes: int | None = None
     results: str = ""
-    status: str = "feasible"
-    stopped_by: str = "no_gain"
+    status: PlanStatus = PlanStatus.FEASIBLE
+    stopped_by: StopReason = StopReason.NO_GAIN
     source: str = "xla"
     candidates: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, tuple[tuple[tuple[int, ...], int], ...]] = dataclasses.field(
         default_factory=dict
     )
     clones: tuple[CloneRecord, ...] = ()
+    loops: tuple[LoopRecord, ...] = ()
     step_seconds: float = 0.0
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
@@ -122,31 +144,50 @@ class Plan:
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a plan file, versioned JSON. Raises PlanFileError if that fails."""
-        save(self, path)
+        """Writes a plan file in one step: nobody ever reads half of it.
+
+        Raises:
+          PlanFileError: the file cannot be written.
+        """
+        path = Path(path)
+        # Not tempfile's: its files are for their owner only, plan files are there to be shared.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(dumps(self))
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise PlanFileError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan file. Raises PlanFileError if it is not one, or of another version."""
-        return load(path)
+        """Reads a plan file.
+
+        Raises:
+          PlanFileError: it cannot be read, is not a plan file, or is of another version.
+        """
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise PlanFileError(f"cannot read {path}: {error.strerror}") from error
+        return loads(text, str(path))
 
 
-VERSION = 3
+VERSION = 4
 """Of the format; raised whenever a field is added, removed or changes its meaning."""
 
 _FORMAT = "olla_xla.plan"
 
 
-def dumps(plan: Plan) -> str:
-    """The plan as the text of a plan file."""
-    fields = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}
-    if math.isinf(plan.time_limit):
-        fields["time_limit"] = "inf"  # JSON has no infinity
-    document = {"format": _FORMAT, "version": VERSION, "plan": fields}
-    return json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n"
+def dumps(plan: Plan) -> bytes:
+    """The plan as the text of a plan file; equal plans give equal bytes."""
+    document = {"format": _FORMAT, "version": VERSION, "plan": plan}
+    # Options may be numpy's numbers, which msgspec takes for no floats.
+    return msgspec.json.encode(document, enc_hook=float) + b"\n"
 
 
-def loads(text: str, name: str = "plan") -> Plan:
+def loads(text: bytes | str, name: str = "plan") -> Plan:
     """Reads the text of a plan file.
 
     Args:
@@ -157,7 +198,7 @@ def loads(text: str, name: str = "plan") -> Plan:
       PlanFileError: not a plan file, of another version, or a field is missing or malformed.
     """
     try:
-        document = json.loads(text)
+        document = msgspec.json.decode(text)
     except ValueError as error:
         raise PlanFileError(f"{name} is not JSON ({error}); save the plan again") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
@@ -170,149 +211,16 @@ def loads(text: str, name: str = "plan") -> Plan:
     fields = document.get("plan")
     if not isinstance(fields, dict):
         raise PlanFileError(f"{name} has no plan in it; save the plan again")
-    return _plan(fields, name)
-
-
-def save(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes a plan file in one step: nobody ever reads half of it.
-
-    Raises:
-      PlanFileError: the file cannot be written.
-    """
-    path = Path(path)
-    # Not tempfile's: its files are for their owner only, plan files are there to be shared.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(dumps(plan), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise PlanFileError(f"cannot write {path}: {error.strerror}") from error
-
-
-def load(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan file.
-
-    Raises:
-      PlanFileError: it cannot be read, or `loads` refuses it.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise PlanFileError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PlanFileError(f"{path} is not JSON (not UTF-8 text); save the plan again") from error
-    return loads(text, str(path))
-
-
-def _plan(fields: Mapping[str, Any], name: str) -> Plan:
     known = {f.name for f in dataclasses.fields(Plan)}
     if missing := sorted(known - fields.keys()):
         raise PlanFileError(f"{name} has no field {missing[0]}; save the plan again")
     if unknown := sorted(fields.keys() - known):
         raise PlanFileError(f"{name} has an unknown field {unknown[0]}; save the plan again")
-    values = {}
-    for key, value in fields.items():
-        try:
-            values[key] = _READERS[key](value)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise PlanFileError(
-                f"{name} has a malformed field {key} ({error}); save the plan again"
-            ) from error
-    return Plan(**values)
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is not an integer")
-    return value
-
-
-def _number(value: Any) -> float:
-    if value == "inf":
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is not a number")
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _optional(value: Any) -> int | None:
-    return None if value is None else _integer(value)
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return value
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = _list(value)
-    return _integer(first), _integer(second)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(_text(v) for v in _list(value))
-
-
-def _aliases(value: Any) -> tuple[tuple[tuple[int, ...], int], ...]:
-    pairs = [_list(v) for v in _list(value)]
-    return tuple((tuple(_integer(k) for k in _list(i)), _integer(o)) for i, o in pairs)
-
-
-def _clones(value: Any) -> tuple[CloneRecord, ...]:
-    records = []
-    for name, original, operands, readers in map(_list, _list(value)):
-        read = tuple((_text(r), _integer(k)) for r, k in map(_list, _list(readers)))
-        records.append((_text(name), _text(original), _names(operands), read))
-    return tuple(records)
-
-
-def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {k: read(v) for k, v in value.items()}
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        ("module", "fingerprint", "results", "target", "status", "stopped_by", "source"), _text
-    ),
-    **dict.fromkeys(
-        (
-            "xla_bytes",
-            "xla_predicted_bytes",
-            "predicted_bytes",
-            "peak_bytes",
-            "least_peak_bytes",
-            "lower_bound_bytes",
-            "moved_bytes",
-            "added_moved_bytes",
-            "steps",
-            "seed",
-        ),
-        _integer,
-    ),
-    **dict.fromkeys(
-        (
-            "seconds",
-            "time_limit",
-            "tolerance",
-            "step_seconds",
-            "added_seconds",
-            "least_added_seconds",
-        ),
-        _number,
-    ),
-    **dict.fromkeys(("assigned_bytes", "step_limit"), _optional),
-    "order": _mapping(_names),
-    "offsets": _mapping(_pair),
-    "candidates": _mapping(_pair),
-    "aliases": _mapping(_aliases),
-    "clones": _clones,
-}
+    if fields["time_limit"] is None:
+        fields["time_limit"] = math.inf
+    try:
+        return msgspec.convert(fields, Plan)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(
+            f"{name} has a malformed field ({error}); save the plan again"
+        ) from error

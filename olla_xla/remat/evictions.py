@@ -59,9 +59,9 @@ def expand(g: RematGraph, evictions: np.ndarray) -> Expansion:
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]
     pointers = np.searchsorted(tensors, np.arange(g.m + 1))
-    room = 8 * (len(g.in_idx) + g.m) + 1024
+    capacity = 8 * (len(g.in_idx) + g.m) + 1024
     feasible, segments, clones, removed, live, steps = _evaluate(
-        _Graph.of(g), pointers, np.ascontiguousarray(keys), room
+        _Graph.of(g), pointers, np.ascontiguousarray(keys), capacity
     )
     gone = np.flatnonzero(removed)
     return Expansion(
@@ -110,7 +110,7 @@ class _Needs(NamedTuple):
     Attributes:
       head: int64 [m], the first entry of each tensor's list, or -1.
       latest: int64 [m], the largest key in each list, or -1.
-      key: int64 [room] by entry. following: int64 [room], the next entry or -1.
+      key: int64 [capacity] by entry. following: int64 [capacity], the next entry or -1.
       count: int64 [1], entries.
     """
 
@@ -125,8 +125,8 @@ class _Versions(NamedTuple):
     """What makes tensors, and how long each version of one lives, as far as is known.
 
     Attributes:
-      segments: int64 [room, 3] of (tensor, start, end), as in Expansion.
-      clones: int64 [room, 2] of (operator, key).
+      segments: int64 [capacity, 3] of (tensor, start, end), as in Expansion.
+      clones: int64 [capacity, 2] of (operator, key).
       count: int64 [2], segments and clones, by _SEGMENTS and _CLONES.
     """
 
@@ -138,7 +138,7 @@ class _Versions(NamedTuple):
 _SEGMENTS, _CLONES = 0, 1
 
 _FULL = -1
-"""Instead of a moment: there are more versions than room for them."""
+"""Instead of a moment: there are more versions than the arrays hold."""
 
 
 @jit
@@ -149,23 +149,23 @@ def _moment(n: int, k: int) -> int:
 
 @jit
 def _evaluate(
-    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, room: int
+    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, capacity: int
 ) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """What `_demand` and `_timeline` return; arguments as in `_demand`."""
-    feasible, segments, clones, removed = _demand(g, evict_ptr, evict_key, room)
+    feasible, segments, clones, removed = _demand(g, evict_ptr, evict_key, capacity)
     live, keys = _timeline(g, segments, clones, removed)
     return feasible, segments, clones, removed, live, keys
 
 
 @jit
 def _demand(
-    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, room: int
+    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, capacity: int
 ) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray]:
     """What evictions lead to; operators last to first, so that all readers are known.
 
     Args:
       g: the graph. evict_ptr, evict_key: tensor -> keys over which it is evicted, ascending (CSR).
-      room: entries that arrays have; where they do not suffice the evictions are not feasible.
+      capacity: entries that arrays have; where they do not suffice the evictions are not feasible.
 
     Returns:
       (feasible, segments, clones, bool [n] removed originals).
@@ -173,12 +173,12 @@ def _demand(
     needs = _Needs(
         np.full(g.m, -1, np.int64),
         np.full(g.m, -1, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int64),
         np.zeros(1, np.int64),
     )
     made = _Versions(
-        np.empty((room, 3), np.int64), np.empty((room, 2), np.int64), np.zeros(2, np.int64)
+        np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64), np.zeros(2, np.int64)
     )
     removed = np.zeros(g.n, np.bool_)
     feasible = True
@@ -195,7 +195,7 @@ def _demand(
             if evict_ptr[t] < evict_ptr[t + 1]:
                 evicted = evict_key[evict_ptr[t] : evict_ptr[t + 1]]
                 latest = _cut(g.n, needs, made, t, v, g.live_in[t], g.live_out[t], evicted, clone)
-            elif made.count[_SEGMENTS] < room:
+            elif made.count[_SEGMENTS] < capacity:
                 latest = max(own, latest)
                 _enter(made, t, start, latest)
             else:
@@ -207,7 +207,7 @@ def _demand(
             removed[v] = True
             _drop(made, segment, own)
         for e in range(g.in_ptr[v], g.in_ptr[v + 1]):
-            if needs.count[0] + made.count[_CLONES] - clone + 1 >= room:
+            if needs.count[0] + made.count[_CLONES] - clone + 1 >= capacity:
                 return False, made.segments[:0], made.clones[:0], removed
             if not removed[v]:
                 _need(needs, g.in_idx[e], own)
@@ -269,7 +269,7 @@ def _cut(
     Returns:
       The moment up to which the original's version lives, or _FULL.
     """
-    room = len(made.clones)
+    capacity = len(made.clones)
     own = _moment(n, v)
     start, now, at = -1 if live_in else own, own, 0
     original = own
@@ -282,7 +282,7 @@ def _cut(
             at += 1
         place = key // (2 * n) * (2 * n) + v  # a clone's, right before its reader
         if at < len(evicted) and evicted[at] < key and place > now:
-            if max(made.count[_SEGMENTS], made.count[_CLONES]) >= room:
+            if max(made.count[_SEGMENTS], made.count[_CLONES]) >= capacity:
                 return _FULL
             _enter(made, t, start, now)
             start = place
@@ -290,7 +290,7 @@ def _cut(
         now = key
         if start <= own:
             original = now
-    if made.count[_SEGMENTS] >= room:
+    if made.count[_SEGMENTS] >= capacity:
         return _FULL
     _enter(made, t, start, now)
     return original

@@ -1,4 +1,4 @@
-"""Recomputation as an integer linear programme: keep or compute again, budget at every step.
+"""Recomputation as an integer linear program: keep or compute again, budget at every step.
 
 The order is given. The form follows Checkmate (Jain et al., MLSys 2020, section 4), with variables
 only where something can change: for each tensor that may be made again, the steps at which it may
@@ -34,12 +34,12 @@ _SMALL = 2e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactChoice:
-    """The programme's answer.
+    """The program's answer.
 
     Attributes:
       result: of the solver; values and bound are predicted seconds added.
       evictions: int64 [k, 2] of (tensor, key); None if no point was found.
-      variables, rows: of the programme.
+      variables, rows: of the program.
     """
 
     result: Result
@@ -57,13 +57,13 @@ def choose_exactly(
       g: the problem, in its order. budget: bytes. limits: of the solver.
       small: tensors below this part of the peak are left alone.
     """
-    programme = _Programme(g, budget, small)
-    result = solve(programme.model, limits)
-    evictions = None if result.x is None else programme.evictions(result.x)
-    return ExactChoice(result, evictions, programme.model.variables, programme.model.rows)
+    program = _Program(g, budget, small)
+    result = solve(program.model, limits)
+    evictions = None if result.x is None else program.evictions(result.x)
+    return ExactChoice(result, evictions, program.model.variables, program.model.rows)
 
 
-class _Programme:
+class _Program:
     def __init__(self, g: RematGraph, budget: int, small: float) -> None:
         self.g = g
         self.base = expand(g, np.zeros((0, 2), np.int64))

@@ -3,7 +3,7 @@
 One front of choices is walked, from little recomputation to much: for peaks in fixed steps below
 that of the module's order, the evictions that the greedy search finds for each. Which of them is
 taken is a matter of the budget or allowance alone, so that more budget never costs more time. Each
-that comes into question is made cheaper by an integer programme where that can be solved in time,
+that comes into question is made cheaper by an integer program where that can be solved in time,
 written into the module, ordered anew and priced by the predicted total.
 """
 
@@ -44,7 +44,7 @@ _GRACE = 3  # times its time that a choice may overrun
 _TRIES = 5  # choices that are ordered anew
 _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 """Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
-_EXACT_SHARE = 0.5  # part of a try's time that the integer programme may take
+_EXACT_SHARE = 0.5  # part of a try's time that the integer program may take
 _LOWEST = 3  # choices with the lowest peaks of which the least total is taken
 
 
@@ -55,7 +55,7 @@ class Fit:
     Attributes:
       plan: of the module with the clones. data: that module. clones: in execution order.
       seconds: predicted time added. bound: the least that any choice takes for the same peak, of
-        those that the integer programme knows; 0 where unknown.
+        those that the integer program knows; 0 where unknown.
       moved: bytes moved beyond the module's own.
     """
 
@@ -158,7 +158,7 @@ class Front:
     def refined(self, point: Point, seconds: float) -> tuple[Point, float]:
         """The cheapest choice for a choice's target, and a lower bound on what any takes.
 
-        The integer programme (`remat.exact`) is solved within `seconds`; where it finds nothing
+        The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
         cheaper, the choice stays. The bound is 0 where none is known.
         """
         k = math.floor(math.log(max(point.peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
@@ -169,7 +169,7 @@ class Front:
             feasible = expand(self.graph, trial.evictions).feasible
             if feasible and trial.peak <= target and trial.seconds < point.seconds:
                 point = trial
-        # Greedy search may use longer chains than the programme, and fall below its optimum.
+        # Greedy search may use longer chains than the program, and fall below its optimum.
         return point, max(min(found.result.bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[bytes, tuple[Clone, ...]]:
@@ -205,7 +205,7 @@ def fit(
       cost: prices operators.
       budget: bytes, or None. allowance: seconds that may be added, or None for any.
       seconds: how long it may take.
-      plan: finds an order for a module within so many seconds.
+      plan: finds an order for a module within a number of seconds.
 
     Returns:
       The fit, or None where none is better than `base` within the allowance.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 
-__all__ = ["FORWARDING", "recomputable"]
+__all__ = ["FORWARDING", "pure", "recomputable"]
 
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
 """Opcodes that hand their operand on without touching memory; they are cloned along for nothing."""
@@ -44,6 +44,15 @@ def recomputable(i: Instruction, target: str) -> bool:
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".
     """
+    if not pure(i) or i.is_root or i.control_predecessors:
+        return False
+    if any(o.shape.is_tuple for o in i.operands):
+        return False
+    return not in_place_pairs(i, target)
+
+
+def pure(i: Instruction) -> bool:
+    """Whether an instruction gives the same bits whenever it runs, and does nothing else."""
     if i.opcode == "fusion":
         if i.fusion_kind == "" or not all(_pure_body(c) for c in i.called):
             return False
@@ -52,11 +61,7 @@ def recomputable(i: Instruction, target: str) -> bool:
             return False
     elif i.opcode not in _ALONE or not all(_pure_body(c) for c in i.called):
         return False
-    if i.side_effect or i.is_root or i.control_predecessors:
-        return False
-    if any(o.shape.is_tuple for o in i.operands) or _on_host(i):
-        return False
-    return not in_place_pairs(i, target)
+    return not i.side_effect and not _on_host(i)
 
 
 def _pure_body(computation: Computation) -> bool:

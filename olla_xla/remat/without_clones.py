@@ -53,6 +53,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
         order=_order(with_aliases(module, aliases), plan),
         aliases=aliases,
         clones=(),
+        loops=(),
         offsets={},
         added_seconds=0.0,
     )

@@ -28,14 +28,23 @@ ROW_TOLERANCE = 1e-6
 """Relative violation allowed in rows with continuous variables or fractional data."""
 
 
-class Status(enum.Enum):
-    """How a solve ended."""
+class Status(enum.StrEnum):
+    """What came of solving a model or placing blocks."""
 
     OPTIMAL = "optimal"
-    FEASIBLE = "feasible at limit"
-    UNKNOWN = "nothing found at limit"
+    """The answer is proven to be the best."""
+
+    FEASIBLE = "feasible"
+    """There is an answer, which is not proven to be the best."""
+
+    UNKNOWN = "unknown"
+    """Nothing was found within the limits, and nothing is proven."""
+
     INFEASIBLE = "infeasible"
+    """It is proven that there is no answer."""
+
     ERROR = "error"
+    """The solver failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +107,7 @@ class Result:
         """`x`; SolverError, with what every backend said, if there is none."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
-            raise SolverError(f"no solution ({self.status.value}): {said}")
+            raise SolverError(f"no solution ({self.status}): {said}")
         return self.x
 
 

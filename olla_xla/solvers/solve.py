@@ -161,7 +161,7 @@ def _checked(model: Model, result: Result, start: Result | None) -> Result:
             raise SolverError(f"returned a point that is not feasible: {broken}")
         value = model.value(x)
     elif result.status in (Status.OPTIMAL, Status.FEASIBLE):
-        raise SolverError(f"says {result.status.value} but returned no point")
+        raise SolverError(f"says {result.status} but returned no point")
     if start is not None and result.status is Status.INFEASIBLE:
         raise SolverError("says infeasible, but the start is feasible")
     if model.arrays().integral_objective and math.isfinite(bound):

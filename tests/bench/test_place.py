@@ -74,6 +74,7 @@ def test_full_report(assigned):
     module, assignment = assigned
     report = full_report(module, assignment, "cpu")
     assert report.total_bytes == assignment.total_bytes
+    assert len(report.allocations) > 2
     for row in report.allocations:
         assert row.bound_bytes <= row.packed_bytes
         assert row.live_bytes <= row.size

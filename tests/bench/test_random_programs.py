@@ -31,6 +31,7 @@ from olla_xla.cli.report import programs as report
 from olla_xla.errors import InputError
 
 SMALL = Updates(rows=8, cols=16, arrays=2, updates=(Update("add", 0, 1), Update("decay", 1)))
+GAINS = Recurrent("gru", "unrolled", 3, 8, 16, 8, 32, read="pairs")
 QUICK = Settings(step_limit=200)
 FEW = hypothesis.settings(
     database=None,
@@ -110,18 +111,20 @@ def test_each_kind_is_built_and_keeps_the_form_of_its_state(kind, data):
 
 @pytest.mark.parametrize("extra", training.EXTRAS)
 def test_each_extra_is_planned_alike(extra):
-    program = Program(SMALL, donate=(0, 1), extras=(extra,))
+    program = Program(GAINS, donate=(0, 1), extras=(extra,))
     (outcome,) = check.check_case(Case(program, (QUICK,)))
-    assert outcome.kind == "identical", outcome
+    assert outcome.kind == "identical" and outcome.planned, outcome
 
 
 @pytest.mark.parametrize("op", ["pure", "io", "io_ordered", "debug", "debug_ordered"])
 def test_what_the_host_sees_is_compared(op):
-    program = forward(Node(op, (1, 0)), Node("scan", (-1, 0), 2, (Node(op, (0, 1)),)))
+    calls = (Node(op, (1, 0)), Node("scan", (-1, 0), 2, (Node(op, (0, 1)),)))
+    gains = [Node("dense", (read,), k) for k in range(4) for read in (0, -1)]
+    program = Program(Graph(8, 16, 1, 1, (*calls, *gains)), donate=(0, 1))
     (outcome,) = check.check_case(Case(program, (QUICK,)))
-    assert outcome.kind == "identical", outcome
-    ordered, others = check.Reference(program).results.seen
-    assert bool(ordered) == op.endswith("ordered")
+    assert outcome.kind == "identical" and outcome.planned, outcome
+    ios, debugs, others = check.Reference(program).results.seen
+    assert (bool(ios), bool(debugs)) == (op == "io_ordered", op == "debug_ordered")
     assert bool(others) == (op in ("io", "debug"))
 
 
@@ -252,7 +255,7 @@ KNOWN = (
 def test_what_is_kept_long_and_read_from_many_places(body):
     plans = (Settings(), Settings(seed=1, max_overhead=0.05))
     for outcome in check.check_case(Case(Program(body, donate=(0, 1)), plans)):
-        assert outcome.kind == "identical", outcome
+        assert outcome.kind == "identical" and outcome.planned, outcome
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -261,8 +264,9 @@ def test_random_programs_are_planned_alike(number):
     events = []
     search.run_share(share, events.append)
     assert not [event["failure"] for event in events if "failure" in event]
-    kinds = {o["kind"] for event in events if "row" in event for o in event["row"]["outcomes"]}
-    assert kinds <= {"identical", "budget"}
+    outcomes = [o for event in events if "row" in event for o in event["row"]["outcomes"]]
+    assert len(outcomes) == 4 * 3 and {o["kind"] for o in outcomes} <= {"identical", "budget"}
+    assert any(o["planned"] for o in outcomes)
 
 
 def test_a_run_goes_on_where_its_file_ends(monkeypatch, tmp_path):

@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak
@@ -103,13 +103,19 @@ def test_two_live_tensors_must_not_overlap(graph, rng):
         (a, b)
         for a, x in enumerate(graph.tensors)
         for b, y in enumerate(graph.tensors)
-        if a != b and x.buffer != y.buffer and x.bytes and y.bytes and spans[a] & spans[b]
+        if a != b
+        and x.buffer != y.buffer
+        and x.bytes
+        and y.bytes
+        and spans[a] & spans[b]
+        # In place, a result may begin where its operand does.
+        and (a, b) not in graph.inplace
+        and (b, a) not in graph.inplace
     ]
-    if pairs:
-        a, b = (graph.tensors[i].name for i in rng.choice(pairs))
-        with pytest.raises(CheckError) as error:
-            check_placement(graph, order, {**offsets, a: (offsets[b][0], offsets[a][1])})
-        assert "overlap" in str(error.value) or "buffer" in str(error.value)
+    assume(pairs)
+    a, b = (graph.tensors[i].name for i in rng.choice(pairs))
+    with pytest.raises(CheckError, match="overlap|takes over"):
+        check_placement(graph, order, {**offsets, a: (offsets[b][0], offsets[a][1])})
 
 
 def test_an_output_of_the_step_passes_nothing_on():
@@ -143,7 +149,7 @@ def test_memory_that_passes_on_begins_at_one_offset():
         check_placement(graph, [0, 1], {"a": (0, 8), "b": (4, 8)}, 12)
 
 
-def test_the_referee_is_fast_enough_for_real_graphs():
+def test_two_operators_of_a_large_graph_exchanged():
     graph = train_step(200)
     order = list(range(len(graph.operators)))
     rng = random.Random(0)

@@ -73,7 +73,7 @@ def test_plan_says_what_was_found():
     assert found.lower_bound_bytes <= found.least_peak_bytes <= found.peak_bytes
     assert found.peak_bytes <= found.assigned_bytes < found.xla_bytes
     assert abs(found.predicted_bytes / found.assigned_bytes - 1) < 0.005
-    assert found.status in ("optimal", "feasible") and 0 < found.seconds < 60
+    assert found.status in ("optimal", "feasible") and found.seconds > 0
     assert found.target == "cpu" and found.source in found.candidates
     executable = compiled.runtime_executable().hlo_modules()[0]
     assert planner.module_order(executable.as_serialized_hlo_module_proto()) == found.order
@@ -227,7 +227,7 @@ def test_failed_planning_warns_once(monkeypatch, recwarn):
         compiled.check()
 
 
-def test_no_better_order_costs_one_compile_and_little_time(caplog):
+def test_no_better_order_costs_one_compile_and_no_search(caplog):
     """Where XLA's order meets the bound, hardly more is spent than without olla_xla."""
 
     def chain(x):
@@ -247,7 +247,7 @@ def test_no_better_order_costs_one_compile_and_little_time(caplog):
     assert not compiled.planned and compiled.reason == "no better order was found"
     assert compiled.reason in caplog.text
     found = compiled.plan
-    assert found.status == "optimal" and found.source == "xla" and found.seconds < 1
+    assert found.status == "optimal" and found.source == "xla" and found.steps == 0
     assert found.assigned_bytes == found.xla_bytes == total_bytes(compiled)
     executable = compiled.runtime_executable().hlo_modules()[0]
     assert planner.module_order(executable.as_serialized_hlo_module_proto()) == found.order

@@ -1,7 +1,6 @@
-"""Steps whose plans bind results to the operands that they overwrite: jit's results, always.
+"""Steps planned to take less memory, most with results bound to operands: jit's results, always.
 
-The first once overwrote what was still to be read, under these limits; the others, which came out
-right, are planned under seeds that bind operands too.
+The first once overwrote what was still to be read, under these limits.
 """
 
 import functools
@@ -137,4 +136,5 @@ def test_two_steps_are_those_of_jit(name):
         got, loss = planned(got, batch)
         assert_same((expected, expected_loss), (got, loss))
     (used,) = planned.plans
-    assert used.assigned_bytes <= used.xla_bytes
+    assert used.assigned_bytes < used.xla_bytes
+    assert used.aliases or name == "llama", "results are bound to operands"

@@ -17,10 +17,11 @@ from hlo.rewrite.clones import Clone, with_clones
 from hlo.rewrite.schedule import with_schedule
 from olla_xla import planner
 from olla_xla.check.clones import check_clones
-from olla_xla.compile import apply
 from olla_xla.compile.accounting import final_module
-from olla_xla.compile.apply import capture, compile_without_clones
 from olla_xla.compile.assignment import check_compiled, dump_options
+from olla_xla.compile.capture import capture
+from olla_xla.compile.order import order_difference
+from olla_xla.compile.planned import compile_without_clones
 from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.without_clones import without_clones
@@ -290,7 +291,7 @@ def test_random_modules(seed):
     check_clones(before, after, made, "cuda")
     same_results(before, after)
     assert all_is_read(after)
-    bare_order(before, after, made)
+    order_without_clones(before, after, made)
 
 
 def planned(before, after, made, aliases=()):
@@ -304,15 +305,15 @@ def planned(before, after, made, aliases=()):
     )
 
 
-def bare_order(before, after, made, aliases=()):
+def order_without_clones(before, after, made, aliases=()):
     """The order without the clones; it must be one."""
-    bare = without_clones(before, planned(before, after, made, aliases))
+    plain = without_clones(before, planned(before, after, made, aliases))
     written = module_from_bytes(
-        with_schedule(with_aliases(before, bare.aliases), bare.order)
+        with_schedule(with_aliases(before, plain.aliases), plain.order)
     ).entry.schedule
     step = {i: k for k, i in enumerate(written)}
     assert all(step[o] < step[i] for i in written for o in i.operands)
-    return bare
+    return plain
 
 
 # The order without clones.
@@ -321,16 +322,16 @@ def bare_order(before, after, made, aliases=()):
 def test_without_clones_all_outputs_are_back():
     before = given()
     after = with_clones(before, LATE_C)
-    bare = bare_order(before, after, LATE_C)
-    assert bare.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
+    plain = order_without_clones(before, after, LATE_C)
+    assert plain.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
 
 
 def test_without_clones_an_operand_that_was_not_needed_comes_first():
     before = given()
     after = with_clones(before, LATE_C)
     order = ["x", "y", "a", "b", "d", "h", "i", "w", "y.remat", "r"]
-    bare = bare_order(before, with_schedule(after, {"e": order}), LATE_C)
-    assert bare.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
+    plain = order_without_clones(before, with_schedule(after, {"e": order}), LATE_C)
+    assert plain.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
 
 
 def test_without_clones_nothing_overwrites_what_is_still_needed():
@@ -347,22 +348,26 @@ def test_without_clones_nothing_overwrites_what_is_still_needed():
     after = with_clones(before, LATE_C)
     # In this order r is the last reader of h but for i, which overwrites it.
     order = ["x", "y", "a", "b", "d", "h", "w", "y.remat", "r", "i", "v"]
-    kept = bare_order(before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)})
+    kept = order_without_clones(
+        before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)}
+    )
     assert kept.aliases == {"i": (((), 0),)}
     order = ["x", "y", "a", "b", "d", "h", "w", "y.remat", "i", "r", "v"]
-    lost = bare_order(before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)})
+    lost = order_without_clones(
+        before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)}
+    )
     assert lost.aliases == {}
     # Results and operands of a fusion that lost some are numbered otherwise.
-    lost = bare_order(before, after, LATE_C, {"y": (((0,), 0),)})
+    lost = order_without_clones(before, after, LATE_C, {"y": (((0,), 0),)})
     assert lost.aliases == {}
 
 
-def test_an_executable_need_not_have_clones_that_disappeared(monkeypatch):
+def test_an_executable_need_not_have_clones_that_disappeared():
     before = given()
     after = with_clones(before, LATE_W)
-    monkeypatch.setattr(apply, "final_module", lambda module: module)
-    assert apply._difference(after, planned(before, after, LATE_W)) == ""
-    lost = apply._difference(before, planned(before, after, LATE_W))
+    plan = planned(before, after, LATE_W)
+    assert order_difference(plan, after) == ""
+    lost = order_difference(plan, before)
     assert lost == "1 of 1 clones are not in the executable (y.remat)"
 
 
@@ -487,5 +492,5 @@ def test_xla_has_nothing_left_to_drop(tmp_path):
     for name, i in ours.items():
         assert names(i.operands) == names(theirs[name].operands)
         assert i.shape == theirs[name].shape and i.tuple_index == theirs[name].tuple_index
-    bare = compile_without_clones(lowered, plan)
-    assert given.keys() == entry(final_module(bare)).keys()
+    plain = compile_without_clones(lowered, plan)
+    assert given.keys() == entry(final_module(plain)).keys()

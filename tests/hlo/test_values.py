@@ -5,8 +5,7 @@ import pytest
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import module_from_bytes
 from hlo.read import from_hlo_text
-from hlo.sharing import sharing
-from hlo.values import analyse
+from hlo.values import analyse, sharing
 from tests.support.compiles import STEPS, compile_step, h100_device
 
 WHILE = """HloModule loop, is_scheduled=true
@@ -139,7 +138,7 @@ def test_values_are_those_of_xla(name, target):
         for s in a.assigned
         if not a.is_thread_local and not a.is_constant
     }
-    assert theirs.keys() <= ours.keys()
+    assert len(theirs) > 5 and theirs.keys() <= ours.keys()
     assert all(ours[n].shape.bytes == s.size for n, s in theirs.items() if s.size < 2**20)
     ordered = sorted(theirs, key=lambda n: theirs[n].id)
     ids = [ours[n].id for n in ordered]

@@ -38,7 +38,7 @@ def test_every_argument_and_output_has_the_home_xla_gave_it(target):
         if a.is_entry_parameter or a.maybe_live_out
     }
     homes = {frozenset(names) for names in ours.values()}
-    assert theirs <= homes
+    assert len(theirs) > 4 and theirs <= homes
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
@@ -46,6 +46,7 @@ def test_no_two_live_values_overlap(name):
     module, _, _ = compile_step(name, "cpu")
     model, s = simulate(module, "cpu")
     values = [v for v in model.dataflow.values if not v.shape.is_tuple and v.bytes]
+    compared = 0
     for i, a in enumerate(values):
         for b in values[:i]:
             if a.buffer == b.buffer or s.allocation[a.id] != s.allocation[b.id]:
@@ -54,6 +55,8 @@ def test_no_two_live_values_overlap(name):
             apart |= s.offset[b.id] + b.bytes <= s.offset[a.id]
             later = s.start[a.id] >= s.end[b.id] or s.start[b.id] >= s.end[a.id]
             assert apart or later, (a.name, b.name)
+            compared += 1
+    assert compared >= 5
 
 
 def test_the_quick_estimate_is_close():

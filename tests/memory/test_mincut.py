@@ -12,6 +12,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bytes
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.mincut import least_live
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
 from tests.support.graphs import GraphMaker, all_orders, oracle_peak, tensor_graphs, train_step
@@ -101,4 +102,4 @@ def test_train_steps_are_proven_at_once(layers):
         == found.bound_bytes
         == oracle_peak(graph, found.lifetime_order.tolist())
     )
-    assert found.stopped_by == "bound"
+    assert found.stopped_by is StopReason.PROOF

@@ -2,7 +2,7 @@
 
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from olla_xla.check.graph import check_placement, check_schedule
@@ -16,6 +16,7 @@ from olla_xla.place.tensors.joint_repair import repaired_together
 from olla_xla.place.tensors.one_order import place_graph
 from olla_xla.place.tensors.orders import hastened
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.solvers.linear import Status
 from tests.place.test_dead_space import update
 from tests.support.graphs import all_orders, tensor_graphs
 
@@ -32,15 +33,20 @@ def lives(*rows):
 
 
 @settings(deadline=None, max_examples=200, derandomize=True, database=None)
-@given(tensor_graphs(), st.sampled_from([1, 8]), st.integers(0, 2))
-def test_random_graphs(graph, alignment, seed):
+@given(
+    tensor_graphs(),
+    st.sampled_from([1, 2]),
+    st.integers(0, 2),
+    st.randoms(use_true_random=False),
+)
+def test_random_graphs(graph, alignment, seed, rng):
     order = next(all_orders(graph))
     start = place_graph(graph, order, alignment=alignment, node_limit=500)
-    found = repaired_together(
-        graph, order, start.placement.offsets, alignment, Budget(60.0, 2000), seed
-    )
-    if found is None:
-        return
+    # Repair begins with the tensors stacked in any order, which leaves it something to do.
+    names = sorted(start.placement.offsets)
+    stacked = {name: (k, 0) for k, name in enumerate(rng.sample(names, len(names)))}
+    found = repaired_together(graph, order, stacked, alignment, Budget(60.0, 2000), seed)
+    assume(found is not None)  # else the graph is not supported
     other, offsets, height = found
     sizes = {name: size for name, (_, size) in start.placement.offsets.items()}
     places = {name: (offset, sizes[name]) for name, offset in offsets.items()}
@@ -100,7 +106,7 @@ def test_dead_stretches_are_ended():
     graph = update()
     kept = place_graph(graph, range(5), alignment=1)
     assert (kept.live_bytes, kept.placement.total_bytes) == (44, 52)
-    assert kept.packing.status == "optimal"
+    assert kept.packing.status is Status.OPTIMAL
     found = repaired_together(graph, range(5), kept.placement.offsets, 1, Budget(60.0, 20_000))
     assert found is not None
     other, offsets, height = found

@@ -10,6 +10,7 @@ from olla_xla.place.placer import place
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.first_fit import first_fit
+from olla_xla.solvers.linear import Status
 
 # (lower, length, size, gap, length of a second life or 0)
 _ROWS = st.lists(
@@ -42,16 +43,16 @@ def _problem(rows):
 
 @settings(max_examples=150, deadline=None)
 @given(_ROWS, st.integers(0, 3))
-def test_repair_is_sound_and_never_worse(rows, turn):
+def test_repair_is_sound_and_never_worse(rows, seed):
     problem = _problem(rows)
     items, item = items_of(problem, 0)
     least = place(problem, method="search", time_limit=20)
-    assert least.status == "optimal"
+    assert least.status is Status.OPTIMAL
     offsets = np.zeros(len(items), np.int64)
     for part in independent(items):
         assert repairable(part)
         start = first_fit(part, np.arange(len(part)))
-        found = repaired(part, load_bound(part), start, Budget(5.0, 3000), turn)
+        found = repaired(part, load_bound(part), start, Budget(5.0, 3000), seed)
         assert (found + part.size).max() <= (start + part.size).max()
         offsets[part.ids] = found
     heights = problem.check(offsets[item])
@@ -76,7 +77,7 @@ def test_equal_seeds_give_equal_packings():
     (part,) = independent(items_of(problem, 0)[0])
     start = first_fit(part, np.arange(len(part)))
     one, two = (
-        repaired(part, load_bound(part), start, Budget(60.0, 30_000), turn=1) for _ in range(2)
+        repaired(part, load_bound(part), start, Budget(60.0, 30_000), seed=1) for _ in range(2)
     )
     assert (one == two).all()
 

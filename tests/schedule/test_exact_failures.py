@@ -149,3 +149,11 @@ def test_the_relaxation_is_a_lower_bound(graph):
     assert 0 <= running <= optimum
     assert relaxed_bound(graph, form="lifetimes") <= optimum
     assert relaxed_bound(graph, form="plain") <= plain_optimum
+
+
+@pytest.mark.parametrize("form", ["running", "lifetimes"])
+def test_the_relaxation_is_close_for_a_train_step(form):
+    graph = train_step(4)
+    found = relaxed_bound(graph, form=form)
+    best = least_peak(graph, backends=["cpsat"]).peak_bytes
+    assert 0.9 * best < found <= best

@@ -1,5 +1,6 @@
 """Flatter orders: legal, of no larger live sum, and easier to pack."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -26,15 +27,28 @@ def pairs(count, sizes):
 
 
 @settings(deadline=None, max_examples=150, derandomize=True, database=None)
-@given(tensor_graphs(), st.sampled_from([1, 8]), st.integers(0, 2))
+@given(tensor_graphs(), st.sampled_from([1, 4]), st.integers(0, 2))
 def test_no_order_needs_more(graph, alignment, seed):
     order = next(all_orders(graph))
-    peak = peak_bytes(graph, order)
+    rounded = aligned(graph, alignment)
     orders = flattened(GraphArrays.of(graph), order, alignment=alignment, seed=seed)
-    for other in itertools.islice(orders, 5):
+    found = list(itertools.islice(orders, 5))
+    assert len(found) == (5 if len(order) > 1 else 0)
+    for other in found:
         check_schedule(graph, other.tolist(), peak_bytes(graph, other))
-        if alignment == 1:
-            assert peak_bytes(graph, other) <= peak
+        assert peak_bytes(rounded, other) <= peak_bytes(rounded, order)
+
+
+def aligned(graph, alignment):
+    """The graph with all sizes rounded up."""
+    operators, tensors = (
+        tuple(
+            dataclasses.replace(one, **{size: -(-getattr(one, size) // alignment) * alignment})
+            for one in some
+        )
+        for some, size in ((graph.operators, "transient_bytes"), (graph.tensors, "bytes"))
+    )
+    return dataclasses.replace(graph, operators=operators, tensors=tensors)
 
 
 def test_fewer_steps_come_near_the_peak():

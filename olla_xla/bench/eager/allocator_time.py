@@ -50,7 +50,7 @@ def _replay():
     free.argtypes, free.restype = [ctypes.c_size_t], None
 
     @numba.njit
-    def run(requests, sizes):  # pragma: no cover
+    def run(requests, sizes):
         address = np.zeros(len(sizes), np.uint64)
         for request in requests:
             if request > 0:

@@ -25,7 +25,7 @@ from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing
 from olla_xla.place.tensors.one_order import graph_problem
-from olla_xla.place.tensors.process import placings
+from olla_xla.place.tensors.process import arenas
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.search import phases
 
@@ -121,7 +121,7 @@ def plan_program(
     ordered = time.monotonic() - started
     order = result.order.tolist()
     check_schedule(graph, order, result.peak_bytes)
-    placed = placings(graph, order, _PLACE_SECONDS)[-1]
+    placed = arenas(graph, order, _PLACE_SECONDS)[-1]
     peak = min(result.peak_bytes, placed.live_bytes)  # of the order that was placed in the end
     alone = _best_fit(graph, order)
     requests, request_seconds = allocator_time(found)

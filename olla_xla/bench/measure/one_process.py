@@ -22,10 +22,10 @@ from hlo.module import module_from_bytes
 from olla_xla.bench import models
 from olla_xla.bench.measure.records import Measured, Recomputation, Request, Variant
 from olla_xla.bench.models import tracing
-from olla_xla.compile.accounting import final_module
-from olla_xla.compile.apply import assigned_bytes, compile_without_clones
+from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
+from olla_xla.compile.planned import compile_without_clones
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
@@ -79,7 +79,9 @@ def _run(request: Request) -> Measured:
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
         overhead=0.0 if plan is None else plan.overhead,
-        predicted_seconds=_predicted(compiled) if request.steps else None,
+        predicted_seconds=_predicted(compiled, "cpu")
+        if request.steps and request.platform == "cpu"
+        else None,
     )
 
 
@@ -114,7 +116,7 @@ def _run_in_turns(request: Request) -> Recomputation:
     kept, again = (
         Variant(
             assigned_bytes=assigned_bytes(executables[k]),
-            predicted_seconds=_predicted(executables[k]) or 0.0,
+            predicted_seconds=_predicted(executables[k], request.platform),
             step_seconds=tuple(times[k]),
             digests=digests[k],
         )
@@ -123,15 +125,12 @@ def _run_in_turns(request: Request) -> Recomputation:
     return Recomputation(kept, again, planned)
 
 
-def _predicted(compiled: Any) -> float | None:
-    """Seconds of a step by the cost model; None on GPU, where the card at hand is not priced."""
-    import jax
-
-    if jax.devices()[0].platform != "cpu":
-        return None
+def _predicted(compiled: Any, platform: str) -> float:
+    """Seconds of a step by the cost model; of any GPU by the rates that plans are made with."""
+    target = "cuda" if platform == "gpu" else "cpu"
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))
-    return CostModel(device("cpu"), "cpu").run_seconds(module, temporaries)
+    return CostModel(device(target), target).run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024

@@ -1,6 +1,6 @@
 """Measures a train step planned and unplanned.
 
-Every figure comes from a fresh process (measure_process.py) that got plan and executable from a
+Every figure comes from a fresh process (one_process.py) that got plan and executable from a
 cache that another process filled, so that neither compiling nor planning is in its memory.
 """
 
@@ -16,19 +16,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from olla_xla.bench.measure.records import (
-    Comparison,
-    Measured,
-    Recomputation,
-    Request,
-    Variant,
-    compare,
-)
+import msgspec
+
+from olla_xla.bench.measure.records import Comparison, Measured, Recomputation, Request, compare
 from olla_xla.errors import InputError, OllaError
 
-__all__ = ["measure", "measure_one"]
+__all__ = ["gpu_kind", "measure", "measure_one"]
 
 Progress = Callable[[str], None]
+
+
+_FIND_GPU = (
+    "import jax; print(next((d.device_kind for d in jax.devices() if d.platform == 'gpu'), ''))"
+)
+
+
+def gpu_kind() -> str:
+    """The kind of the GPU on which `measure` runs requests for one; "" if JAX finds none."""
+    run = subprocess.run(
+        [sys.executable, "-c", _FIND_GPU],
+        env={**os.environ, **_device_environment("gpu")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = run.stdout.splitlines()
+    return lines[-1].strip() if run.returncode == 0 and lines else ""
 
 
 def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison:
@@ -53,7 +66,7 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
         if planned.clones:
             progress(f"with and without clones: {turns} steps of each in turns")
             fields = _spawn(dataclasses.replace(request, turns=turns), cache)
-            recomputation = _recomputation(fields)
+            recomputation = msgspec.convert(fields, Recomputation)
     difference = compare(planned, unplanned)
     if recomputation and recomputation.kept.digests != recomputation.again.digests:
         difference = difference or "the plan without its clones gives other outputs"
@@ -71,24 +84,7 @@ def _measure(request: Request, progress: Progress, cache: str) -> Measured:
     progress(f"{what}: compiling")
     _spawn(dataclasses.replace(request, steps=0), cache)
     progress(f"{what}: running {request.steps} steps")
-    return _measured(_spawn(request, cache))
-
-
-def _measured(fields: dict[str, Any]) -> Measured:
-    fields["leaves"] = tuple(fields["leaves"])
-    fields["digests"] = tuple(map(tuple, fields["digests"]))
-    fields["step_seconds"] = tuple(fields["step_seconds"])
-    return Measured(**fields)
-
-
-def _variant(fields: dict[str, Any]) -> Variant:
-    fields["step_seconds"] = tuple(fields["step_seconds"])
-    fields["digests"] = tuple(fields["digests"])
-    return Variant(**fields)
-
-
-def _recomputation(fields: dict[str, Any]) -> Recomputation:
-    return Recomputation(_variant(fields["kept"]), _variant(fields["again"]), fields["planned"])
+    return msgspec.convert(_spawn(request, cache), Measured)
 
 
 def _spawn(request: Request, cache: str) -> dict[str, Any]:
@@ -114,21 +110,25 @@ def _spawn(request: Request, cache: str) -> dict[str, Any]:
 
 def _environment(request: Request, cache: str) -> dict[str, str]:
     paths = [str(Path(__file__).parents[3]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
-    variables = {
+    return {
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **_device_environment(request.platform),
     }
-    if request.platform == "cpu":
-        return {**variables, "JAX_PLATFORMS": "cpu"}
+
+
+def _device_environment(platform: str) -> dict[str, str]:
+    """What has JAX run on "cpu" or "gpu", and there the same bits each time."""
+    if platform == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
     flags = os.environ.get("XLA_FLAGS", "")
     for flag in ("--xla_gpu_autotune_level=0", "--xla_gpu_deterministic_ops=true"):
         # Kernels that are chosen by timing, or add in any order, differ from run to run.
         if flag.split("=")[0] not in flags:
             flags += f" {flag}"
     return {
-        **variables,
         "JAX_PLATFORMS": "cuda,cpu",
         "XLA_FLAGS": flags.strip(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -156,7 +156,7 @@ def _move_slice(i: Any, extents: tuple[int, ...], rng: random.Random) -> str:
 
 
 def configuration(draft: Draft, rng: random.Random) -> str | None:
-    """Another number in the configuration of a loop: XLA counts turns by it, not by the test."""
+    """Another number in the configuration of a loop, by which XLA counts its iterations."""
     found = [
         (i, match)
         for body in draft.scheduled()

@@ -85,7 +85,7 @@ def looped() -> Built:
     """A while loop over several arrays of one shape, one of them updated in place."""
 
     def step(x: Any, w: Any) -> Any:
-        def turn(state: Any) -> Any:
+        def body(state: Any) -> Any:
             k, a, b, c, n = state
             a, b = jnp.sin(b @ w), a + c
             c = c.at[k].set(a[0])
@@ -95,7 +95,7 @@ def looped() -> Built:
             k, a, _, _, n = state
             return (k < n) & (a[0, 0] < 2)
 
-        k, a, b, c, n = jax.lax.while_loop(going, turn, (0, x, x.T, x * 2, 6))
+        k, a, b, c, n = jax.lax.while_loop(going, body, (0, x, x.T, x * 2, 6))
         return a + x, b, c, k + n
 
     return step, (_f32(16, 16), _f32(16, 16)), _DONATED

@@ -17,8 +17,9 @@ from olla_xla.bench.mutants.inputs import arguments, outputs
 from olla_xla.bench.mutants.kinds import KINDS, OVERLAP, mutated
 from olla_xla.bench.mutants.overlap import overlapped
 from olla_xla.check.executable import results_digest
-from olla_xla.compile import apply, objection
+from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.capture import Compiled, capture, compile_rewritten
 from olla_xla.compile.jax_private import reloaded
 from olla_xla.errors import CheckError, OllaError
 
@@ -45,15 +46,15 @@ class Subject:
     def __init__(self, case: Case, planned: bytes | None = None) -> None:
         step, shapes, jit_options = case.build()
         self._lowered = jax.jit(step, **jit_options).lower(*shapes)
-        captured = apply.capture(self._lowered)
+        captured = capture(self._lowered)
         self._scheduled = captured.module
         self._case = objection.Case(target="cpu", results=results_digest(captured.module))
         self.planned = planned or _planned(captured, case)
         self._inputs = [arguments(shapes, seed) for seed in _INPUTS]
-        own = apply.compile_rewritten(self._lowered, lambda module: module)
+        own = compile_rewritten(self._lowered, lambda module: module)
         self._expected = self._run(own)
         self._own = own
-        self._compiled = apply.compile_rewritten(self._lowered, lambda _: self.planned)
+        self._compiled = compile_rewritten(self._lowered, lambda _: self.planned)
         self._executable = _serialized(self._compiled)
 
     def unmutated(self) -> Iterator[dict[str, Any]]:
@@ -120,7 +121,7 @@ class Subject:
             if kind == OVERLAP:
                 compiled = reloaded(self._compiled, lambda _: data)
             else:
-                compiled = apply.compile_rewritten(self._lowered, lambda _: data)
+                compiled = compile_rewritten(self._lowered, lambda _: data)
         except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
             yield {"stage": "ran", "outcome": "refused", "error": _line(error)}
             return
@@ -156,7 +157,7 @@ class Subject:
         return itertools.islice(self.mutants(seed, kinds), skip, count)
 
 
-def _planned(captured: apply.Compiled, case: Case) -> bytes:
+def _planned(captured: Compiled, case: Case) -> bytes:
     plan = planner.plan_module(
         captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
     )

@@ -13,17 +13,17 @@ __all__ = ["donation", "loop_state", "results"]
 def loop_state(draft: Draft, rng: random.Random) -> str | None:
     """Two elements of a loop's first state, of its next one, or as body or condition read them."""
     found = []
-    for body in draft.scheduled():
-        by_id = {i.id: i for i in body.instructions}
-        for loop in body.instructions:
+    for around in draft.scheduled():
+        by_id = {i.id: i for i in around.instructions}
+        for loop in around.instructions:
             if loop.opcode != "while":
                 continue
-            turn, test = (draft.bodies[k] for k in loop.called_computation_ids)
-            root = next(i for i in turn.instructions if i.id == turn.root_id)
+            body, condition = (draft.bodies[k] for k in loop.called_computation_ids)
+            root = next(i for i in body.instructions if i.id == body.root_id)
             for what in (by_id[loop.operand_ids[0]], root):
                 if what.opcode == "tuple":
                     found += [(what, a, b) for a, b in _pairs(what.shape)]
-            for inner in (turn, test):
+            for inner in (body, condition):
                 found += [
                     (i, -1, b)
                     for i in inner.instructions

@@ -15,25 +15,27 @@ from olla_xla.bench.random_programs.environment import Operator
 
 __all__ = ["CALLBACKS", "Seen", "seen", "watch"]
 
-Seen = tuple[tuple[str, ...], tuple[str, ...]]
-"""What ordered callbacks saw, in order, and what others saw, sorted."""
+Seen = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""What ordered io_callbacks saw, and ordered debug.callbacks, each in order; what others saw,
+sorted. JAX orders effects of one kind only, by a token: jit itself exchanges two kinds."""
 
 _lock = threading.Lock()
-_ordered: list[str] = []
+_io_ordered: list[str] = []
+_debug_ordered: list[str] = []
 _others: list[str] = []
 
 
 def watch() -> None:
     """Forgets what the host has seen."""
     jax.effects_barrier()
-    _ordered.clear()
-    _others.clear()
+    for log in (_io_ordered, _debug_ordered, _others):
+        log.clear()
 
 
 def seen() -> Seen:
     """What the host has seen since `watch`, all callbacks done."""
     jax.effects_barrier()
-    return tuple(_ordered), tuple(sorted(_others))
+    return tuple(_io_ordered), tuple(_debug_ordered), tuple(sorted(_others))
 
 
 def _note(log: list[str], number: int, array: Any) -> None:
@@ -56,7 +58,7 @@ def _io(env: Any, node: Any, values: Any) -> list[Any]:
     ordered = node.op == "io_ordered"
 
     def host(array: Any) -> Any:
-        _note(_ordered if ordered else _others, number, array)
+        _note(_io_ordered if ordered else _others, number, array)
         return (np.asarray(array) + 1).astype(np.float32)
 
     shape = jax.ShapeDtypeStruct((a.shape[1],), jnp.float32)
@@ -67,7 +69,7 @@ def _io(env: Any, node: Any, values: Any) -> list[Any]:
 def _debug(env: Any, node: Any, values: Any) -> list[Any]:
     number = next(env.numbers)
     ordered = node.op == "debug_ordered"
-    log = _ordered if ordered else _others
+    log = _debug_ordered if ordered else _others
     a = jax.lax.stop_gradient(values[0])
     jax.debug.callback(lambda array: _note(log, number, array), a, ordered=ordered)
     return [values[0] * values[1]]

@@ -187,7 +187,8 @@ def _difference(expected: _Results, found: _Results) -> str:
     wrong = [path for path, leaf in expected.leaves.items() if found.leaves.get(path) != leaf]
     if wrong:
         return f"{len(wrong)} of {len(expected.leaves)} results differ, first {wrong[0]}"
-    for name, ours, theirs in zip(("ordered", "other"), found.seen, expected.seen, strict=True):
+    kinds = ("ordered io", "ordered debug", "other")
+    for name, ours, theirs in zip(kinds, found.seen, expected.seen, strict=True):
         if ours != theirs:
             return f"{name} callbacks saw {len(ours)} values, in jit {len(theirs)}, or others"
     return ""

@@ -40,7 +40,7 @@ def conv_batch(body: ConvNet, random: np.random.Generator) -> dict[str, Any]:
 
 
 def conv_loss(body: ConvNet, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """Loss, and values for further results."""
+    """Loss, and values for additional results."""
     x = jax.nn.relu(_conv(batch["x"].astype(params["first"].dtype), params["first"]))
     first, means, all_before = x, [], [x]
 

@@ -49,7 +49,7 @@ def graph_batch(body: Graph, random: np.random.Generator) -> dict[str, Any]:
 
 
 def graph_loss(body: Graph, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """Loss, and values for further results."""
+    """Loss, and values for additional results."""
     values = _values(body, params, batch, key)
     stride = max(body.stride, 1)
     read = values[len(values) - 1 :: -stride]

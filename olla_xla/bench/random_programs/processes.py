@@ -38,7 +38,7 @@ def shares(count: int, plans: int, seed: int, shrink_seconds: float) -> list[Sha
 
 
 def run(work: list[Share], workers: int) -> Iterator[dict[str, Any]]:
-    """Events of all shares (`search.run_share`), as they come, from so many processes at a time."""
+    """Events of all shares (`search.run_share`), as they come, from up to `workers` processes."""
     events: queue.Queue[dict[str, Any] | None] = queue.Queue()
     stop = threading.Event()
 

@@ -36,7 +36,7 @@ def recurrent_batch(body: Recurrent, random: np.random.Generator) -> dict[str, A
 
 
 def recurrent_loss(body: Recurrent, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """Loss, and values for further results."""
+    """Loss, and values for additional results."""
     x = batch["x"].astype(params["x"].dtype)
     hidden = _hidden(body, params, x)
     total = jnp.float32(0)

@@ -21,7 +21,7 @@ from olla_xla.bench.random_programs.text import to_text
 
 __all__ = ["Share", "drawn", "run_share", "smallest"]
 
-_FORGET_EVERY = 8  # programs; executables pile up, but what JAX has traced of its own serves again
+_FORGET_EVERY = 30  # programs; executables pile up, but what JAX has traced of its own serves again
 
 
 _CHECKS: Any = tuple(hypothesis.HealthCheck)

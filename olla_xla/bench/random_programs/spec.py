@@ -169,7 +169,7 @@ class Program:
       dtype: float32, bfloat16, or mixed: kept in float32, computed in bfloat16.
       optimizer: none, sgd, momentum, adam or adamw. clip: gradients by their global norm.
       donate: which of the arguments (parameters, state, batch) are donated.
-      extras: further arguments and results; `training.EXTRAS` has them all.
+      extras: additional arguments and results; `training.EXTRAS` has them all.
       seed: of the arguments' values.
       optimized: whether LLVM optimizes the code, which takes longer and changes nothing before it.
     """
@@ -220,6 +220,7 @@ class Settings:
     in_place: bool = True
     max_overhead: float | None = None
     budget: float | None = None
+    loops: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ def transformer_batch(body: Transformer, random: np.random.Generator) -> dict[st
 
 
 def transformer_loss(body: Transformer, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """Loss, and values for further results."""
+    """Loss, and values for additional results."""
     tokens = batch["tokens"]
     x = params["embed"][tokens]
 

@@ -31,7 +31,7 @@ def updates_batch(body: Updates, random: np.random.Generator) -> dict[str, Any]:
 
 
 def updates_next(body: Updates, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """The next state, and values for further results."""
+    """The next state, and values for additional results."""
     names = [f"array{k}" for k in range(max(body.arrays, 1))]
     arrays = [params[name] for name in names]
     x, at = batch["x"].astype(arrays[0].dtype), batch["at"]

@@ -20,8 +20,9 @@ from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.place.tensors.process import placings
+from olla_xla.place.tensors.process import arenas
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
 __all__ = [
@@ -112,7 +113,7 @@ def order_curve(
         seconds = before + time.monotonic() - started
         points.append(Point(seconds, found.peak_bytes, f"search, {limit:g} s"))
         order, bound = found.order, max(bound, found.bound_bytes)
-        if found.stopped_by != "time_limit":
+        if found.stopped_by is not StopReason.TIME_LIMIT:
             break
     return Curve(name, _falling(points), bound), order
 
@@ -121,7 +122,7 @@ def place_curve(
     name: str, graph: TensorGraph, order: Sequence[int], seconds: float = 120.0
 ) -> Curve:
     """Places under an order: each heuristic, then the search under growing limits."""
-    found = placings(graph, order, seconds)
+    found = arenas(graph, order, seconds)
     points = [Point(p.seconds, p.bytes, p.source) for p in found]
     return Curve(name, _falling(points), found[-1].live_bytes)
 
@@ -194,7 +195,7 @@ def write_curves_png(title: str, curves: Sequence[Curve], path: Path) -> None:
 
 
 def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None:
-    """Draws best fit's time against the number of blocks, those proven optimal apart."""
+    """Draws best fit's time against the number of blocks, by whether it was proven optimal."""
 
     def draw(axes: Any) -> None:
         for optimal, label in ((True, "proven optimal"), (False, "not proven")):

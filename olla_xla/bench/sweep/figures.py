@@ -37,7 +37,7 @@ class Figure:
       number: in the paper, or "" for one of our own. name: of its files. title: above it.
       unit: of its values. mode: which rows of the sweep it shows.
       values: label -> what it shows of a row.
-      needs: a row is shown if it has this column. limit: and was planned within so many seconds.
+      needs: a row is shown if it has this column. limit: and was planned within this, in seconds.
       log: whether its axis is logarithmic.
     """
 

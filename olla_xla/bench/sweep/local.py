@@ -23,7 +23,7 @@ def run_local(
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells and yields each with its row, in the order they end.
 
-    A further process is started only while `worker_bytes` are available. A process that was killed
+    Another process is started only while `worker_bytes` are available. A process that was killed
     while others ran is run again when none does.
 
     Args:

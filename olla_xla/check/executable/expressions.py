@@ -26,7 +26,7 @@ _CLEARED = (
 ).split()
 """Fields of an instruction that say nothing of its result, or are hashed otherwise."""
 
-_BARE = frozenset(
+_SHAPE_ONLY = frozenset(
     "abs add and ceil clamp convert divide floor maximum minimum multiply negate not or remainder "
     "select sign subtract xor".split()
 )
@@ -86,7 +86,7 @@ class _Numbering:
         self._attributes: dict[Op, bytes] = {}
         self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
         self._shapes: dict[Shape, bytes] = {}
-        self._bare: dict[bytes, bytes] = {}
+        self._shape_only: dict[bytes, bytes] = {}
 
     def computation(self, body: Body) -> bytes:
         """Number of a computation as a function of its parameters."""
@@ -112,11 +112,11 @@ class _Numbering:
     def attributes(self, op: Op) -> bytes:
         """A number for all that an instruction says of itself beside its operands and callees."""
         found = self._attributes.get(op)
-        if found is None and op.opcode in _BARE:
+        if found is None and op.opcode in _SHAPE_ONLY:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
-            found = self._bare.get(made)
+            found = self._shape_only.get(made)
             if found is None:
-                found = self._bare[made] = _hash(
+                found = self._shape_only[made] = _hash(
                     _SHAPED + op.opcode.encode() + self.shape(op.shape)
                 )
         elif found is None:
@@ -252,8 +252,9 @@ class _Numbering:
         symbols = {i: _hash(_PARAMETER + _named((0, *i))) for i in start}
         inner: list[bytes] = []
         root = self.run(body, [symbols], inner)
-        turns = _hash(op.proto.backend_config)  # a known number of turns, which XLA counts by
-        made = (turns, self.computation(condition), _all(root), _EFFECT, *inner, _all(start))
+        # It may say how often the loop runs; XLA counts by that and does not ask the condition.
+        config = _hash(op.proto.backend_config)
+        made = (config, self.computation(condition), _all(root), _EFFECT, *inner, _all(start))
         parts = (_WHILE, *made)
         whole = _hash(b"".join(parts))
         if inner:

@@ -280,8 +280,8 @@ class _Machine:
         self.run(condition)
         self.run(body)
         for _, _, state, end, _ in states:
-            self.read(end, op.name, "the state for its next turn")
-            self.same_place(end, state, f"the state of {op.name} after a turn and before")
+            self.read(end, op.name, "the state for its next iteration")
+            self.same_place(end, state, f"the state of {op.name} after an iteration and before")
         for value in body.at[body.body.result].values():
             self.read(value, op.name)
         for _, _, state, _, _ in states:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
 from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.element_expressions import program_digest as element_digest
 from olla_xla.check.executable.expressions import program_digest
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
@@ -35,7 +36,7 @@ def check_executable(
     if assignment:
         places = assigned_places(values, _places(assignment, program))
         run(program, values, places, target)
-    if results is not None and program_digest(program) != results:
+    if results is not None and _digest(program, results.startswith(_LOOPS)) != results:
         raise CheckError("the executable's results are not the expressions that XLA's own has")
 
 
@@ -61,27 +62,41 @@ def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex],
 
 
 @without_collection()
-def results_digest(module: bytes) -> str:
-    """The digest of a serialized module's results as expressions of its arguments, 32 hex digits.
+def results_digest(module: bytes, *, loops: bool = False) -> str:
+    """The digest of a serialized module's results as expressions of its arguments.
+
+    Args:
+      module: HloModuleProto. loops: number what loops compute element by element, so that a loop
+        that computes again what another had kept is the same; such a digest says so.
 
     Raises:
       CheckError: the module cannot be read.
     """
-    return program_digest(read_program(module))
+    return _digest(read_program(module), loops)
+
+
+_LOOPS = "loops:"
+
+
+def _digest(program: Program, loops: bool) -> str:
+    if loops:
+        return _LOOPS + element_digest(program)
+    return program_digest(program)
 
 
 @without_collection()
-def check_rewrite(before: bytes, after: bytes) -> None:
+def check_rewrite(before: bytes, after: bytes, *, loops: bool = False) -> None:
     """Shows that a rewritten module computes what it did, with every control edge kept.
 
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
+      loops: whether loops may compute again what they kept, as in `results_digest`.
 
     Raises:
       CheckError: an order breaks a dependence, a control edge is lost, or a result is another.
     """
     check_control(before, after)
-    if results_digest(before) != results_digest(after):
+    if results_digest(before, loops=loops) != results_digest(after, loops=loops):
         raise CheckError("the rewritten module's results are not those of XLA's own module")
 
 

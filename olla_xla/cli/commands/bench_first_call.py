@@ -10,6 +10,7 @@ import json
 
 from absl import flags
 
+from olla_xla.bench import library_steps
 from olla_xla.bench.first_call import measure
 from olla_xla.bench.schedule import CASES, parse_cases
 from olla_xla.cli.commands import shared
@@ -26,13 +27,19 @@ def define_flags(values: flags.FlagValues) -> None:
         "cases", None, "model/batch_size/optimizer/target, several; those of bench schedule.",
         flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_bool(
+        "libraries", False, "Small steps of other libraries instead; uv run --group libraries.",
+        flag_values=values,
+    )  # fmt: skip
     flags.DEFINE_integer("turns", 3, "Processes for each of both.", 1, flag_values=values)
     flags.DEFINE_bool("cached", False, "Find plans and executables on disk.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
-    cases = parse_cases(values.cases) if values.cases else CASES
+    cases = library_steps.CASES if values.libraries else CASES
+    if values.cases:
+        cases = parse_cases(values.cases)
     rows = []
     with Progress() as progress:
         for number, case in enumerate(cases, 1):

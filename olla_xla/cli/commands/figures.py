@@ -76,7 +76,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
-    """Sekiyama's figure; its line of the table, or none."""
+    """The figure of profile-guided best fit; its line of the table, or none."""
     found = curves.best_fits(rows)
     if not found:
         return []

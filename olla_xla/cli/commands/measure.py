@@ -1,16 +1,19 @@
-"""Runs a model's step planned and unplanned on this machine's CPU and compares them.
+"""Runs a model's step planned and unplanned on this machine's CPU or GPU and compares them.
 
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
-the peak resident memory, and the median step time. With --memory_budget or --max_overhead, what
-computing things again adds to the step time, predicted and measured: the plan is run in turns with
-the same plan without recomputation. Exit code 1 if an output differs.
+the bytes that XLA assigned, the peak of memory that was in use, and the median step time. With
+--memory_budget or --max_overhead, what computing things again adds to the step time, predicted and
+measured: the plan is run in turns with the same plan without recomputation.
+
+With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
+deterministic. Exit code 1 if an output differs, 2 if there is no GPU.
 """
 
 from __future__ import annotations
 
 from absl import flags
 
-from olla_xla.bench.measure.processes import measure
+from olla_xla.bench.measure.processes import gpu_kind, measure
 from olla_xla.bench.measure.records import Request
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.measured import measured_table, measured_verdict, recomputation_table
@@ -23,6 +26,9 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
+    flags.DEFINE_enum(
+        "target", "cpu", ["cpu", "gpu"], "What of this machine to run on.", flag_values=values
+    )
     flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
     flags.DEFINE_integer(
         "turns",
@@ -40,12 +46,19 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")
+    device = gpu_kind() if values.target == "gpu" else "cpu"
+    if not device:
+        raise InputError(
+            "target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's CUDA plugin, "
+            "pip install 'olla-xla[cuda13]'"
+        )
     request = Request(
         model=values.model,
         batch_size=values.batch_size,
         optimizer=values.optimizer,
         steps=values.steps,
         planned=True,
+        platform=values.target,
         time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
@@ -54,7 +67,7 @@ def run(values: flags.FlagValues) -> int:
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage, values.turns)
-    title = f"{request.model}, batch {request.batch_size}, {request.optimizer}, cpu"
+    title = f"{request.model}, batch {request.batch_size}, {request.optimizer}, {device}"
     console = shared.console()
     measured_table(comparison, title).print(console)
     if comparison.recomputation is not None:

@@ -14,6 +14,7 @@ from absl import flags
 from olla_xla.errors import InputError
 from olla_xla.place import METHODS, place
 from olla_xla.place.trace import read_trace, write_trace
+from olla_xla.solvers.linear import Status
 
 __all__ = ["define_flags", "run"]
 
@@ -47,10 +48,10 @@ def run(values: flags.FlagValues) -> int:
         node_limit=values.node_limit,
     )
     if packing.offsets is None:
-        what = "no packing exists" if packing.status == "infeasible" else "no packing was found"
+        what = "exists" if packing.status is Status.INFEASIBLE else "was found"
         within = "" if values.capacity is None else f" within {values.capacity} bytes"
         print(
-            f"{len(problem)} blocks: {what}{within} ({packing.stopped_by}); "
+            f"{len(problem)} blocks: no packing {what}{within} ({packing.stopped_by}); "
             f"lower bound {packing.bound} bytes, {packing.seconds:.2f} s"
         )
         return 1

@@ -43,7 +43,7 @@ def define_limits(values: flags.FlagValues) -> None:
 
 
 def define_recomputation(values: flags.FlagValues) -> None:
-    """Defines --memory_budget and --max_overhead."""
+    """Defines --memory_budget, --max_overhead and --loops."""
     flags.DEFINE_string(
         "memory_budget",
         None,
@@ -56,6 +56,12 @@ def define_recomputation(values: flags.FlagValues) -> None:
         "Most predicted time to add by computing things again, such as 0.05 for 5%.",
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "loops",
+        False,
+        "Experimental: also what one loop keeps for another, as scans over layers do.",
+        flag_values=values,
+    )
 
 
 def options(values: flags.FlagValues) -> PlanOptions:
@@ -63,7 +69,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
 
     Raises LimitError if a limit is not positive, InputError if a value cannot be read.
     """
-    names = ("time_limit", "step_limit", "seed", "memory_budget", "max_overhead")
+    names = ("time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops")
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import Plan, PlanStatus
 
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
@@ -13,9 +13,9 @@ _NOTEWORTHY = 0.0005
 """Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
 
 _CONTENT = {
-    "optimal": "as good as proven optimal",
-    "feasible": "not proven optimal",
-    "xla": "XLA's own order is kept",
+    PlanStatus.OPTIMAL: "as good as proven optimal",
+    PlanStatus.FEASIBLE: "not proven optimal",
+    PlanStatus.XLA: "XLA's own order is kept",
 }
 
 
@@ -88,12 +88,18 @@ def verdict(plan: Plan, *, planned: bool, reason: str) -> str:
 
 
 def clones_line(plan: Plan) -> str:
-    """One line on recomputation: how many instructions run again, and the predicted price."""
-    if not plan.clones:
+    """One line on recomputation: how much of it there is, and the predicted price."""
+    what = []
+    if stacks := sum(len(gone) for _, _, gone in plan.loops):
+        what.append(f"loops do without {stacks} stacks")
+    if plan.clones:
+        what.append(f"{len(plan.clones)} instructions are computed again")
+    if not what:
         return "Nothing is computed twice."
     moved = percent(plan.added_moved_bytes / max(plan.moved_bytes, 1), 1)
+    text = " and ".join(what)
     return (
-        f"{len(plan.clones)} instructions are computed again: {percent(plan.overhead, 1)} % more "
+        f"{text[0].upper()}{text[1:]}: {percent(plan.overhead, 1)} % more "
         f"predicted time ({1e3 * plan.added_seconds:.2f} ms), {moved} % more bytes moved."
     )
 

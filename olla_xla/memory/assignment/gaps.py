@@ -1,4 +1,4 @@
-"""Which allocations may have room for a live range: an index over the gaps that each leaves.
+"""Which allocations may take a live range: an index over the gaps that each leaves.
 
 The values of an allocation's own alias set leave gaps, in which any value must lie that lives for
 more than an instant and shares the allocation. Kept of each are the earliest time at which a gap
@@ -61,9 +61,9 @@ def put(
 
 @jit
 def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
-    """The last place before k that may have room for the live range [start, end]; -1 if none.
+    """The last allocation before k that may take the live range [start, end]; -1 if none.
 
-    A live range of one instant may find room anywhere.
+    Any may take a live range of one instant.
     """
     if start >= end:
         return k - 1
@@ -73,7 +73,7 @@ def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
         node = capacity + k
         if gaps[node, _BEGIN] <= start and gaps[node, _END] >= end:
             return k
-        # The largest run that ends here and has no room is passed over.
+        # The largest run that ends here and cannot take it is passed over.
         while node > 1 and node % 2:
             above = node // 2
             if gaps[above, _BEGIN] <= start and gaps[above, _END] >= end:

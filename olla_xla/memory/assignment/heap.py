@@ -162,7 +162,7 @@ class _Blocks(NamedTuple):
 
 @jit
 def _blocks(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Blocks:
-    """Empty lists with room for the values, which live from tick `start` to `end` by value id."""
+    """Empty lists that can hold the values, which live from tick `start` to `end` by value id."""
     ticks = np.int64(1)
     for m in values:
         ticks = max(ticks, end[m] + 1)
@@ -228,7 +228,7 @@ def _gap(
     offset: np.ndarray,
     stop: np.ndarray,
 ) -> int:
-    """The lowest of the smallest gaps that have room for a group, or the end of all that is there.
+    """The lowest of the smallest gaps that a group fits in, or the end of all that is there.
 
     Args:
       members: the group's values. need: bytes. start, end: ticks by value id.

@@ -1,8 +1,8 @@
 """Predicts XLA's assigned total for any order: a simulation of its buffer assignment rule.
 
 Alias sets are taken by decreasing size. An entry argument has its own allocation, reusable only if
-an output replaces it. Any other set looks for room in an allocation made before (homes.py); what
-finds no home goes to one heap (heap.py), or, when live-out, gets an allocation of its own. Read in
+an output replaces it. Any other set is tried in the allocations made before (homes.py); what finds
+no home goes to one heap (heap.py), or, when live-out, gets an allocation of its own. Read in
 XLA's BufferAssigner.
 """
 
@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from hlo.module import Computation, Instruction
-from hlo.sharing import Sharing, sharing
-from hlo.values import Dataflow, Value
+from hlo.values import Dataflow, Sharing, Value, sharing
 from olla_xla.memory.arrays import csr
 from olla_xla.memory.assignment.heap import pack, share_in_place
 from olla_xla.memory.assignment.homes import AliasSets, Homes, Kind, Links, homes
@@ -351,7 +350,7 @@ class AssignmentModel:
     def _heaps(
         self, homeless: np.ndarray, ranges: LiveRanges, found: Homes
     ) -> tuple[np.ndarray, list[int]]:
-        """Packs what has no home, one heap a memory space; numbers them as further allocations.
+        """Packs what has no home, one heap a memory space; numbered after the allocations.
 
         Args:
           homeless: bool [values]. ranges: of all values. found: `allocation` is completed.

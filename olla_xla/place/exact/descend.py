@@ -76,7 +76,7 @@ def descend(
     node_limit: int,
     weight: np.ndarray,
     trail: int,
-) -> tuple[int, int, np.ndarray]:  # pragma: no cover
+) -> tuple[int, int, np.ndarray]:
     """Searches for a packing within `capacity`.
 
     Args:
@@ -105,10 +105,10 @@ def descend(
             good = _pass_over(model, state, chosen) and _infer(model, state, capacity)
             continue
         nodes += 1
-        room = min(len(state.rests) - state.count[RESTS], len(state.bounds) - state.count[BOUNDS])
-        if nodes > node_limit or room < 64 * n or state.count[DEPTH] == len(state.stack):
+        free = min(len(state.rests) - state.count[RESTS], len(state.bounds) - state.count[BOUNDS])
+        if nodes > node_limit or free < 64 * n or state.count[DEPTH] == len(state.stack):
             return LIMIT, nodes, state.offset
-        good, apart = _place(model, state, rank, chosen)
+        good, separable = _place(model, state, rank, chosen)
         frame = state.frames[state.count[ACTIVE]]
         if frame[LO] == frame[HI]:
             if frame[NEXT] < 0:
@@ -116,12 +116,12 @@ def descend(
             _activate(state, frame[NEXT])
             continue
         good = good and _lift_passed(model, state, rank) and _infer(model, state, capacity)
-        if good and apart:
+        if good and separable:
             _split(model, state)
 
 
 @jit
-def _root(model: Model, state: State) -> bool:  # pragma: no cover
+def _root(model: Model, state: State) -> bool:
     """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
@@ -132,7 +132,7 @@ def _root(model: Model, state: State) -> bool:  # pragma: no cover
 
 
 @jit
-def _lift(model: Model, state: State, i: int, least: int) -> bool:  # pragma: no cover
+def _lift(model: Model, state: State, i: int, least: int) -> bool:
     """Raises the bound of item i to `least`; false if it then leaves the capacity."""
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
@@ -160,7 +160,7 @@ def _lift(model: Model, state: State, i: int, least: int) -> bool:  # pragma: no
 
 
 @jit
-def _candidate(model: Model, state: State, rank: np.ndarray) -> int:  # pragma: no cover
+def _candidate(model: Model, state: State, rank: np.ndarray) -> int:
     """The item of lowest (rest, rank) above the last one; -1 if none is left or worthwhile."""
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
@@ -184,7 +184,7 @@ def _candidate(model: Model, state: State, rank: np.ndarray) -> int:  # pragma: 
 
 
 @jit
-def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:  # pragma: no cover
+def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:
     """Whether placing i at its rest is left to a symmetric branch."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
@@ -201,13 +201,11 @@ def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:  #
 
 
 @jit
-def _place(
-    model: Model, state: State, rank: np.ndarray, i: int
-) -> tuple[bool, bool]:  # pragma: no cover
+def _place(model: Model, state: State, rank: np.ndarray, i: int) -> tuple[bool, bool]:
     """Places i at its rest.
 
     Returns:
-      (False if a neighbour then leaves the capacity, whether the frame may fall apart).
+      (False if a neighbour then leaves the capacity, whether the frame may be separable).
     """
     depth, active = state.count[DEPTH], state.count[ACTIVE]
     state.stack[depth, ITEM], state.stack[depth, SECOND] = i, 0
@@ -221,7 +219,7 @@ def _place(
     state.frames[active, HI] -= 1
     _swap(state, state.slot[i], state.frames[active, HI])
     state.dirty[:] = False
-    apart = _account(model, state, i, -1)
+    separable = _account(model, state, i, -1)
     state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
     for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
         j = model.nb_idx[e]
@@ -233,16 +231,16 @@ def _place(
         if top <= state.rest[j]:
             continue
         if not _lift(model, state, j, top):
-            return False, apart
+            return False, separable
         k = state.count[RESTS]
         state.rests[k, 0], state.rests[k, 1] = j, state.rest[j]
         state.count[RESTS] = k + 1
         state.rest[j] = top
-    return True, apart
+    return True, separable
 
 
 @jit
-def _swap(state: State, a: int, b: int) -> None:  # pragma: no cover
+def _swap(state: State, a: int, b: int) -> None:
     """Exchanges two entries of `waiting`."""
     i, j = state.waiting[a], state.waiting[b]
     state.waiting[a], state.waiting[b] = j, i
@@ -250,7 +248,7 @@ def _swap(state: State, a: int, b: int) -> None:  # pragma: no cover
 
 
 @jit
-def _activate(state: State, frame: int) -> None:  # pragma: no cover
+def _activate(state: State, frame: int) -> None:
     """Turns to a frame whose items are still unplaced."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
@@ -259,8 +257,8 @@ def _activate(state: State, frame: int) -> None:  # pragma: no cover
 
 
 @jit
-def _split(model: Model, state: State) -> None:  # pragma: no cover
-    """Replaces the active frame by the parts into which its unplaced items fall, small ones first.
+def _split(model: Model, state: State) -> None:
+    """Replaces the active frame by independent parts of its unplaced items, small ones first.
 
     One that cannot be packed then refutes the decisions before the split, with no regard to how the
     other parts were packed.
@@ -301,7 +299,7 @@ def _split(model: Model, state: State) -> None:  # pragma: no cover
 
 
 @jit
-def _account(model: Model, state: State, i: int, sign: int) -> bool:  # pragma: no cover
+def _account(model: Model, state: State, i: int, sign: int) -> bool:
     """Adds item i to its sections, or takes it away; True where it was the last across a border."""
     state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
     for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
@@ -310,15 +308,15 @@ def _account(model: Model, state: State, i: int, sign: int) -> bool:  # pragma: 
         state.dirty[t] = True
         if sign > 0:
             state.highest[t] = max(state.highest[t], state.earliest[i])
-    apart = False
+    separable = False
     for t in range(model.first[i], model.last[i]):
         state.crossing[t] += sign
-        apart = apart or state.crossing[t] == 0
-    return apart
+        separable = separable or state.crossing[t] == 0
+    return separable
 
 
 @jit
-def _backtrack(model: Model, state: State) -> int:  # pragma: no cover
+def _backtrack(model: Model, state: State) -> int:
     """Undoes decisions up to one whose second branch is open, and enters that; its item or -1."""
     while True:
         active = state.count[ACTIVE]
@@ -334,7 +332,7 @@ def _backtrack(model: Model, state: State) -> int:  # pragma: no cover
 
 
 @jit
-def _undo(model: Model, state: State, alternative: bool) -> int:  # pragma: no cover
+def _undo(model: Model, state: State, alternative: bool) -> int:
     """Undoes the last decision; with `alternative`, enters its second branch if that is open.
 
     Returns:
@@ -368,7 +366,7 @@ def _undo(model: Model, state: State, alternative: bool) -> int:  # pragma: no c
 
 
 @jit
-def _pass_over(model: Model, state: State, i: int) -> bool:  # pragma: no cover
+def _pass_over(model: Model, state: State, i: int) -> bool:
     """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
     bound = state.earliest[i]
     hint = state.support[i]
@@ -394,7 +392,7 @@ def _pass_over(model: Model, state: State, i: int) -> bool:  # pragma: no cover
 
 
 @jit
-def _end(model: Model, state: State, e: int) -> int:  # pragma: no cover
+def _end(model: Model, state: State, e: int) -> int:
     """The least height at which an item may rest on neighbour e; FAR once that is placed."""
     j = model.nb_idx[e]
     if state.offset[j] >= 0:
@@ -403,7 +401,7 @@ def _end(model: Model, state: State, e: int) -> int:  # pragma: no cover
 
 
 @jit
-def _lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:  # pragma: no cover
+def _lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:
     """Bounds all items passed over so far; false if one cannot be placed any more."""
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
@@ -417,7 +415,7 @@ def _lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:  # pragm
 
 
 @jit
-def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cover
+def _infer(model: Model, state: State, capacity: int) -> bool:
     """Section inference to a fixpoint; false if some section cannot be filled."""
     frame = state.frames[state.count[ACTIVE]]
     again = True
@@ -429,11 +427,11 @@ def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cov
                 continue
             state.dirty[t] = False
             # The topmost item needs no padding.
-            room = capacity + model.grain - 1 - state.total[t]
-            if state.total[t] == 0 or state.highest[t] <= room:
+            slack = capacity + model.grain - 1 - state.total[t]
+            if state.total[t] == 0 or state.highest[t] <= slack:
                 continue
             before = state.count[BOUNDS]
-            if not _infer_section(model, state, t, room):
+            if not _infer_section(model, state, t, slack):
                 state.weight[t] += 1
                 return False
             again = again or state.count[BOUNDS] > before
@@ -441,8 +439,8 @@ def _infer(model: Model, state: State, capacity: int) -> bool:  # pragma: no cov
 
 
 @jit
-def _infer_section(model: Model, state: State, t: int, room: int) -> bool:  # pragma: no cover
-    """Who can come first in section t, where at most `room` bytes may lie below the first."""
+def _infer_section(model: Model, state: State, t: int, slack: int) -> bool:
+    """Who can come first in section t, where at most `slack` bytes may lie below the first."""
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo
     least = FAR
@@ -453,7 +451,7 @@ def _infer_section(model: Model, state: State, t: int, room: int) -> bool:  # pr
         if state.offset[i] >= 0:
             continue
         highest = max(highest, state.earliest[i])
-        if state.earliest[i] <= room:
+        if state.earliest[i] <= slack:
             several = first >= 0
             first = i
             least = min(least, state.earliest[i] + model.mem_height[e])
@@ -464,7 +462,7 @@ def _infer_section(model: Model, state: State, t: int, room: int) -> bool:  # pr
         i = model.mem_idx[e]
         if state.offset[i] >= 0 or state.earliest[i] >= least:
             continue
-        if state.earliest[i] > room or (not several and i != first):
+        if state.earliest[i] > slack or (not several and i != first):
             if not _lift(model, state, i, least):
                 return False
     return True

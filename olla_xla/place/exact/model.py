@@ -154,7 +154,7 @@ def _alike(items: Items) -> tuple[np.ndarray, list[list[int]]]:
 @jit
 def _neighbours(
     part_ptr: np.ndarray, part_first: np.ndarray, part_last: np.ndarray, part_height: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # pragma: no cover
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(nb_ptr, nb_idx, nb_below, nb_above); see Model."""
     n = len(part_ptr) - 1
     ptr = np.zeros(n + 1, np.int64)

@@ -1,4 +1,4 @@
-"""The exact search under restarts: several preorders in turn, each taught by past failures.
+"""The exact search under restarts: preorders alternate, each taught by past failures.
 
 A descent (descend.py) that begins with a poor choice may never recover; another preorder packs
 the same items almost without backtracking. So short descents alternate over preorders, with node
@@ -18,12 +18,14 @@ import numpy as np
 from olla_xla.place.exact.descend import LIMIT, descend
 from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
 from olla_xla.place.items import Items
+from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["Budget", "Search", "searchable"]
 
 _PREORDERS = ("TWA", "TCA", "WAT", "TAW", "BTA")
-"""Keys in turn, all decreasing: the largest load met (T), time (W) and sections (C) of life, bytes
-times time (A), bytes times sections (B). The first, third and fourth are MiniMalloc's."""
+"""Keys, the first counts most, all decreasing: the largest load met (T), time (W) and sections (C)
+of life, bytes times time (A), bytes times sections (B). The first, third and fourth are
+MiniMalloc's."""
 
 _LEAST_NODES = 500
 _GROWTH = 1.25
@@ -83,9 +85,9 @@ class Budget:
             self.deadline, self.nodes = whole
 
     @property
-    def stopped_by(self) -> str:
+    def stopped_by(self) -> StopReason:
         """Which limit is used up."""
-        return "time_limit" if self.seconds() <= 0 else "node_limit"
+        return StopReason.TIME_LIMIT if self.seconds() <= 0 else StopReason.NODE_LIMIT
 
 
 def searchable(items: Items) -> bool:
@@ -109,7 +111,7 @@ class Search:
         self._alike = np.arange(len(items))
         for i in np.flatnonzero(self.model.twin >= 0):
             self._alike[i] = self._alike[self.model.twin[i]]
-        self._turn = 0
+        self._descents = 0
         self._limit = float(max(_LEAST_NODES, 2 * len(items)))
 
     def within(
@@ -126,31 +128,31 @@ class Search:
         allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0
         while spent < allowed:
-            turn = self._turn % len(_PREORDERS)
+            preorder = self._descents % len(_PREORDERS)
             failures = np.zeros(self.items.count)
             nodes = min(int(self._limit), allowed - spent)
             started = time.monotonic()
             outcome, visited, offsets = descend(
-                self.model, self._ranks(turn), capacity, nodes, failures, _TRAIL
+                self.model, self._ranks(preorder), capacity, nodes, failures, _TRAIL
             )
             spent += visited
             budget.charge(visited, time.monotonic() - started)
             if outcome != LIMIT:
                 return outcome, offsets
-            self._weights[turn] = self._weights[turn] * _DECAY + failures
-            self._turn += 1
-            if self._turn % len(_PREORDERS) == 0:
+            self._weights[preorder] = self._weights[preorder] * _DECAY + failures
+            self._descents += 1
+            if self._descents % len(_PREORDERS) == 0:
                 self._limit *= _GROWTH
             allowed = min(allowed, spent + budget.left())
         return LIMIT, np.empty(0, np.int64)
 
-    def _ranks(self, turn: int) -> np.ndarray:
+    def _ranks(self, preorder: int) -> np.ndarray:
         """The preorder: first by the heaviest section, then by its keys, then by number."""
         items = self.items
         heavy = np.maximum.reduceat(
-            self._weights[turn][self.model.sec_idx], self.model.sec_ptr[:-1]
+            self._weights[preorder][self.model.sec_idx], self.model.sec_ptr[:-1]
         )
-        keys = [-heavy, *(-self._keys[k] for k in _PREORDERS[turn])]
+        keys = [-heavy, *(-self._keys[k] for k in _PREORDERS[preorder])]
         ranks = np.empty(len(items), np.int64)
         ranks[np.lexsort(keys[::-1])] = np.arange(len(items))
         # The search places twins by number; their ranks must say the same.

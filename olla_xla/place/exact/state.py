@@ -30,14 +30,14 @@ class State(NamedTuple):
       offset: [items] of placed items, else -1.
       waiting, slot: the items, those of a frame together, and each item's place among them.
       total: [sections] unplaced bytes.
-      crossing: [sections] unplaced items that live both there and in the next section or beyond.
+      crossing: [sections] unplaced items that live both there and in the next section or later.
       dirty: [sections] to be looked at again.
       highest: [sections] no `earliest` of an unplaced item there is higher.
       support: [items] the entry of the neighbour list on which an item passed over could rest at
         its bound when last looked at, or -1; a hint, never undone.
       rests, bounds: trails of (item, old value) of `rest` and `earliest`.
       frames: [frames] of `waiting`[LO:HI] in sections FIRST..LAST; candidates come after
-        (LOWEST, ABOVE); NEXT is searched after it; PARENT fell apart at depth SPLIT; its own
+        (LOWEST, ABOVE); NEXT is searched after it; PARENT was split at depth SPLIT; its own
         decisions begin at depth START.
       stack: [depth] item of a decision, 1 once its first branch is done, lengths of the trails
         before it, its frame, and the number of frames.
@@ -66,7 +66,7 @@ class State(NamedTuple):
 
 
 @jit
-def start(model: Model, capacity: int, weight: np.ndarray, trail: int) -> State:  # pragma: no cover
+def start(model: Model, capacity: int, weight: np.ndarray, trail: int) -> State:
     """The state before anything is placed; arguments as in `search.descend`."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
     total = np.zeros(sections, np.int64)

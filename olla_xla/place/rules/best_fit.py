@@ -1,4 +1,7 @@
-"""Profile-guided best fit (Sekiyama et al. 2018, section 3.2).
+"""Profile-guided best fit.
+
+Sekiyama, Imamichi, Imai and Raymond, "Profile-guided memory optimization for deep neural networks"
+(2018), arXiv:1804.10001, section 3.2.
 
 The free space is kept as offset lines: stretches of time with the lowest offset that is free over
 all of the stretch. The lowest line (the leftmost of several) takes the longest-lived block that
@@ -22,7 +25,7 @@ def best_fit(items: Items) -> np.ndarray:
     An item of several parts is taken as if it were live from its first to its last section.
 
     Raises:
-      InputError: an item is pinned; the method has no place for a block in mid-air.
+      InputError: an item is pinned; the method has no rule for a block above free space.
     """
     if (items.fixed >= 0).any():
         raise InputError("best fit cannot place around pinned blocks; use first fit or the search")
@@ -42,7 +45,7 @@ def _best_fit(
     size: np.ndarray,
     align: np.ndarray,
     sections: int,
-) -> np.ndarray:  # pragma: no cover
+) -> np.ndarray:
     """A line is known by its first section; `stop` is its last, `before` the line to its left."""
     offset = np.zeros(len(first), np.int64)
     order = order.copy()
@@ -78,9 +81,7 @@ def _best_fit(
 
 
 @jit
-def _split(
-    line: int, section: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray
-) -> int:  # pragma: no cover
+def _split(line: int, section: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
     """Cuts a line before `section`, if that lies within it; returns the right piece."""
     if section <= line or section > stop[line]:
         return line
@@ -92,9 +93,7 @@ def _split(
 
 
 @jit
-def _lift(
-    line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray
-) -> int:  # pragma: no cover
+def _lift(line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
     """Raises a line to the lower of its neighbours and merges them."""
     left, right = before[line], stop[line] + 1
     if left >= 0 and (right >= len(stop) or level[left] <= level[right]):
@@ -105,9 +104,7 @@ def _lift(
 
 
 @jit
-def _join(
-    line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray
-) -> int:  # pragma: no cover
+def _join(line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
     """Merges a line with neighbours of the same level; returns the merged line."""
     right = stop[line] + 1
     if right < len(stop) and level[right] == level[line]:

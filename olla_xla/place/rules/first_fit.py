@@ -44,7 +44,7 @@ def _first_fit(
     part_height: np.ndarray,
     align: np.ndarray,
     fixed: np.ndarray,
-) -> np.ndarray:  # pragma: no cover
+) -> np.ndarray:
     """Placed parts are kept sorted by offset."""
     total = len(part_first)
     offset = np.zeros(len(part_ptr) - 1, np.int64)
@@ -95,7 +95,7 @@ def _lowest(
     p_last: np.ndarray,
     p_low: np.ndarray,
     p_top: np.ndarray,
-) -> int:  # pragma: no cover
+) -> int:
     """The lowest aligned offset at which no part of the item meets a placed part."""
     x = 0
     tallest = height.max()

@@ -1,8 +1,9 @@
 """Offsets for the tensors of a graph under another order, where the given one leaves a gap.
 
 An order of no larger live sum may be easier to pack: one under which fewer steps come near that sum
-(schedule/flatten.py), tensors live shorter, or less is dead but spoken for (reorder.py). Where no
-order alone is enough, order and packing are repaired together (joint.py).
+(schedule/search/flatten.py), tensors live shorter, or less memory is reserved for what is not live
+(orders.py). Where no order alone is enough, order and packing are repaired together
+(joint_repair.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from olla_xla.place.tensors.joint_repair import repaired_together
 from olla_xla.place.tensors.one_order import GraphPlacement, checked, place_graph
 from olla_xla.place.tensors.orders import delayed, hastened, postponed, relieved
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search.flatten import flattened
+from olla_xla.solvers.linear import Status
 
 __all__ = ["place_reordered"]
 
@@ -32,11 +35,11 @@ _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
 
 _FLAT_SEEDS, _FLAT, _FLAT_ROUNDS, _WASTED = 2, 4, 18, 2
-"""Flatter orders are looked for with so many seeds, at first and again at last. For each they may
-take so many times the time limit; at most so many are tried, and they are given up after so many in
-a row under which what is dead forces more than is live."""
+"""Of flatter orders: how many seeds they are looked for with, at first and again at last; how many
+times the time limit they may take for each seed; how many are tried for each seed, at most; and
+after how many in a row whose bound exceeds their live sum a seed is given up."""
 
-_MANY, _TURNS = 2, 7
+_MANY, _REPAIRS = 2, 7
 """Orders that are repaired together with their packings, and how often: first each, then the one
 that is nearest to its live sum."""
 
@@ -66,7 +69,7 @@ def place_reordered(
       alignment: of every offset (bytes).
       time_limit, node_limit: as in `place`, for one order. Several orders get part of it each:
         where all leave a gap, that may be some twenty times as much in all.
-      total_limit: seconds after which no further order is begun.
+      total_limit: seconds after which no other order is begun.
 
     Raises:
       CheckError: the referee rejected offsets (a bug).
@@ -162,7 +165,7 @@ class _Search:
                 return
 
     def others(self) -> Iterator[GraphPlacement]:
-        """Under orders by rules: tensors live shorter, or less is dead."""
+        """Under orders by rules: tensors live shorter, or less memory is reserved in vain."""
         arrays, order, alignment = self.arrays, self.first.order, self.alignment
         late = delayed(arrays, order)
         makers = (
@@ -186,7 +189,7 @@ class _Search:
                 yield self.place(other)
 
     def freed(self) -> GraphPlacement:
-        """The best with dead stretches mended in its order."""
+        """The best, its order changed so that what is reserved can be used."""
         order = relieved(self.arrays, self.best.order, self.problem, self.time_limit)
         return self.best if tuple(order) == self.best.order else self.place(order)
 
@@ -194,10 +197,10 @@ class _Search:
         """The most promising, order and packing repaired together, again and again."""
         tried = sorted(self._hopeful(), key=lambda p: p.fragmentation)[:_MANY]
         latest = list(tried)
-        for turn in range(_TURNS if tried else 0):
+        for seed in range(_REPAIRS if tried else 0):
             promising = min(range(len(latest)), key=lambda k: latest[k].fragmentation)
-            for k in range(len(latest)) if turn == 0 else [promising]:
-                again = self._repaired(latest[k], turn)
+            for k in range(len(latest)) if seed == 0 else [promising]:
+                again = self._repaired(latest[k], seed)
                 yield again
                 # Where it is stuck, it begins anew.
                 latest[k] = again if _arena(again) < _arena(latest[k]) else tried[k]
@@ -212,7 +215,7 @@ class _Search:
         """Placements whose order allows a smaller arena than the best."""
         return [p for p in self.tried if p.live_bytes < _arena(self.best)]
 
-    def _repaired(self, first: GraphPlacement, turn: int) -> GraphPlacement:
+    def _repaired(self, first: GraphPlacement, seed: int) -> GraphPlacement:
         """Order and packing repaired together; `first` where that is no help."""
         if len(first.problem) < _LEAST:
             return first
@@ -221,7 +224,7 @@ class _Search:
         nodes = None if self.node_limit is None else max(1, int(_TOGETHER * self.node_limit))
         budget = Budget(part, nodes)
         found = repaired_together(
-            self.graph, first.order, first.placement.offsets, self.alignment, budget, turn
+            self.graph, first.order, first.placement.offsets, self.alignment, budget, seed
         )
         if found is None:
             return first
@@ -241,8 +244,8 @@ class _Search:
             offsets=placed,
             heights=heights,
             bounds={0: live},
-            status="optimal" if met else "feasible",
-            stopped_by="proof" if met else budget.stopped_by,
+            status=Status.OPTIMAL if met else Status.FEASIBLE,
+            stopped_by=StopReason.PROOF if met else budget.stopped_by,
             source="repair",
             nodes=budget.spent,
             seconds=time.monotonic() - started,

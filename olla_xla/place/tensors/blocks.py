@@ -61,9 +61,9 @@ def graph_problem(
     """The blocks of a graph under an order; times are steps, sizes rounded up to `alignment`.
 
     Args:
-      loose: hand-overs that the peak does not need are given up, so that operand and output lie
-        apart, both live at the operator's step.
-      graph, order, alignment, pinned: see `place_graph` (graph.py).
+      loose: hand-overs that the peak does not need are given up, so that operand and output do not
+        overlap, both live at the operator's step.
+      graph, order, alignment, pinned: see `place_graph` (one_order.py).
     """
     arrays = GraphArrays.of(graph)
     blocks = blocks_of(arrays, order, alignment, loose)

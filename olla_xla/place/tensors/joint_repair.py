@@ -41,7 +41,7 @@ from olla_xla.problem.graph import TensorGraph
 __all__ = ["repaired_together"]
 
 _TRIES, _MOVES = 2000, 500
-"""Of local repair and of operators, in turn."""
+"""Tries of local repair, and moves of operators, which alternate."""
 
 _AT_TARGET = 0.4
 """Share of moves for what sticks out itself, not for what meets it."""
@@ -160,11 +160,11 @@ def repaired_together(
         (steps.operator.copy(), offset.copy()),
         int(np.max(offset + parts.size[:count], initial=0)),
     )
-    turn = 1000 * seed
+    seed *= 1000
     while top > goal and budget.left() > 0:
-        turn += 1
-        offset, placed = relocate(offset, parts.shapes(), goal, _TRIES, turn)
-        placed += _move(steps, offset, parts, arrays, fixed, goal, peak, turn)
+        seed += 1
+        offset, placed = relocate(offset, parts.shapes(), goal, _TRIES, seed)
+        placed += _move(steps, offset, parts, arrays, fixed, goal, peak, seed)
         budget.charge(int(placed), 0.0)
         height = int(np.max(offset + parts.size[:count]))
         if height < top:

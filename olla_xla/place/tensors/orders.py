@@ -1,6 +1,6 @@
 """Other orders of no larger live sum, for which offsets are easier to find.
 
-A donated argument keeps its place for the output that replaces it, though it is dead in between.
+A donated argument keeps its memory for the output that replaces it, though it is dead in between.
 If nothing fits in there, the largest live sum is out of reach (dead_space.py). Often a copy made
 the argument dead earlier than needed: made later, it costs nothing, as one or the other is live
 anyway.
@@ -100,10 +100,10 @@ def postponed(arrays: GraphArrays, order: Sequence[int], alignment: int) -> list
             users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
             if not arrays.live_out[t] and position[users].max() == at:
                 dying += int(aligned.bytes[t])
-        room = live[at + 1 : stop] + dying + aligned.transient[v] <= peak
-        if dying > aligned.bytes[made].sum() or not room.any():
+        fits = live[at + 1 : stop] + dying + aligned.transient[v] <= peak
+        if dying > aligned.bytes[made].sum() or not fits.any():
             continue
-        to = at + 1 + int(np.flatnonzero(room)[-1])
+        to = at + 1 + int(np.flatnonzero(fits)[-1])
         trial = order[:at] + order[at + 1 : to + 1] + [v] + order[to + 1 :]
         there = timeline(aligned, trial)
         if there.max() <= peak:

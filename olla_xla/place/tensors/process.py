@@ -22,17 +22,17 @@ from olla_xla.place.tensors.any_order import place_reordered
 from olla_xla.place.tensors.one_order import graph_problem
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["Placed", "placings"]
+__all__ = ["Arena", "arenas"]
 
 _ORDERS_SECONDS = 10.0
 """The time limit of `place_reordered`, for each order that it tries."""
 
 _SEARCH_SHARE = 0.9
-"""Part of the time after which no further order is tried: what was found is still to be told."""
+"""Part of the time after which no other order is tried: what was found is still to be told."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class Arena:
     """An arena that the referees accepted.
 
     Attributes:
@@ -46,7 +46,7 @@ class Placed:
     source: str
 
 
-def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Placed]:
+def arenas(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Arena]:
     """The arenas found within `seconds`, by time; the last is the least.
 
     Each heuristic alone comes first, then search and repair, under this order and others of no
@@ -73,13 +73,13 @@ def placings(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[P
     except subprocess.TimeoutExpired as late:
         written = late.stdout or b""
     whole = written[: written.rfind(b"\n") + 1]
-    found = [Placed(**json.loads(line)) for line in whole.splitlines()]
+    found = [Arena(**json.loads(line)) for line in whole.splitlines()]
     if not found:
         raise OllaError(f"nothing was placed within {seconds:g} s")
     return found
 
 
-def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Placed]:
+def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Arena]:
     """Arenas as they are found, each less than the one before or the last of all."""
     problem = graph_problem(graph, order, alignment=1)  # so that sizes are the tensors' own
     methods = ("greedy_size", "greedy_area", "best_fit")
@@ -91,7 +91,7 @@ def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Pla
         alone = place(problem, method=method)
         if best is None or alone.height < best:
             best = alone.height
-            yield Placed(time.monotonic() - started, best, alone.bound, method)
+            yield Arena(time.monotonic() - started, best, alone.bound, method)
     if best is not None and best <= alone.bound:
         return
     found = place_reordered(
@@ -99,13 +99,13 @@ def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Pla
     )
     total, live = found.placement.total_bytes, found.live_bytes
     if best is None or total < best:
-        yield Placed(time.monotonic() - started, total, live, "search, repair, other orders")
+        yield Arena(time.monotonic() - started, total, live, "search, repair, other orders")
 
 
 def main() -> int:
     """Prints a line for each arena."""
-    for placed in _found(*pickle.load(sys.stdin.buffer)):
-        print(json.dumps(dataclasses.asdict(placed)), flush=True)
+    for arena in _found(*pickle.load(sys.stdin.buffer)):
+        print(json.dumps(dataclasses.asdict(arena)), flush=True)
     return 0
 
 

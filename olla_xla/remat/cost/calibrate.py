@@ -201,7 +201,7 @@ def _depthwise(x: Any) -> Any:
 
 
 def _kernels(x: Any) -> Any:
-    """A chain of small operators that XLA keeps apart."""
+    """A chain of small operators that XLA does not fuse."""
     import jax.numpy as jnp
 
     for _ in range(_CHAIN):

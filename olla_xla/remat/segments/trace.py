@@ -1,4 +1,4 @@
-"""Traced functions: calls taken apart, equations as steps of a walk, ranges as functions."""
+"""Traced functions: calls inlined, equations as steps of a walk, ranges as functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
 
 _ATOM = 1024
-"""Calls that make less than one in so many of all bytes are steps of their own: a cut inside one
-would gain nothing, and equal calls stay one compiled function."""
+"""Calls that make less than this part of all bytes, one in _ATOM, are steps of their own: a cut
+inside one would gain nothing, and equal calls stay one compiled function."""
 _VIEWS = frozenset(
     (
         primitives.broadcast_in_dim_p,
@@ -54,7 +54,7 @@ class Program:
 def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
     """The program of a jaxpr (its constants, if any, come first among the inputs).
 
-    Calls of jitted functions are taken apart unless they are small or shard their arguments.
+    Calls of jitted functions are inlined unless they are small or shard their arguments.
     Results that `policy` keeps count as no bytes of a step: recomputing frees none of them.
     """
     sizes = _Sizes(policy)

@@ -269,7 +269,7 @@ def _refereed(graph: TensorGraph, order: np.ndarray, result: Result, scale: Scal
     proven = result.status is Status.OPTIMAL and peak != value
     if peak > value or proven or peak < scale.to_bytes(max(result.bound, 0)):
         raise SolverError(
-            f"claims a peak of {result.value} ({result.status.value}) and a bound of "
+            f"claims a peak of {result.value} ({result.status}) and a bound of "
             f"{result.bound} units of {scale.unit} bytes, but the order has {peak} bytes"
         )
     return peak

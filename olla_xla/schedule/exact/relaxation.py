@@ -26,7 +26,7 @@ def relaxed_bound(
     """Bytes below which no order's peak can fall, by the relaxation; 0 if it was not solved.
 
     Args:
-      graph: the graph. form: a linear one of `formulations.FORMS`. equations: those to use.
+      graph: the graph. form: a linear one of `FORMS`. equations: those to use.
       limits: of the solver. backend: HiGHS or Gurobi; CP-SAT has no continuous variables.
 
     Raises:

@@ -110,7 +110,7 @@ class _Branching:
 
     def run(self) -> None:
         """Takes cases until the least bound is the peak, or the work is done."""
-        closed = self.peak  # the least bound of cases that could not be taken further
+        closed = self.peak  # the least bound of cases that could not be split
         while self.heap and self.made * self.graph.n < _WORK:
             bound, _, case = heapq.heappop(self.heap)
             self.proven = max(self.proven, min(bound, closed))

@@ -41,7 +41,7 @@ def flattened(
 ) -> Iterator[np.ndarray]:
     """Flatter and flatter orders from one to begin with, without end.
 
-    Where arguments are dead before another tensor replaces them, rounds take turns: in every second
+    Where arguments are dead before another tensor replaces them, rounds alternate: in every second
     one, their buffers count as occupied all the time. Under orders that are flat so, nothing need
     lie where an argument is dead.
 
@@ -88,7 +88,7 @@ class _Run:
         self.level = least + int(level * (self.peak - least))
 
     def round(self, moves: int, first: int, spend: Callable[[int], None]) -> np.ndarray:
-        """The order after so many moves."""
+        """The order after a number of moves."""
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)

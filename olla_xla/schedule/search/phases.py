@@ -21,6 +21,7 @@ import numpy as np
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.condense import Reduced, reduce_graph
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
@@ -42,15 +43,15 @@ class SearchOptions(TypedDict, total=False):
     exact: Callable[[np.ndarray], int] | None
     """The same more exactly and more slowly, to choose among the best orders."""
 
-    beyond: int
+    excess: int
     """By how many bytes the objective is expected to exceed the lifetime peak at best, as where the
     graph is a part of what the objective measures; 0 if left out."""
 
     time_limit: Required[float]
-    """The search ends after so many seconds of wall-clock time."""
+    """Wall-clock seconds after which the search ends."""
 
     step_limit: int | None
-    """The search ends after so many steps; there is no such limit if it is left out."""
+    """Steps after which the search ends; there is no such limit if it is left out."""
 
     seed: int
     """The random numbers follow from it; 0 if left out."""
@@ -80,7 +81,7 @@ class SearchResult:
       bound_bytes: no order has a lower lifetime peak. bound_at: the operator that proves it, or -1
         if the caller's bound is no weaker.
       steps: search steps taken.
-      stopped_by: "bound", "stall", "step_limit" or "time_limit".
+      stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
     """
 
     order: np.ndarray
@@ -92,11 +93,15 @@ class SearchResult:
     bound_bytes: int
     bound_at: int
     steps: int
-    stopped_by: str
+    stopped_by: StopReason
 
 
 class _Stop(Exception):
-    """A limit was reached; its argument is the reason."""
+    """A limit was reached."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def search(
@@ -117,9 +122,9 @@ def search(
     try:
         run.go({name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except _Stop as stop:
-        reason = str(stop)
+        reason = stop.reason
     else:
-        reason = "bound" if run.met() else "stall"
+        reason = StopReason.PROOF if run.met() else StopReason.STALL
     return run.result(reason)
 
 
@@ -138,9 +143,9 @@ class _Limits:
         """Counts steps; raises _Stop when a limit is reached."""
         self.steps += steps
         if self.most_steps is not None and self.steps >= self.most_steps:
-            raise _Stop("step_limit")
+            raise _Stop(StopReason.STEP_LIMIT)
         if time.monotonic() >= self.deadline:
-            raise _Stop("time_limit")
+            raise _Stop(StopReason.TIME_LIMIT)
 
     def allowed(self, steps: int) -> int:
         """At most `steps`, and no more than the limit leaves."""
@@ -171,7 +176,7 @@ class _Run:
         self.progress = options.get("progress") or (lambda line: None)
         self.objective = options.get("objective")
         self.exact = options.get("exact")
-        self.beyond = options.get("beyond", 0)
+        self.excess = options.get("excess", 0)
         self.full = graph
         self.reduced: Reduced = reduce_graph(graph)
         self.first = int(self.reduced.prologue)
@@ -190,14 +195,14 @@ class _Run:
         return self.best_order is not None and self._near(self.best_exact[0])
 
     def _settled(self) -> bool:
-        """Whether the objective could only fall further with the least lifetime peak."""
+        """Whether only a smaller lifetime peak could lower the objective."""
         assert self.best_order is not None
         return self.best_exact[0] <= self._expected() * (1 + self.tolerance)
 
     def _expected(self) -> int:
         """The least objective that can be hoped for."""
         assert self.least is not None
-        return self.least.peak + self.beyond
+        return self.least.peak + self.excess
 
     def _near(self, bytes: int) -> bool:
         return bytes <= self.cuts.bound * (1 + self.tolerance)
@@ -237,7 +242,7 @@ class _Run:
             f"{self.limits.steps} steps"
         )
 
-    def result(self, reason: str) -> SearchResult:
+    def result(self, reason: StopReason) -> SearchResult:
         """The best found so far."""
         assert self.best_order is not None and self.least is not None
         at = self.cuts.at

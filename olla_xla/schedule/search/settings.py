@@ -32,10 +32,10 @@ class Settings:
     """A move is accepted if the order costs no more than it did this many moves before."""
 
     chunk: int = 20_000
-    """It looks at the limits every so many moves, at most."""
+    """Moves between looks at the limits, at most."""
 
     least_chunk: int = 200
-    """It looks at the limits every so many moves, at least."""
+    """Moves between looks at the limits, at least."""
 
     chunk_work: int = 5_000_000
     """Between looks at the limits, moves times groups of operators are at most this."""

@@ -1,0 +1,287 @@
+"""Computations that run step by step while instructions come and go, their orders kept in step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.rewrite.clones import post_order
+from hlo.rewrite.trim import without_unread
+
+__all__ = ["Body", "Names", "list_computations"]
+
+_LOCAL = (1 << 32) - 1
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+class Names:
+    """The names that a module has, of computations and instructions."""
+
+    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
+        self._taken = {c.name for c in proto.computations}
+        self._taken.update(i.name for c in proto.computations for i in c.instructions)
+
+    def new(self, name: str) -> str:
+        """The name itself if it is free, else one like it."""
+        found = name
+        for k in itertools.count(1):
+            if found not in self._taken:
+                break
+            found = f"{name}.{k}"
+        self._taken.add(found)
+        return found
+
+
+class Body:
+    """A computation that is being changed, with its order.
+
+    Args:
+      proto: the module. computation: one with a schedule. names: of the module.
+
+    Raises:
+      HloError: it has no schedule.
+    """
+
+    def __init__(
+        self, proto: xla_pb2.HloModuleProto, computation: _Computation, names: Names
+    ) -> None:
+        if computation.id not in proto.schedule.sequences:
+            raise HloError(f"{computation.name} has no schedule; dump it after scheduling")
+        self.computation = computation
+        self._proto = proto
+        self._names = names
+        self._by_id = {i.id: i for i in computation.instructions}
+        self._by_name = {i.name: i for i in computation.instructions}
+        self._new: list[int] = []
+        self._dead: set[int] = set()
+        self._next = max(self._by_id) + 1
+        sequence = proto.schedule.sequences[computation.id].instruction_ids
+        high = computation.id << 32
+        self._is_local = any(k not in self._by_id for k in sequence)
+        self._order = [k if k in self._by_id else high | k for k in sequence]
+        self._elements: dict[int, _Instruction] = {}
+
+    def named(self, name: str) -> _Instruction:
+        """An instruction by name."""
+        if name not in self._by_name:
+            raise HloError(f"{self.computation.name} has no {name}; plan it again")
+        return self._by_name[name]
+
+    def operands(self, i: _Instruction) -> list[_Instruction]:
+        """What an instruction reads."""
+        return [self._by_id[k] for k in i.operand_ids]
+
+    def instructions(self) -> list[_Instruction]:
+        """Those that are left, in no order."""
+        return [i for i in self._by_id.values() if i.id not in self._dead]
+
+    def parameter(self) -> _Instruction:
+        """The only parameter."""
+        return next(i for i in self._by_id.values() if i.opcode == "parameter")
+
+    def root(self) -> _Instruction:
+        """Whose value is the result."""
+        return self._by_id[self.computation.root_id]
+
+    def readers(self, number: int) -> list[_Instruction]:
+        """What reads an instruction."""
+        return [i for i in self.instructions() if number in i.operand_ids]
+
+    def add(self, i: _Instruction) -> _Instruction:
+        """Adds an instruction; its place in the order comes from its readers."""
+        i.id = self._next
+        self._next += 1
+        self._by_id[i.id] = i
+        self._by_name[i.name] = i
+        self._new.append(i.id)
+        return i
+
+    def element(self, k: int) -> _Instruction:
+        """The get-tuple-element of an element of the state."""
+        if k not in self._elements:
+            parameter = self.parameter()
+            found = [
+                i
+                for i in self.readers(parameter.id)
+                if i.opcode == "get-tuple-element" and i.tuple_index == k
+            ]
+            if not found:
+                i = _Instruction(
+                    name=self._names.new(f"{parameter.name}.element"),
+                    opcode="get-tuple-element",
+                    operand_ids=[parameter.id],
+                    tuple_index=k,
+                )
+                i.shape.CopyFrom(parameter.shape.tuple_shapes[k])
+                found = [self.add(i)]
+            self._elements[k] = found[0]
+        return self._elements[k]
+
+    def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
+        """The same bytes by another shape."""
+        if i.shape == shape:
+            return i
+        cast = _Instruction(
+            name=self._names.new(f"{i.name}.bitcast"), opcode="bitcast", operand_ids=[i.id]
+        )
+        cast.shape.CopyFrom(shape)
+        return self.add(cast)
+
+    def replace(self, old: _Instruction, new: _Instruction) -> None:
+        """Lets all readers of an instruction read another one."""
+        for reader in self.readers(old.id):
+            reader.operand_ids[:] = [new.id if k == old.id else k for k in reader.operand_ids]
+        if self.computation.root_id == old.id:
+            self.computation.root_id = new.id
+
+    def alive(self, numbers: Iterable[int]) -> str:
+        """The name of the first of these that is still there, or ""."""
+        return next((self._by_id[k].name for k in numbers if k not in self._dead), "")
+
+    def sweep(self, lost: Iterable[int]) -> None:
+        """Removes what nothing reads any more, of `lost` and of what that alone needed."""
+        count: dict[int, int] = dict.fromkeys(self._by_id, 0)
+        for i in self.instructions():
+            for k in set(i.operand_ids):
+                count[k] += 1
+        waiting = list(lost)
+        while waiting:
+            k = waiting.pop()
+            i = self._by_id[k]
+            kept = count[k] or k in self._dead or k == self.computation.root_id
+            if kept or i.opcode == "parameter" or i.custom_call_has_side_effect or i.channel_id:
+                continue
+            self._dead.add(k)
+            for operand in set(i.operand_ids):
+                count[operand] -= 1
+                waiting.append(operand)
+        self._bridge_control()
+
+    def trim(self, lost: Iterable[int], computations: Mapping[int, _Computation]) -> None:
+        """Drops outputs of fusions that were read by `lost` alone, as XLA would."""
+        fusions = [
+            k
+            for number in lost
+            if number in self._dead
+            for k in self._by_id[number].operand_ids
+            if k not in self._dead and self._by_id[k].opcode == "fusion"
+        ]
+        if not fusions:
+            return
+        kept, root = without_unread(
+            self.instructions(), self.computation.root_id, computations, dict.fromkeys(fusions)
+        )
+        self._dead |= self._by_id.keys() - {i.id for i in kept}
+        self.computation.root_id = root
+        self._bridge_control()
+
+    def _bridge_control(self) -> None:
+        """What waited for an instruction that is gone waits for what that waited for."""
+        if not self._dead:
+            return
+        for i in self.instructions():
+            if not any(k in self._dead for k in i.control_predecessor_ids):
+                continue
+            kept: dict[int, None] = {}
+            waiting, seen = list(i.control_predecessor_ids), set()
+            while waiting:
+                k = waiting.pop()
+                if k in seen:
+                    continue
+                seen.add(k)
+                if k in self._dead:
+                    waiting += self._by_id[k].control_predecessor_ids
+                else:
+                    kept[k] = None
+            i.control_predecessor_ids[:] = sorted(kept)
+
+    def place_new(self) -> None:
+        """Puts new instructions into the order, each right before its first reader."""
+        step = {k: n for n, k in enumerate(self._order)}
+        readers: dict[int, list[int]] = {k: [] for k in self._new}
+        for i in self.instructions():
+            for k in i.operand_ids:
+                if k in readers:
+                    readers[k].append(i.id)
+        before: dict[int, list[int]] = {}
+        for k in reversed(self._new):
+            if k in self._dead:
+                continue
+            found = [step[r] for r in readers[k] if r in step]
+            if not found:
+                self._dead.add(k)  # made for a use that came to nothing
+                continue
+            step[k] = min(found)
+        for k in self._new:
+            if k not in self._dead:
+                before.setdefault(self._order[step[k]], []).append(k)
+        self._order = [n for k in self._order for n in (*before.get(k, ()), k)]
+        self._new = []
+        self._put_operands_first()
+
+    def _put_operands_first(self) -> None:
+        """Moves what is read earlier now to before its first reader."""
+        done: dict[int, None] = {}
+        for last in self._order:
+            stack = [last]
+            while stack:
+                i = self._by_id[stack[-1]]
+                before = (*i.operand_ids, *i.control_predecessor_ids)
+                missing = [k for k in before if k not in done and k not in self._dead]
+                if missing and i.id not in self._dead:
+                    stack.append(missing[0])
+                else:
+                    done[stack.pop()] = None
+        self._order = list(done)
+
+    def finish(self) -> None:
+        """Writes the instructions and their order back."""
+        known = {i.id for i in self.computation.instructions}
+        kept = self.instructions()
+        if any(i.id not in known for i in kept):
+            kept = post_order(kept)
+        if [i.id for i in kept] != [i.id for i in self.computation.instructions]:
+            listed = _Computation(instructions=kept)
+            del self.computation.instructions[:]
+            self.computation.instructions.extend(listed.instructions)
+        ids = [k for k in self._order if k not in self._dead]
+        sequence = self._proto.schedule.sequences[self.computation.id]
+        sequence.instruction_ids[:] = [k & _LOCAL for k in ids] if self._is_local else ids
+
+
+def list_computations(proto: xla_pb2.HloModuleProto, new: Iterable[_Computation]) -> None:
+    """Lists what the entry computation calls, callees first, and drops all else.
+
+    Args:
+      proto: the module, changed in place. new: computations that are to be added.
+    """
+    by_id = {c.id: c for c in (*proto.computations, *new)}
+    called = {proto.entry_computation_id: None}
+    waiting = [proto.entry_computation_id]
+    while waiting:
+        for i in by_id[waiting.pop()].instructions:
+            for k in i.called_computation_ids:
+                if k not in called:
+                    called[k] = None
+                    waiting.append(k)
+    done: dict[int, None] = {}
+    for first in by_id:
+        stack = [first] if first in called else []
+        while stack:
+            c = by_id[stack[-1]]
+            missing = [k for i in c.instructions for k in i.called_computation_ids if k not in done]
+            if missing:
+                stack.append(missing[0])
+            else:
+                done[stack.pop()] = None
+    for number in by_id.keys() - called.keys():
+        if number in proto.schedule.sequences:
+            del proto.schedule.sequences[number]
+    listed = xla_pb2.HloModuleProto(computations=[by_id[k] for k in done])
+    del proto.computations[:]
+    proto.computations.extend(listed.computations)

@@ -1,0 +1,568 @@
+"""Takes stacks out of a pair of loops: what was read of them is computed again where it is read.
+
+A stack is an element of a loop's state of which each turn writes one slice; a later loop reads the
+slices. Without it both states are an element shorter. In the reading loop's body a slice is then
+made by copies of the writing loop's instructions, or it is a slice of another stack.
+
+Fused computations of the reading loop keep their form: what took a slice of a stack now takes the
+whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hlo import xla_pb2
+from hlo.module import HloError, parse_module_proto
+from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.shapes import ShapeIndex
+
+__all__ = ["Given", "LoopEdit", "Made", "Taken", "change_loops", "with_loops_changed"]
+
+_LOCAL = (1 << 32) - 1
+_S32 = 4
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Where a value is found in the reading loop's body.
+
+    Attributes:
+      made: name of a new instruction; index: of a leaf of it.
+      element: else an element of the state, as numbered before the change; new ones follow.
+      turn: else the turn of the writing loop, a scalar integer.
+      whole: shape of the stack that `element` is, if one slice of it is meant; else b"".
+    """
+
+    made: str = ""
+    index: ShapeIndex = ()
+    element: int = -1
+    turn: bool = False
+    whole: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A new instruction of the reading loop's body.
+
+    Attributes:
+      name: new in the module.
+      original: instruction of the writing loop's body that it copies; "" for what is `operands[0]`.
+      root: of a fusion that changes, the instruction inside that the copy ends with; else "".
+      operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
+    """
+
+    name: str
+    original: str
+    root: str = ""
+    operands: tuple[tuple[int | str, Given], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """How an instruction of the reading loop's body does without a stack.
+
+    Attributes:
+      reader: its name. operand: number of the operand that is the stack.
+      given: what it reads instead.
+      replaced: whether `given` is its result, so that it is not needed itself.
+    """
+
+    reader: str
+    operand: int
+    given: Given
+    replaced: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopEdit:
+    """A change of a pair of loops.
+
+    Attributes:
+      writer, reader: names of the whiles, both of one computation.
+      dropped: (element of the writer's state, of the reader's) that go.
+      added: names of instructions beside the loops that the reader's state has as new elements.
+      counter: name of the instruction of the reader's body that has the number of its turn.
+      place, turn: (factor, offset) of the slice that a turn of the reader reads, and of the turn of
+        the writer that wrote it.
+      made: in an order in which each comes after those that it reads. taken: of the body's own.
+    """
+
+    writer: str
+    reader: str
+    dropped: tuple[tuple[int, int], ...]
+    added: tuple[str, ...]
+    counter: str
+    place: tuple[int, int]
+    turn: tuple[int, int]
+    made: tuple[Made, ...]
+    taken: tuple[Taken, ...]
+
+
+def with_loops_changed(module: bytes, edits: Sequence[LoopEdit]) -> bytes:
+    """The module with its loops changed; new instructions stand right before their first reader.
+
+    Raises:
+      HloError: a name is unknown or taken, or the loops are not as the edit has them.
+    """
+    proto = parse_module_proto(module)
+    change_loops(proto, edits)
+    return proto.SerializeToString(deterministic=True)
+
+
+def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
+    """The same, in place. Raises HloError."""
+    for edit in edits:
+        _Change(proto, edit).run()
+
+
+class _Change:
+    """One change of a pair of loops."""
+
+    def __init__(self, proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
+        self._proto = proto
+        self._edit = edit
+        self._computations = {c.id: c for c in proto.computations}
+        self._homes = {i.name: c for c in proto.computations for i in c.instructions}
+        self.names = Names(proto)
+        self._ids = itertools.count(max(self._computations) + 1)
+        self._fused: list[_Computation] = []
+        self._bodies: dict[int, Body] = {}
+        self._thread = ""
+
+    def run(self) -> None:
+        """Makes the change."""
+        edit = self._edit
+        parent = self._body(self._home(edit.writer))
+        writer, reader = parent.named(edit.writer), parent.named(edit.reader)
+        made_from = self._body(self._computations[writer.called_computation_ids[0]])
+        body = self._body(self._computations[reader.called_computation_ids[0]])
+        self._thread = body.computation.execution_thread
+        for name in edit.added:
+            self._grow(parent, reader, parent.named(name))
+        maker = _Maker(self, edit, body, made_from)
+        for made in edit.made:
+            maker.make(made)
+        for taken in edit.taken:
+            maker.take(taken)
+        self._shrink(parent, reader, [r for _, r in edit.dropped])
+        self._shrink(parent, writer, [w for w, _ in edit.dropped])
+        body.place_new()
+        for changed in self._bodies.values():
+            changed.finish()
+        list_computations(self._proto, self._fused)
+
+    def _home(self, name: str) -> _Computation:
+        if name not in self._homes:
+            raise HloError(f"the module has no {name}; plan it again")
+        return self._homes[name]
+
+    def _body(self, computation: _Computation) -> Body:
+        if computation.id not in self._bodies:
+            self._bodies[computation.id] = Body(self._proto, computation, self.names)
+        return self._bodies[computation.id]
+
+    def computation(self, number: int) -> _Computation:
+        """A computation by id."""
+        return self._computations[number]
+
+    def new_computation(self, name: str) -> _Computation:
+        """A new fused computation."""
+        made = _Computation(
+            name=self.names.new(name),
+            id=next(self._ids),
+            is_fusion_computation=True,
+            execution_thread=self._thread,
+        )
+        self._fused.append(made)
+        return made
+
+    # The states.
+
+    def _grow(self, parent: Body, loop: _Instruction, value: _Instruction) -> None:
+        """Adds an element to a loop's state, which no turn changes."""
+        (start,) = parent.operands(loop)
+        for i in (start, loop):
+            i.shape.tuple_shapes.append(value.shape)
+        start.operand_ids.append(value.id)
+        for number in loop.called_computation_ids:
+            inner = self._body(self._computations[number])
+            parameter = inner.parameter()
+            parameter.shape.tuple_shapes.append(value.shape)
+            inner.computation.ClearField("program_shape")
+        body = self._body(self._computations[loop.called_computation_ids[0]])
+        element = body.element(len(start.operand_ids) - 1)
+        root = body.root()
+        root.operand_ids.append(element.id)
+        root.shape.tuple_shapes.append(value.shape)
+
+    def _shrink(self, parent: Body, loop: _Instruction, gone: list[int]) -> None:
+        """Takes elements out of a loop's state."""
+        (start,) = parent.operands(loop)
+        begun = [start.operand_ids[k] for k in gone]
+        _drop(start.operand_ids, gone)
+        for i in (start, loop):
+            _drop_shapes(i.shape, gone)
+        parent.sweep([*begun, *_renumbered(parent.readers(loop.id), gone)])
+        parent.trim(begun, self._computations)
+        for k, number in enumerate(loop.called_computation_ids):
+            inner = self._body(self._computations[number])
+            parameter = inner.parameter()
+            _drop_shapes(parameter.shape, gone)
+            inner.computation.ClearField("program_shape")
+            lost = _renumbered(inner.readers(parameter.id), gone)
+            ends: list[int] = []
+            if k == 0:
+                root = inner.root()
+                ends = [root.operand_ids[g] for g in gone]
+                _drop(root.operand_ids, gone)
+                _drop_shapes(root.shape, gone)
+            inner.sweep([*ends, *lost])
+            if still := inner.alive(lost):
+                raise HloError(f"{still} is read although its loop's state has it no more")
+
+
+def _drop(numbers: Any, gone: Iterable[int]) -> None:
+    """Takes entries out of a repeated field of numbers."""
+    numbers[:] = [n for k, n in enumerate(numbers) if k not in set(gone)]
+
+
+def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
+    for k in sorted(gone, reverse=True):
+        del shape.tuple_shapes[k]
+
+
+def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[int]:
+    """Renumbers readers of a tuple that loses elements; gives the ids of those of lost ones."""
+    lost = []
+    for element in elements:
+        if element.opcode != "get-tuple-element":
+            raise HloError(f"{element.name} reads a loop's state as a whole")
+        if element.tuple_index in gone:
+            lost.append(element.id)
+        else:
+            element.tuple_index -= sum(k < element.tuple_index for k in gone)
+    return lost
+
+
+class _Maker:
+    """Makes the new instructions of the reading loop's body."""
+
+    def __init__(self, change: _Change, edit: LoopEdit, body: Body, source: Body) -> None:
+        self.body = body
+        self._change = change
+        self._edit = edit
+        self._source = source
+        self._made: dict[str, _Instruction] = {}
+        self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
+
+    def make(self, made: Made) -> None:
+        """Makes one instruction."""
+        if self._change.names.new(made.name) != made.name:
+            raise HloError(f"the module has {made.name} already; plan it again")
+        if not made.original:
+            self._made[made.name] = self._single(made)
+            return
+        original = self._source.named(made.original)
+        shapes = [i.shape for i in self._source.operands(original)]
+        numbers = list(range(len(shapes)))
+        if original.opcode == "async-start":
+            original, numbers = self._unwrapped(original)
+        copy = _Instruction()
+        copy.CopyFrom(original)
+        copy.name = made.name
+        del copy.control_predecessor_ids[:]
+        del copy.output_operand_aliasing[:]
+        if made.root:
+            self._refuse(copy, made)
+        else:
+            given = dict(made.operands)
+            copy.operand_ids[:] = [
+                self.body.cast(self._value(given[k]), shapes[k]).id for k in numbers
+            ]
+            if copy.opcode == "fusion":
+                copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0])
+        self._made[made.name] = self.body.add(copy)
+
+    def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
+        """The fusion that an asynchronous call runs, and which operands it has."""
+        wrapper = self._change.computation(start.called_computation_ids[0])
+        by_id = {i.id: i for i in wrapper.instructions}
+        inner = by_id[wrapper.root_id]
+        if any(by_id[k].opcode != "parameter" for k in inner.operand_ids):
+            raise HloError(f"{start.name} runs more than one fusion")
+        return inner, [by_id[k].parameter_number for k in inner.operand_ids]
+
+    def _own(self, number: int) -> int:
+        """A copy of a fused computation for a copy of the fusion; reducers are shared."""
+        body = self._change.computation(number)
+        copy = self._change.new_computation(f"{body.name}.loop")
+        renamed = {i.id: copy.id << 32 | (i.id & _LOCAL) for i in body.instructions}
+        for i in body.instructions:
+            made = copy.instructions.add()
+            made.CopyFrom(i)
+            made.id, made.name = renamed[i.id], self._change.names.new(f"{i.name}.loop")
+            made.operand_ids[:] = [renamed[k] for k in i.operand_ids]
+        copy.root_id = renamed[body.root_id]
+        return copy.id
+
+    def _value(self, given: Given) -> _Instruction:
+        """A value in the body."""
+        if given.turn:
+            return self._turn()
+        if given.whole:
+            raise HloError("a slice is to be made before it is read")
+        if given.element >= 0:
+            return self.body.element(given.element)
+        made = self._made[given.made]
+        if not given.index:
+            return made
+        key = given.made, given.index
+        if key not in self._leaves:
+            (k,) = given.index
+            leaf = _Instruction(
+                name=self._change.names.new(f"{made.name}.element"),
+                opcode="get-tuple-element",
+                operand_ids=[made.id],
+                tuple_index=k,
+            )
+            leaf.shape.CopyFrom(made.shape.tuple_shapes[k])
+            self._leaves[key] = self.body.add(leaf)
+        return self._leaves[key]
+
+    def _turn(self) -> _Instruction:
+        """The writer's turn as an instruction."""
+        if "turn" not in self._made:
+            name = self._change.names.new("loop_turn")
+            self._made["turn"] = self._single(Made(name, "", "", ((0, Given(turn=True)),)))
+        return self._made["turn"]
+
+    def _single(self, made: Made) -> _Instruction:
+        """A fusion that only hands on a slice of a stack, or the turn."""
+        ((_, given),) = made.operands
+        inner = _Fused(self, made.name)
+        root = inner.given(given)
+        return self.body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
+
+    def _refuse(self, copy: _Instruction, made: Made) -> None:
+        """Gives a copy of a fusion a computation that ends earlier, or begins later."""
+        body = self._change.computation(copy.called_computation_ids[0])
+        by_id = {i.id: i for i in body.instructions}
+        by_name = {i.name: i for i in body.instructions}
+        given = {by_name[str(where)].id: value for where, value in made.operands}
+        root = by_name[made.root]
+        inner = _Fused(self, made.name)
+        done: dict[int, _Instruction] = {}
+        stack = [root.id]
+        while stack:
+            k = stack[-1]
+            if k in done:
+                stack.pop()
+                continue
+            if k in given:
+                done[k] = inner.cast(inner.given(given[k]), by_id[k].shape)
+                continue
+            missing = [o for o in by_id[k].operand_ids if o not in done]
+            if missing:
+                stack += reversed(missing)
+                continue
+            done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
+        made_fusion = inner.fusion(made.name, done[root.id], copy.fusion_kind, copy)
+        copy.CopyFrom(made_fusion)
+
+    def take(self, taken: Taken) -> None:
+        """Lets an instruction of the body do without a stack."""
+        reader = self.body.named(taken.reader)
+        if taken.replaced:
+            result = reader
+            if reader.opcode == "async-start":
+                result = self.body.readers(reader.id)[0]
+            value = self._value(taken.given)
+            self.body.replace(result, self.body.cast(value, result.shape))
+            self.body.sweep([result.id])
+            return
+        if reader.opcode != "fusion":
+            raise HloError(f"{reader.name} cannot read anything but the stack")
+        body = self._change.computation(reader.called_computation_ids[0])
+        parameter = next(
+            i
+            for i in body.instructions
+            if i.opcode == "parameter" and i.parameter_number == taken.operand
+        )
+        if taken.given.whole:
+            other = self.body.element(taken.given.element)
+            self._retype(body, parameter, other.shape, None)
+        else:
+            other = self._retype_slice(body, parameter, taken.given)
+        old = reader.operand_ids[taken.operand]
+        reader.operand_ids[taken.operand] = other.id
+        body.ClearField("program_shape")
+        self.body.sweep([old])
+
+    def _retype_slice(
+        self, body: _Computation, parameter: _Instruction, given: Given
+    ) -> _Instruction:
+        """Gives a fused computation one slice for a stack; the value it is given, so cast."""
+        slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
+        behind = _casts_of(body, parameter)
+        part = next(i.shape for i in slices if i.operand_ids[0] in behind)
+        self._retype(body, parameter, part, part)
+        return self.body.cast(self._value(given), part)
+
+    def _retype(
+        self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
+    ) -> None:
+        """Changes a parameter's shape; casts of it are made of the new one."""
+        behind = _casts_of(body, parameter)
+        old = _Shape()
+        old.CopyFrom(parameter.shape)
+        parameter.shape.CopyFrom(shape)
+        if part is None:
+            if shape != old:  # the same bytes: it is cast to what its readers knew
+                cast = _Instruction(
+                    name=self._change.names.new(f"{parameter.name}.as"),
+                    opcode="bitcast",
+                    operand_ids=[parameter.id],
+                )
+                cast.shape.CopyFrom(old)
+                cast.id = max(i.id for i in body.instructions) + 1
+                kept = []
+                for i in body.instructions:
+                    copy = _Instruction()
+                    copy.CopyFrom(i)
+                    copy.operand_ids[:] = [
+                        cast.id if k == parameter.id else k for k in copy.operand_ids
+                    ]
+                    kept.append(copy)
+                    if i.id == parameter.id:
+                        kept.append(cast)
+                del body.instructions[:]
+                body.instructions.extend(kept)
+            return
+        for i in body.instructions:
+            if i.opcode == "bitcast" and i.id in behind:
+                readers = [k for k in body.instructions if i.id in k.operand_ids]
+                slices = [k for k in readers if k.opcode == "dynamic-slice"]
+                i.shape.CopyFrom(slices[0].shape if slices else part)
+
+
+def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
+    """A parameter and bitcasts of it."""
+    found = {parameter.id}
+    for i in body.instructions:
+        if i.opcode == "bitcast" and i.operand_ids[0] in found:
+            found.add(i.id)
+    return found
+
+
+class _Fused:
+    """A fused computation while it is made."""
+
+    def __init__(self, maker: _Maker, name: str) -> None:
+        self._maker = maker
+        self._change = maker._change
+        self._edit = maker._edit
+        self._computation = self._change.new_computation(f"{name}.computation")
+        self._parameters: dict[int, _Instruction] = {}
+        self._turns: dict[tuple[int, int], _Instruction] = {}
+        self._zero: _Instruction | None = None
+
+    def _add(self, i: _Instruction, name: str) -> _Instruction:
+        added = self._computation.instructions.add()
+        added.CopyFrom(i)
+        added.id = self._computation.id << 32 | len(self._computation.instructions)
+        added.name = self._change.names.new(name)
+        return added
+
+    def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
+        """A copy of an instruction with other operands."""
+        copy = self._add(i, f"{i.name}.loop")
+        copy.operand_ids[:] = [o.id for o in operands]
+        del copy.control_predecessor_ids[:]
+        return copy
+
+    def parameter(self, value: _Instruction) -> _Instruction:
+        """The parameter for a value of the loop's body."""
+        if value.id not in self._parameters:
+            i = _Instruction(opcode="parameter", parameter_number=len(self._parameters))
+            i.shape.CopyFrom(value.shape)
+            self._parameters[value.id] = self._add(i, "param.loop")
+        return self._parameters[value.id]
+
+    def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
+        """The same bytes by another shape."""
+        if i.shape == shape:
+            return i
+        cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
+        cast.shape.CopyFrom(shape)
+        return self._add(cast, "bitcast.loop")
+
+    def given(self, given: Given) -> _Instruction:
+        """A value inside the computation."""
+        if given.turn:
+            return self._index(self._edit.turn)
+        if not given.whole:
+            return self.parameter(self._maker._value(given))
+        stack = self.parameter(self._maker.body.element(given.element))
+        whole = _Shape.FromString(given.whole)
+        stack = self.cast(stack, whole)
+        part = _Shape()
+        part.CopyFrom(whole)
+        part.dimensions[0] = 1
+        at = self._index(self._edit.place)
+        zeros = [self._constant(0, at.shape)] * (len(part.dimensions) - 1)
+        i = _Instruction(
+            opcode="dynamic-slice",
+            operand_ids=[stack.id, at.id, *(z.id for z in zeros)],
+            dynamic_slice_sizes=part.dimensions,
+        )
+        i.shape.CopyFrom(part)
+        return self._add(i, "slice.loop")
+
+    def _index(self, form: tuple[int, int]) -> _Instruction:
+        """The reader's counter, times 1 or -1, and a constant."""
+        if form not in self._turns:
+            body = self._maker.body
+            counter = self.parameter(body.named(self._edit.counter))
+            factor, offset = form
+            result = counter
+            if form != (1, 0):
+                constant = self._constant(offset, counter.shape)
+                operands = [constant.id, counter.id]
+                i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
+                i.shape.CopyFrom(counter.shape)
+                result = self._add(i, "turn.loop")
+            self._turns[form] = result
+        return self._turns[form]
+
+    def _constant(self, value: int, shape: _Shape) -> _Instruction:
+        """A scalar integer."""
+        if value == 0 and self._zero is not None:
+            return self._zero
+        literal = xla_pb2.LiteralProto(shape=shape)
+        field = literal.s32s if shape.element_type == _S32 else literal.s64s
+        field.append(value)
+        i = _Instruction(opcode="constant", literal=literal.SerializeToString())
+        i.shape.CopyFrom(shape)
+        made = self._add(i, "constant.loop")
+        if value == 0:
+            self._zero = made
+        return made
+
+    def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
+        """The fusion of what was made, with the rest as an instruction has it."""
+        self._computation.root_id = root.id
+        fusion = _Instruction()
+        fusion.CopyFrom(like)
+        fusion.name, fusion.opcode, fusion.fusion_kind = name, "fusion", kind
+        fusion.called_computation_ids[:] = [self._computation.id]
+        fusion.operand_ids[:] = list(self._parameters)
+        fusion.shape.CopyFrom(root.shape)
+        return fusion

@@ -1,0 +1,257 @@
+"""Numbers of what loops compute, each element of the state for itself.
+
+An element's number says all equations it depends on, and nothing of other elements: its own and
+those it reads, where each begins, and how often the loop turns. Elements that begin alike and
+change alike get one name, so that neither their order nor a second copy leaves a trace.
+
+A stack is an element of which each turn of a counted loop writes one slice, every one once. A slice
+of it, taken after the loop at an index in range, is what that turn wrote; its number is the one of
+the written value with the index in place of the counter. So a stack that is read slice by slice
+and a value computed again from the same elements' values at the same turn are one number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from typing import TYPE_CHECKING
+
+from hlo.shapes import Shape, ShapeIndex
+from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.program import Body, Op, leaves
+from olla_xla.check.executable.reach import reach
+
+if TYPE_CHECKING:
+    from olla_xla.check.executable.element_expressions import Numbering
+
+__all__ = ["Loop", "Stack", "number_loop", "slice_of"]
+
+Numbers = dict[ShapeIndex, bytes]
+
+_SIZE = 16
+
+
+def _hash(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=_SIZE).digest()
+
+
+_NAME, _COUNT, _SYSTEM, _END, _AT = (
+    _hash(n.encode()) for n in "state counter system end turn".split()
+)
+
+
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """A counted loop whose elements have their numbers.
+
+    Attributes:
+      body: of the loop. start: numbers of the state before it, finals: after it.
+      counter: the element that counts, from 0. type: its element type. turns: how many.
+      runs: by number of a turn, the numbers of the body's result in it.
+    """
+
+    body: Body
+    start: Numbers
+    finals: Numbers
+    counter: ShapeIndex
+    type: int
+    turns: int
+    runs: dict[bytes, Numbers] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """An element of which each turn writes one slice.
+
+    Attributes:
+      loop: the loop. index: of the element.
+      factor, offset: turn t writes slice factor * t + offset; the factor is 1 or -1.
+    """
+
+    loop: Loop
+    index: ShapeIndex
+    factor: int
+    offset: int
+
+
+def number_loop(
+    numbering: Numbering, op: Op, start: Numbers, symbols: Numbers, root: Numbers, whole: bytes
+) -> Numbers:
+    """Numbers of a loop's result; it must have no effects.
+
+    Args:
+      numbering: of the module. op: the loop. start: numbers of its state before.
+      symbols: different numbers for its state. root: what the body makes of these.
+      whole: number of what else the loop says of itself.
+    """
+    numbering.depth += 1  # a loop inside another one has other names
+    level = repr(numbering.depth).encode()
+    body, condition = op.called
+    shape = body.parameters[0].shape
+    fixed = {i for i in start if root[i] == symbols[i]}
+    names = {
+        i: n if i in fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), level)
+        for i, n in start.items()
+    }
+    steps = [i for i in start if numbering.integers.form(root[i]) == Form(symbols[i], 1, 1)]
+    counter, turns = _counter(numbering, condition, start, names, steps)
+
+    def counted(names: Numbers) -> Numbers:
+        """The names, that of the counter with what it counts to."""
+        if counter is not None:
+            names[counter] = _hash(_COUNT, repr(turns).encode(), names[counter])
+            numbering.integers.symbol(names[counter], turns)
+        return names
+
+    names = counted(names)
+    rounds = [names]
+    while True:  # until names tell apart whatever equations do
+        root = numbering.run(body, [names], [])
+        new = {i: _hash(_NAME, start[i], n, level) for i, n in root.items() if i not in fixed}
+        new = counted(new)
+        rounds.append({**names, **new})
+        if len(set(new.values())) == len({names[i] for i in new}):
+            break
+        names = rounds[-1]
+    tests = [next(iter(numbering.run(condition, [r], []).values())) for r in rounds[:-1]]
+    finals = dict(start)
+    for i, equations in _closures(op, fixed).items():
+        # As many rounds as these take by themselves: others are to leave no trace.
+        k = next(
+            k
+            for k, (a, b) in enumerate(itertools.pairwise(rounds))
+            if len({a[e] for e in equations}) == len({b[e] for e in equations})
+        )
+        system = sorted({rounds[k][e] + rounds[k + 1][e] for e in equations})
+        finals[i] = _hash(_SYSTEM, whole, tests[k], *system, _END, rounds[k][i])
+    if counter is not None:
+        kind = shape.at(counter).element_type
+        loop = Loop(body, start, finals, counter, kind, turns)
+        for i in new:
+            if (stack := _stack(numbering, loop, i, root[i], names)) is not None:
+                numbering.stacks[finals[i]] = stack
+    numbering.depth -= 1
+    return finals
+
+
+def _counter(
+    numbering: Numbering,
+    condition: Body,
+    start: Numbers,
+    names: Numbers,
+    steps: list[ShapeIndex],
+) -> tuple[ShapeIndex | None, int]:
+    """The element that goes 0, 1, ... while it is less than a constant, and that constant.
+
+    Args:
+      numbering: of the module. condition: of the loop. start: numbers of its state before.
+      names: those of the state in a turn. steps: elements to which each turn adds one.
+    """
+    integers, counters = numbering.integers, {}
+    for i in steps:
+        if integers.form(start[i]) == Form(None, 0, 0):
+            integers.symbol(names[i])
+            counters[names[i]] = i
+    if not counters:
+        return None, 0
+    (test,) = numbering.run(condition, [names], []).values()
+    direction, left, right = numbering.comparisons.get(
+        test, ("", Form(None, 0, 0), Form(None, 0, 0))
+    )
+    counter = counters.get(left.symbol or b"")
+    if direction != "LT" or counter is None or left[1:] != (1, 0) or right.symbol is not None:
+        return None, 0
+    return counter, right.offset
+
+
+def _closures(op: Op, fixed: set[ShapeIndex]) -> dict[ShapeIndex, list[ShapeIndex]]:
+    """By element that changes, those whose equations it depends on, itself included."""
+    body, condition = op.called
+    changing = [i for i, _ in leaves(body.parameters[0].shape) if i not in fixed]
+    bits = {i: 1 << k for k, i in enumerate(changing)}
+    given = {i: bits.get(i, 0) for i, _ in leaves(body.parameters[0].shape)}
+    direct = reach(body, [given])
+    tested = 0
+    for found in reach(condition, [given]).values():
+        tested |= found
+    closures = {}
+    for i in changing:
+        found, waiting = 0, [bits[i] | tested]
+        while waiting:
+            more = waiting.pop() & ~found
+            found |= more
+            waiting += [direct[k] for k in changing if bits[k] & more and direct[k] & ~found]
+        closures[i] = [k for k in changing if bits[k] & found]
+    return closures
+
+
+def _stack(
+    numbering: Numbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
+) -> Stack | None:
+    """Element `i` as a stack, if each turn writes a slice of its own."""
+    update = numbering.updates.get(numbering.first(root))
+    if update is None or numbering.first(update.numbers[0]) != names[i]:
+        return None
+    if not _leading(update.shape, loop.turns) or not _is_slice(update.part, update.shape):
+        return None
+    at = numbering.integers.form(update.numbers[2])
+    if at is None or update.kind != loop.type or at.symbol != names[loop.counter]:
+        return None
+    if (at.factor, at.offset) not in ((1, 0), (-1, loop.turns - 1)):
+        return None
+    return Stack(loop, i, at.factor, at.offset)
+
+
+def slice_of(
+    numbering: Numbering, number: bytes, at: bytes, kind: int, shape: Shape, part: Shape
+) -> bytes | None:
+    """The number of a slice of a stack as its loop wrote it, or None if it is no such slice.
+
+    Args:
+      numbering: of the module. number: what is sliced.
+      at: number of the index along dimension 0. kind: its element type.
+      shape: of what is sliced. part: of the slice.
+    """
+    stack = numbering.stacks.get(numbering.first(number))
+    form = numbering.integers.form(at)
+    if stack is None or form is None or kind != stack.loop.type:
+        return None
+    loop = stack.loop
+    if not _leading(shape, loop.turns) or not _is_slice(part, shape):
+        return None
+    if not numbering.integers.within(form, loop.turns):
+        return None
+    factor = stack.factor  # its own inverse
+    turn = numbering.integer(
+        Form(form.symbol, factor * form.factor, factor * (form.offset - stack.offset)), kind
+    )
+    root = loop.runs.get(turn)
+    if root is None:
+        given = {
+            i: n if loop.finals[i] == n else _hash(_AT, loop.finals[i], turn)
+            for i, n in loop.start.items()
+        }
+        given[loop.counter] = turn
+        root = loop.runs[turn] = numbering.apart(loop.body, given)
+    update = numbering.updates[numbering.first(root[stack.index])]
+    return numbering.cast(update.numbers[1], update.part, part)
+
+
+def _leading(shape: Shape, turns: int) -> bool:
+    """Whether an array is `turns` slices one after the other in memory, of whole bytes."""
+    return (
+        bool(shape.dimensions)
+        and shape.dimensions[0] == turns
+        and shape.minor_to_major[-1] == 0
+        and shape.element_bits >= 8
+    )
+
+
+def _is_slice(part: Shape, shape: Shape) -> bool:
+    """Whether it is one of them."""
+    return (
+        part.dimensions == (1, *shape.dimensions[1:])
+        and part.minor_to_major == shape.minor_to_major
+        and part.element_type == shape.element_type
+    )

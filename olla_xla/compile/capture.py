@@ -1,0 +1,64 @@
+"""A lowered function as XLA compiles it, copied out; or with its scheduled module rewritten."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
+from olla_xla.compile.compiles import Captured, Compiles
+
+__all__ = ["Captured", "Compiled", "capture", "compile_rewritten"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled(Captured):
+    """XLA's own compile of a function.
+
+    Attributes:
+      assigned_bytes: XLA's total.
+      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+    """
+
+    assigned_bytes: int = 0
+    final: bytes = b""
+    assignment: bytes = b""
+
+
+def capture(lowered: jax.stages.Lowered) -> Compiled:
+    """Compiles a lowered function with XLA's own schedule and copies the module out.
+
+    Raises:
+      OllaError: the backend has no hook. Whatever else XLA raises.
+    """
+    compiles = Compiles(lowered, None, {})
+    captured, compiled = compiles.captured()
+    return Compiled(
+        captured.platform,
+        captured.module,
+        captured.more,
+        assigned_bytes=assigned_bytes(compiled),
+        final=final_module(compiled),
+        assignment=assignment_proto(compiled),
+    )
+
+
+def compile_rewritten(
+    lowered: jax.stages.Lowered, rewrite: Callable[[bytes], bytes]
+) -> jax.stages.Compiled:
+    """Compiles `lowered` with the scheduled module rewritten, whatever comes of it.
+
+    Args:
+      lowered: JAX's lowered stage; calls of its function never run the executable.
+      rewrite: serialized HloModuleProto as XLA scheduled it -> the one to go on with.
+
+    Raises:
+      OllaError: the backend has no hook. Whatever `rewrite` or XLA raises.
+    """
+    compiles = Compiles(lowered, None, {})
+    try:
+        return compiles.rewritten(rewrite)
+    finally:
+        compiles.forget()

@@ -1,0 +1,276 @@
+"""Compiles of one lowered stage: with XLA's own schedule, with a plan's, or up to the schedule.
+
+Public API only: `Lowered.compile()` keeps one executable, the one that a call of the jitted
+function then runs; `compile(compiler_options={})` does not. So a stage is compiled under one token
+(tokens.py) after another, and `compile()` under the winner's token costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from hlo.module import Module, module_from_bytes
+from olla_xla.compile import objection, plan_store
+from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.hook import Request, listening
+from olla_xla.compile.jax_private import forget_compiles, no_cache_writes
+from olla_xla.compile.order import order_difference
+from olla_xla.compile.tokens import Token, mark_of, marked, plan_mark
+from olla_xla.errors import CheckError, OllaError
+from olla_xla.problem.plan import Plan
+
+__all__ = ["MEMORY_OPTIMIZED", "NO_HOOK", "Applied", "Captured", "Compiles"]
+
+_logger = logging.getLogger("olla_xla")
+
+MEMORY_OPTIMIZED = {
+    "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+}
+"""By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
+NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A function as XLA scheduled it.
+
+    Attributes:
+      platform: it was compiled for. module: as XLA scheduled it.
+      more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
+        a compile takes; None where XLA has no other scheduler.
+      seconds: what XLA took to get there, or None.
+      view: of the module, read once for all that look at it (hlo.module.module_from_bytes).
+    """
+
+    platform: str
+    module: bytes
+    more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
+    seconds: float | None = None
+
+    @functools.cached_property
+    def view(self) -> Module:
+        """The module, read."""
+        return module_from_bytes(self.module)
+
+
+class Applied(NamedTuple):
+    """An executable with a plan; why it is to be rejected, or ""; whether the referee says so."""
+
+    compiled: jax.stages.Compiled
+    reason: str
+    objects: bool
+
+
+class Compiles:
+    """The compiles of one lowered stage; nothing else may compile it meanwhile."""
+
+    def __init__(
+        self,
+        lowered: jax.stages.Lowered,
+        compiler_options: dict[str, Any] | None,
+        compile_kwargs: dict[str, Any],
+    ) -> None:
+        self._lowered = lowered
+        self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
+        self._tokens: set[bytes] = set()
+        self._made: dict[int, tuple[Token, Any]] = {}
+        """By an executable's id: its token, and the executable, so that the id stays its own."""
+        self._own: jax.stages.Compiled | None = None
+        self._case: objection.Case | None = None
+
+    @property
+    def name(self) -> str:
+        """The module's, for messages."""
+        module = self._lowered.compiler_ir("stablehlo")
+        attributes = {} if module is None else module.operation.attributes
+        return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
+
+    @property
+    def text(self) -> str:
+        """The module as StableHLO."""
+        return self._lowered.as_text()
+
+    # Compiles.
+
+    def handed_over(
+        self, key: str, answer: Callable[[str, bytes], bytes | None]
+    ) -> jax.stages.Compiled:
+        """Compiles under the token of a key, with XLA's schedule shown to `answer`."""
+        asked: list[str] = []
+
+        def shown(platform: str, module: bytes) -> bytes | None:
+            asked.append(platform)
+            return answer(platform, module)
+
+        compiled = self._compiled(Token(key), shown)
+        if not asked:  # JAX's persistent cache had an executable, of a plan that is not known.
+            compiled = self._compiled(Token(), shown)
+        if not asked:
+            raise OllaError(NO_HOOK)
+        return compiled
+
+    def captured(self) -> tuple[Captured, jax.stages.Compiled]:
+        """Compiles with XLA's own schedule, and copies that out."""
+        found: list[tuple[str, bytes]] = []
+        compiled = self._compiled(Token(), lambda *seen: found.append(seen))
+        if not found:
+            raise OllaError(NO_HOOK)
+        platform, module = found[-1]
+        self._own = compiled
+        return Captured(platform, module, self.more(platform)), compiled
+
+    def capture(self) -> Captured:
+        """XLA's own schedule; the compile ends with it."""
+        found: list[tuple[str, bytes]] = []
+        self._scheduled({}, found)
+        if not found:
+            raise OllaError(NO_HOOK)
+        return Captured(*found[-1], self.more(found[-1][0]))
+
+    def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
+        """Gives the orders of XLA's scheduler for memory, where the platform has one."""
+        other = MEMORY_OPTIMIZED.get(platform)
+        return None if other is None else functools.partial(self._orders_with, other)
+
+    def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
+        found: list[tuple[str, bytes]] = []
+        self._scheduled(scheduler, found)
+        if not found:
+            _logger.info("XLA's scheduler for memory made no schedule")
+        return module_from_bytes(found[-1][1]).order if found else {}
+
+    def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
+        """Compiles as far as the schedule."""
+        token = Token()
+        request = Request(token.bytes, lambda *seen: found.append(seen), last=True)
+        options = {**(self._kwargs["compiler_options"] or {}), **more_options}
+        with self._under(token), contextlib.suppress(jax.errors.JaxRuntimeError):
+            with listening(request):
+                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+
+    def apply(self, plan: Plan, key: str = "") -> Applied:
+        """Compiles with the plan's schedule.
+
+        Args:
+          plan: to apply. key: that it is stored under, or "".
+
+        Raises:
+          PlanMismatchError: the module XLA scheduled is not the plan's.
+        """
+        objects = ""
+
+        def answer(_: str, module: bytes) -> bytes | None:
+            nonlocal objects
+            planned, objects = self.write(module, plan)
+            return None if objects else planned
+
+        digest = plan_store.plan_digest(plan)
+        compiled = self._compiled(Token(key or digest), answer)
+        if key and not objects and mark_of(compiled) != digest:
+            # JAX's persistent cache had an executable of another plan for the same key.
+            compiled = self._compiled(Token(digest), answer)
+        return Applied(compiled, objects, True) if objects else self.judged(compiled, plan)
+
+    def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
+        """A scheduled module with a plan in it, and what the referee says against it, or "".
+
+        It is asked before XLA, which may abort over a module that is wrong.
+
+        Raises:
+          PlanMismatchError: the module is not the plan's.
+        """
+        from olla_xla import planner
+
+        mark = plan_mark(plan_store.plan_digest(plan))
+        planned = planner.apply_plan(module, plan, mark)
+        self._case = objection.Case(
+            target=plan.target, results=plan.results, scheduled=module, planned=planned
+        )
+        return planned, self._objection(self._case, plan)
+
+    def judged(self, compiled: jax.stages.Compiled, plan: Plan) -> Applied:
+        """An executable with a plan, after the referee and the check of its order."""
+        reason = order_difference(plan, final_module(compiled))
+        if reason:
+            return Applied(compiled, reason, False)
+        case = self._case or objection.Case(target=plan.target, results=plan.results)
+        final, assignment = final_module(compiled), assignment_proto(compiled)
+        case = dataclasses.replace(case, final=final, assignment=assignment)
+        objects = self._objection(case, plan)
+        return Applied(compiled, objects, bool(objects))
+
+    def _objection(self, case: objection.Case, plan: Plan) -> str:
+        """What the referee says against a case, and where the case is kept; or ""."""
+        try:
+            case.check()
+        except CheckError as error:
+            case = dataclasses.replace(case, stablehlo=self.text)
+            try:
+                where = f"the case is in {objection.save(case, plan, error)}"
+            except OSError as trouble:
+                where = f"the case could not be written: {trouble}"
+            return f"the referee objects: {error}; {where}"
+        return ""
+
+    def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
+        """Compiles with the scheduled module as `rewrite` makes it."""
+        seen: list[str] = []
+
+        def answer(platform: str, module: bytes) -> bytes:
+            seen.append(platform)
+            return rewrite(module)
+
+        compiled = self._compiled(Token(), answer)
+        if not seen:
+            raise OllaError(NO_HOOK)
+        return compiled
+
+    def own(self, key: str = "") -> jax.stages.Compiled:
+        """XLA's own executable.
+
+        Args:
+          key: under which JAX's persistent cache may have it, or "".
+        """
+        if self._own is None and key:
+            compiled = self._compiled(Token(key), lambda *_: None)
+            self._own = None if mark_of(compiled) else compiled
+        if self._own is None:
+            self._own = self._compiled(Token(), lambda *_: None)
+        return self._own
+
+    def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
+        """The executable as the one that calls of the jitted function run; nothing follows it."""
+        token, _ = self._made[id(compiled)]
+        with self._under(token):
+            return self._lowered.compile(**self._kwargs)
+
+    def _compiled(
+        self, token: Token, answer: Callable[[str, bytes], bytes | None]
+    ) -> jax.stages.Compiled:
+        """Compiles under a token, without making the executable the one that calls run."""
+        options = self._kwargs["compiler_options"] or {}
+        with self._under(token), listening(Request(token.bytes, answer)):
+            compiled = self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+        self._made[id(compiled)] = (token, compiled)
+        return compiled
+
+    @contextlib.contextmanager
+    def _under(self, token: Token) -> Iterator[None]:
+        """What is compiled inside has the token in its module and its own entry in JAX's memo."""
+        self._tokens.add(token.bytes)
+        with marked(self._lowered, token.bytes), token.scope():
+            with contextlib.nullcontext() if token.lasting else no_cache_writes():
+                yield
+
+    def forget(self) -> None:
+        """Frees the executables that were compiled but are not in use."""
+        for token in list(self._tokens):
+            with marked(self._lowered, token):
+                forget_compiles(self._lowered)

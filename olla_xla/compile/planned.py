@@ -1,0 +1,399 @@
+"""Compiles a function with a planned schedule: one compile, with the planner in its midst.
+
+1. The first time: XLA hands the module over as it has scheduled it (hook.py) and waits; the planner
+   runs, and the schedule goes straight back. XLA's own total is the predicted one. Should XLA
+   assign another total than predicted, XLA's own order is compiled too, and the better one kept.
+2. With a stored plan: the same compile, and the hook only writes the schedule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import logging
+import threading
+import time
+from typing import Any
+
+import jax
+
+from olla_xla.check.executable import results_digest
+from olla_xla.check.graph import lifetime_peak
+from olla_xla.compile import plan_store
+from olla_xla.compile.accounting import (
+    assigned_bytes,
+    final_module,
+    mentioned_bytes,
+    scratch_bytes,
+    temporary_bytes,
+)
+from olla_xla.compile.compiles import NO_HOOK, Applied, Captured, Compiles
+from olla_xla.compile.order import order_difference
+from olla_xla.compile.waiting import waiting
+from olla_xla.errors import BudgetError, OllaError, PlanMismatchError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan, PlanStatus
+
+__all__ = ["Outcome", "compile_planned", "compile_without_clones", "require_budget"]
+
+_logger = logging.getLogger("olla_xla")
+
+_NO_GAIN = "no better order was found"
+_SMALL = 256 * 2**10  # bytes of temporaries below which a plan is not looked for by default
+_EXACT = 1e-6  # part of an assigned total by which a prediction may be off
+_CERTAIN = 0.01  # part of the gain by which a prediction may be off
+_BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A compiled function and how it came to its schedule.
+
+    Attributes:
+      compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
+      plan: describes the schedule in use; None when planning failed.
+      planned: True when the schedule in use is not XLA's own.
+      reason: why XLA's own schedule is used, or "".
+      error: what went wrong in planning, or None.
+      objection: what the referee said against the planned executable, with the file that has the
+        case in it, or "".
+    """
+
+    compiled: jax.stages.Compiled
+    plan: Plan | None
+    planned: bool
+    reason: str = ""
+    error: Exception | None = None
+    objection: str = ""
+
+
+def compile_planned(
+    lowered: jax.stages.Lowered,
+    options: PlanOptions,
+    *,
+    environment: str,
+    store: plan_store.PlanStore | None = None,
+    compiler_options: dict[str, Any] | None = None,
+    **compile_kwargs: Any,
+) -> Outcome:
+    """Compiles `lowered` with a planned schedule where that lowers XLA's total.
+
+    Calls of the jitted function that `lowered` came from then run the same executable, unless
+    `compiler_options` or other `compile` arguments are given (as in JAX).
+
+    Args:
+      lowered: JAX's lowered stage; nothing else may compile it meanwhile.
+      options: limits and seed.
+      environment: part of the key of reusable plans: names the devices, their runtime and the
+        compiler options that `lowered` brings along.
+      store: where plans are kept for reuse; the process's own by default.
+      compiler_options: as for `Lowered.compile`; other arguments of it in `compile_kwargs`.
+
+    Raises:
+      BudgetError: XLA assigns more than the options' memory budget to the best plan.
+      Whatever XLA raises compiling its own schedule. Trouble with the plan is in the outcome.
+    """
+    compiles = Compiles(lowered, compiler_options, compile_kwargs)
+    try:
+        outcome = _compile(compiles, options, environment, store, compiler_options)
+        outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
+    finally:
+        compiles.forget()
+    require_budget(outcome.compiled, options, outcome.reason)
+    return outcome
+
+
+def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
+    """Compiles `lowered` in a plan's order with nothing computed again, whatever memory it takes.
+
+    Raises:
+      PlanMismatchError: the plan was made for another module, or XLA did not keep the order.
+    """
+    from olla_xla.remat.without_clones import without_clones
+
+    compiles = Compiles(lowered, None, {})
+    try:
+        captured = compiles.capture()
+        bare = without_clones(captured.module, plan)
+        compiled = compiles.apply(bare).compiled
+        if difference := order_difference(bare, final_module(compiled)):
+            raise PlanMismatchError(difference)
+    finally:
+        compiles.forget()
+    return compiled
+
+
+def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
+    """Raises BudgetError, with `reason`, if an executable takes more than the options allow."""
+    if options.budget_bytes is not None and assigned_bytes(compiled) > options.budget_bytes:
+        raise BudgetError(options.budget_bytes, assigned_bytes(compiled), reason)
+
+
+def _compile(
+    compiles: Compiles,
+    options: PlanOptions,
+    environment: str,
+    store: plan_store.PlanStore | None,
+    compiler_options: dict[str, Any] | None,
+) -> Outcome:
+    """The best executable, planned or XLA's own; trouble with the plan is in the outcome."""
+    try:
+        key = plan_store.plan_key(compiles.text, environment, compiler_options, options)
+        store = store or plan_store.process_store()
+        plan = store.load(key)
+        if plan is not None:
+            with contextlib.suppress(PlanMismatchError):
+                return _known(compiles, plan, key)
+            _logger.info("%s: the stored plan no longer fits; planning again", plan.module)
+        outcome = _fresh(compiles, options, key)
+        if outcome.plan is not None and not outcome.objection:
+            store.save(key, outcome.plan)
+        return outcome
+    except BudgetError:
+        raise
+    except Exception as error:
+        return _failed(compiles.own(), error)
+
+
+def _failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
+    """XLA's own executable, and what went wrong in planning."""
+    _logger.debug("planning failed", exc_info=error)
+    reason = str(error) or type(error).__name__
+    if not isinstance(error, OllaError):
+        reason = f"{type(error).__name__}: {reason}"
+    return Outcome(compiled, None, False, reason, error)
+
+
+def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
+    """The executable of a stored plan.
+
+    Raises:
+      PlanMismatchError: the module is not the plan's.
+    """
+    if plan.predicted_bytes >= plan.xla_predicted_bytes:
+        # A stored plan without a gain describes XLA's order already.
+        _logger.info("%s: %s", plan.module, _NO_GAIN)
+        return Outcome(compiles.own(key), plan, False, _NO_GAIN)
+    return _chosen(compiles, plan, compiles.apply(plan, key))
+
+
+def _load_planner() -> None:
+    """Loads the planner's imports and compiled loops; trouble with it shows where it is used."""
+    try:
+        importlib.import_module("olla_xla.planner.warm_up").loaded()
+    except Exception as error:
+        _logger.debug("loading the planner failed", exc_info=error)
+
+
+def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
+    """Plans in the midst of one compile; plans again for less where that takes more than allowed.
+
+    Raises:
+      BudgetError: the budget cannot be met.
+    """
+    midst = _Midst(compiles, options)
+    return midst.outcome(compiles.handed_over(key, midst.answer))
+
+
+class _Midst:
+    """Plans while XLA waits. `answer` is called in the midst of the compile, `outcome` after it."""
+
+    def __init__(self, compiles: Compiles, options: PlanOptions) -> None:
+        self._compiles, self._options = compiles, options
+        self._started = time.monotonic()
+        self._captured: Captured | None = None
+        self._plan: Plan | None = None
+        self._objection = ""
+        self._error: Exception | None = None
+        # Not a daemon: a process must not end amid compiled loops being loaded.
+        self._loading = threading.Thread(target=_load_planner, name="olla_xla loading")
+        if mentioned_bytes(compiles.text) > _SMALL:
+            self._loading.start()
+
+    def answer(self, platform: str, module: bytes) -> bytes | None:
+        """The module with a plan in it, or None to leave XLA's schedule.
+
+        Raises:
+          BudgetError: the budget cannot be met.
+        """
+        taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
+        captured = Captured(platform, module, compiles.more(platform), taken)
+        self._captured = captured
+        small = scratch_bytes(captured.view) <= _SMALL  # read here, and kept for all that follow
+        if options.is_default and small:
+            return None
+        with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
+            self._loading.join() if self._loading.ident else _load_planner()
+        try:
+            plan = self._plan = _plan(compiles.name, captured, options, options)
+            if plan.predicted_bytes >= plan.xla_predicted_bytes:
+                return None
+            planned, self._objection = compiles.write(module, plan)
+        except BudgetError:
+            raise
+        except Exception as error:
+            self._error = error
+            return None
+        return None if self._objection else planned
+
+    def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
+        """What came of the compile in which `answer` was asked."""
+        plan, captured = self._plan, self._captured
+        if captured is None:
+            return _failed(compiled, OllaError(NO_HOOK))
+        if self._error is not None:
+            return _failed(compiled, self._error)
+        if plan is None:
+            _logger.info("the step's temporaries take less than %s bytes", f"{_SMALL:,}")
+            return Outcome(compiled, _small_plan(captured, compiled), False, _NO_GAIN)
+        if self._objection:
+            return _rejected(compiled, plan, captured, self._objection, self._objection)
+        if plan.predicted_bytes >= plan.xla_predicted_bytes:
+            _logger.info("%s: %s", plan.module, _NO_GAIN)
+            plan = _xla_plan(plan, captured, assigned_bytes(compiled))
+            return Outcome(compiled, plan, False, _NO_GAIN)
+        compiles = self._compiles
+        outcome = _chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+        return _fitted(compiles, self._options, captured, outcome)
+
+
+def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:
+    """A plan of the captured module within the limits of an attempt at the options.
+
+    Raises:
+      BudgetError: the budget cannot be met; it names the options' own.
+    """
+    from olla_xla import planner  # Loads numba and the solvers; not needed until here.
+
+    try:
+        with waiting(name) as progress:
+            plan = planner.plan_module(
+                captured.module,
+                attempt,
+                target=captured.platform,
+                more=captured.more,
+                progress=progress,
+                schedule_seconds=captured.seconds,
+            )
+    except BudgetError as error:
+        if attempt is options or options.budget_bytes is None:
+            raise
+        raise BudgetError(options.budget_bytes, error.least_bytes, error.reason) from error
+    return dataclasses.replace(
+        plan, results=results_digest(captured.module, loops=bool(plan.loops))
+    )
+
+
+def _fitted(
+    compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
+) -> Outcome:
+    """The outcome, planned anew for less while XLA assigns more than the budget after all."""
+    budget = options.budget_bytes
+    for _ in range(_BUDGET_TRIES - 1):
+        plan = outcome.plan
+        if budget is None or plan is None or not outcome.planned or not options.recomputes:
+            break
+        excess = assigned_bytes(outcome.compiled) - budget
+        if excess <= 0:
+            break
+        less = min(plan.predicted_bytes - 1, budget) - excess
+        attempt = dataclasses.replace(options, memory_budget=max(less, 1))
+        plan = _plan(compiles.name, captured, options, attempt)
+        outcome = _chosen(compiles, plan, compiles.apply(plan), captured)
+    return outcome
+
+
+def _chosen(
+    compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
+) -> Outcome:
+    """The planned executable, or XLA's own where the planned one is to be rejected.
+
+    XLA's own total is predicted, so it is compiled where predictions prove wrong.
+    """
+    compiled, reason, objects = applied
+    assigned = assigned_bytes(compiled)
+    known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
+    if not reason and not known and _is_surprise(plan, assigned):
+        _logger.info(
+            "%s: XLA assigned %s bytes, predicted were %s; compiling XLA's own order",
+            plan.module,
+            *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
+        )
+        own = assigned_bytes(compiles.own())
+        plan = dataclasses.replace(plan, xla_bytes=own)
+        if assigned >= own:
+            reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
+    if not reason:
+        plan = dataclasses.replace(plan, assigned_bytes=assigned)
+        _logger.info(
+            "%s: %s bytes planned, %s by XLA alone, bound %s",
+            plan.module,
+            *(f"{b:,}" for b in (assigned, plan.xla_bytes, plan.lower_bound_bytes)),
+        )
+        return Outcome(compiled, plan, True)
+    captured = captured or compiles.capture()
+    return _rejected(compiles.own(), plan, captured, reason, reason if objects else "")
+
+
+def _is_surprise(plan: Plan, assigned: int) -> bool:
+    """Whether a prediction is so far off that XLA's own total may not be as predicted either."""
+    error, gain = abs(assigned - plan.predicted_bytes), plan.xla_predicted_bytes - assigned
+    return error > _EXACT * assigned and error > _CERTAIN * gain
+
+
+def _rejected(
+    own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
+) -> Outcome:
+    """XLA's own executable instead of a plan's."""
+    _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
+    kept = _xla_plan(plan, captured, assigned_bytes(own))
+    return Outcome(own, kept, False, reason, objection=objection)
+
+
+def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
+    """XLA's own order of a module that has next to no temporaries."""
+    view, total = captured.view, assigned_bytes(compiled)
+    return Plan(
+        module=view.name,
+        fingerprint=view.fingerprint,
+        target=captured.platform,
+        order=view.order,
+        offsets={},
+        xla_bytes=total,
+        xla_predicted_bytes=total,
+        predicted_bytes=total,
+        peak_bytes=0,
+        least_peak_bytes=total,
+        lower_bound_bytes=total - temporary_bytes(compiled),
+        assigned_bytes=total,
+        status=PlanStatus.XLA,
+    )
+
+
+def _xla_plan(plan: Plan, captured: Captured, assigned: int) -> Plan:
+    """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
+    from olla_xla import planner
+
+    order = captured.view.order
+    if plan.order == order and not (plan.aliases or plan.clones or plan.loops):
+        return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
+    entry = planner.graphs(captured.module, captured.platform)[-1]
+    peak = lifetime_peak(entry, range(len(entry.operators)))
+    return dataclasses.replace(
+        plan,
+        order=order,
+        aliases={},
+        clones=(),
+        loops=(),
+        added_seconds=0.0,
+        least_added_seconds=0.0,
+        added_moved_bytes=0,
+        offsets={},
+        xla_bytes=assigned,
+        predicted_bytes=plan.xla_predicted_bytes,
+        peak_bytes=peak,
+        assigned_bytes=assigned,
+        status=PlanStatus.OPTIMAL if peak <= plan.lower_bound_bytes else PlanStatus.XLA,
+        source="xla",
+    )

@@ -1,0 +1,39 @@
+"""Why a search ended."""
+
+import enum
+
+__all__ = ["StopReason"]
+
+
+class StopReason(enum.StrEnum):
+    """Why a search for an order or for offsets ended.
+
+    Members are strings, and stand as such in plan files and in the rows of benchmarks.
+    """
+
+    PROOF = "proof"
+    """A bound shows that no more than the tolerance is left to gain, or that there is no answer."""
+
+    STALL = "stall"
+    """All that there was to try was tried, and nothing improved any more."""
+
+    NO_GAIN = "no_gain"
+    """Next to nothing could be gained over XLA's own order: no other was searched for."""
+
+    CAPACITY = "capacity"
+    """The capacity that was given is kept, and that was all that was asked for."""
+
+    HEURISTIC = "heuristic"
+    """A heuristic alone was asked for, and it has run."""
+
+    TIME_LIMIT = "time_limit"
+    """The wall-clock seconds are used up."""
+
+    STEP_LIMIT = "step_limit"
+    """The steps of the search for an order are used up."""
+
+    NODE_LIMIT = "node_limit"
+    """The nodes of the search for offsets are used up."""
+
+    SIZE_LIMIT = "size_limit"
+    """The problem is too large for the exact search."""

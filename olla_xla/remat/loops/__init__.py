@@ -1,0 +1,1 @@
+"""Recomputation across loops: what one loop stacks for another, and need not."""

@@ -1,0 +1,78 @@
+"""Which stacks to keep: the cheapest choice for a price of memory, as a minimum cut.
+
+A value that is computed again needs all that it is made of: values of stacks, which are kept or
+computed again as pays better, and others, which are computed again with it. Keeping a stack costs
+its bytes at their price and the time that writing and reading it takes; computing a value again
+costs its time. The least sum is a minimum cut (the closure problem of Picard, "Maximal closure of a
+graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from olla_xla.remat.loops.ways import Way, Ways
+from olla_xla.solvers.max_flow import min_cut
+
+__all__ = ["Choice"]
+
+_SCALE = 1e14
+"""Capacities are seconds in this unit."""
+
+_MOST, _NEVER = 1 << 44, 1 << 50
+
+
+class Choice:
+    """The choice for one pair of loops."""
+
+    def __init__(self, ways: Ways) -> None:
+        self.ways = ways
+        self._needed: dict[int, Way | None] = {}
+        waiting = list(ways.stacks)
+        while waiting:
+            number = waiting.pop()
+            if number in self._needed or ways.is_there(number):
+                continue
+            way = self._needed[number] = ways.way(number)
+            waiting += way.needs if way is not None else ()
+
+    def dropped(self, price: float) -> frozenset[int]:
+        """The elements of the writing loop's state to do without.
+
+        Args:
+          price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
+        """
+        source, sink = 0, 1
+        nodes: dict[object, int] = {}
+        arcs: list[tuple[int, int, int]] = []
+
+        def node(key: object) -> int:
+            return nodes.setdefault(key, len(nodes) + 2)
+
+        turns = self.ways.pair.writer.turns
+        for number, way in self._needed.items():
+            here = node(number)
+            stacks = self.ways.stacks.get(number, ())
+            if stacks:
+                kept = price * stacks[0].bytes + turns * self.ways.saved_seconds(stacks[0])
+                arcs.append((source, here, min(round(kept * _SCALE), _MOST)))
+            if way is None:
+                arcs.append((here, sink, _NEVER))
+                continue
+            run = node((way.owner, way.node if way.inside is not None else None))
+            arcs += [(here, run, _NEVER)]
+            if (run, sink) not in {(a, b) for a, b, _ in arcs}:
+                arcs.append((run, sink, round(turns * self.ways.seconds(way) * _SCALE)))
+            for need in way.needs:
+                if need in self._needed and need not in self.ways.stacks:
+                    arcs.append((run, node(need), _NEVER))
+        again: set[int] = set()
+        if arcs:
+            tails, heads, capacities = (np.array(a, np.int64) for a in zip(*arcs, strict=True))
+            again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
+        gone = {s.written for s in self.ways.unread}
+        for number, stacks in self.ways.stacks.items():
+            is_there = number not in self._needed
+            kept = 0 if is_there or nodes[number] in again else 1
+            gone.update(s.written for s in stacks[kept:])
+        return frozenset(gone)

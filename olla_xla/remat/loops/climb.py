@@ -1,0 +1,114 @@
+"""Which choice of stacks to do without fits a memory budget, or an allowance of time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from hlo.module import HloError
+from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.loops.ladder import Ladder, Rung
+
+__all__ = ["Climb", "climb"]
+
+_logger = logging.getLogger("olla_xla")
+
+_HOPE = 1.25
+"""Times the budget that a total in XLA's order may take for another order to be looked for."""
+
+_TRIES = 3  # choices that are ordered anew
+_SHARE = 0.5  # part of the time for them
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Climb:
+    """A choice, and the plan of the module that has it."""
+
+    rung: Rung
+    plan: Plan
+
+
+def climb(
+    module: bytes,
+    base: Plan,
+    cost: CostModel,
+    *,
+    budget: int | None,
+    allowance: float | None,
+    seconds: float,
+    plan: Callable[[bytes, float], Plan],
+) -> Climb | None:
+    """The cheapest choice that meets a budget, else the one of least total within an allowance.
+
+    Args:
+      module: serialized, scheduled module. base: its plan without.
+      cost: prices operators.
+      budget: bytes, or None. allowance: seconds that may be added, or None for any.
+      seconds: how long it may take.
+      plan: finds an order for a module within so many seconds.
+
+    Returns:
+      The choice, or None where none is better than `base` within the allowance.
+    """
+    deadline = time.monotonic() + seconds * _SHARE
+    steps = Ladder(module, base.target, cost)
+    best: Climb | None = None
+    tried = 0
+    for rung, lowest in _to_try(steps, budget, allowance):
+        if not _is_right(module, rung, base.target):
+            continue
+        left = max(deadline - time.monotonic(), 0.1) / max(_TRIES - tried, 1)
+        found = plan(rung.data, left)
+        tried += 1
+        least = base.predicted_bytes if best is None else best.plan.predicted_bytes
+        if found.predicted_bytes < least:
+            best = Climb(rung, found)
+        if lowest or found.predicted_bytes <= (budget or 0):
+            break
+    return best
+
+
+def _to_try(
+    steps: Ladder, budget: int | None, allowance: float | None
+) -> Iterator[tuple[Rung, bool]]:
+    """The choices that promise most: towards a budget the cheapest first, then the lowest.
+
+    Each with whether it is the lowest that is left.
+    """
+
+    def allowed(k: int) -> Rung | None:
+        try:
+            rung = steps.rung(k)
+        except (HloError, PlanMismatchError) as error:
+            _logger.info("loops keep their stacks: %s", error)
+            return None
+        return rung if allowance is None or rung.seconds <= allowance else None
+
+    last = next((k for k in reversed(range(len(steps))) if allowed(k) is not None), -1)
+    hopeful: list[Rung] = []
+    if budget is not None:
+        for k in range(last):
+            rung = allowed(k)
+            if rung is not None and rung.total <= _HOPE * budget and len(hopeful) < _TRIES - 1:
+                hopeful.append(rung)
+    yield from ((rung, False) for rung in hopeful)
+    for k in reversed(range(last + 1)):  # the next one only where the referee refuses the last
+        rung = allowed(k)
+        if rung is not None and rung not in hopeful:
+            yield rung, True
+
+
+def _is_right(module: bytes, rung: Rung, target: str) -> bool:
+    """Whether the referee accepts a choice."""
+    try:
+        check_rewrite(module, rung.data, loops=True)
+        check_executable(rung.data, target)
+    except CheckError as error:
+        _logger.warning("the referee refuses a choice for loops: %s", error)
+        return False
+    return True

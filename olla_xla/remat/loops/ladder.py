@@ -1,0 +1,105 @@
+"""Choices of stacks to do without, from those that cost nothing to as many as can go.
+
+Stacks that hold what another one holds, and those that nothing reads, cost nothing. What else goes
+is for each price of a byte the cheapest choice (`choice`); its time and total are those of the
+module that has the change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo.module import Module, module_from_bytes
+from hlo.rewrite.loops import with_loops_changed
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.plan import LoopRecord
+from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.remat.loops.choice import Choice
+from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.ways import Ways
+
+__all__ = ["Ladder", "Rung"]
+
+_PRICES = (0.0, 1e-15, 1e-13, 3e-13, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
+"""Seconds that a byte is worth; an H100 moves one in 3e-13."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rung:
+    """A choice, written into the module.
+
+    Attributes:
+      records: as `Plan.loops`. data: the module. total: predicted, in XLA's order.
+      seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
+    """
+
+    records: tuple[LoopRecord, ...]
+    data: bytes
+    total: int
+    seconds: float = 0.0
+    moved: int = 0
+
+
+class Ladder:
+    """The choices for rising prices of memory, each another one, written when they are asked for.
+
+    Args:
+      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+    """
+
+    def __init__(self, module: bytes, target: str, cost: CostModel) -> None:
+        self._module = module
+        self._target = target
+        self._cost = cost
+        self._view = module_from_bytes(module)
+        self._rungs: dict[int, Rung] = {}
+        found = _apart(pairs(self._view)) if _has_loops(self._view) else []
+        choices = [(pair, Choice(Ways(pair, cost))) for pair in found]
+        self._records = [r for r in dict.fromkeys(_records(choices, p) for p in _PRICES) if r]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def rung(self, k: int) -> Rung:
+        """Choice number `k`."""
+        if k not in self._rungs:
+            records = self._records[k]
+            data = with_loops_changed(self._module, edits(self._view, records))
+            planned = PlannedModule(data, self._target)
+            self._rungs[k] = Rung(
+                records,
+                data,
+                planned.simulate().total_bytes,
+                self._cost.step_seconds(planned.module) - self._cost.step_seconds(self._view),
+                module_work(planned.module, self._target).bytes
+                - module_work(self._view, self._target).bytes,
+            )
+        return self._rungs[k]
+
+
+def _records(choices: list[tuple[Pair, Choice]], price: float) -> tuple[LoopRecord, ...]:
+    return tuple(
+        (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
+        for pair, choice in choices
+        if (gone := choice.dropped(price))
+    )
+
+
+def _has_loops(view: Module) -> bool:
+    """Whether some computation has two loops or more."""
+    return any(
+        sum(i.opcode == "while" for i in c.instructions) > 1 for c in view.control_computations
+    )
+
+
+def _apart(found: list[Pair]) -> list[Pair]:
+    """Pairs that share no loop, those with most bytes first."""
+    used: set[str] = set()
+    kept = []
+    for pair in sorted(found, key=lambda p: -sum(s.bytes for s in p.stacks)):
+        names = {pair.writer.i.name, pair.reader.i.name}
+        if not names & used:
+            used |= names
+            kept.append(pair)
+    return kept

@@ -1,0 +1,269 @@
+"""A loop's body as one flat expression, with fusions and asynchronous calls opened.
+
+A node is one leaf of what an operation gives. Equal numbers say equal bits: an operation computes
+the same again from the same operands where it stands in the same kind of fusion, and what only
+moves bytes gives the same wherever it stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from hlo.module import Computation, Instruction
+from hlo.shapes import Shape, ShapeIndex
+
+__all__ = ["Affine", "Body", "Node", "is_each"]
+
+_PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
+
+_MOVING = frozenset(
+    "bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice iota reshape "
+    "reverse slice transpose".split()
+)
+"""Opcodes that compute nothing."""
+
+_EACH = frozenset(
+    "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
+    "exponential exponential-minus-one floor get-tuple-element is-finite log log-plus-one logistic "
+    "maximum minimum multiply negate not or pad parameter popcnt power remainder "
+    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
+    "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
+)
+"""Opcodes that compute each element for itself: how their code is arranged does not matter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """`factor * element + offset`; a constant where `element` is None."""
+
+    element: ShapeIndex | None
+    factor: int
+    offset: int
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Node:
+    """One leaf of an operation's result.
+
+    Attributes:
+      i: the operation. index: of the leaf. shape: of the leaf.
+      owner: the instruction of the body in which it runs; itself outside fusions.
+      operands: leaves of its operands, one after the other.
+    """
+
+    i: Instruction
+    index: ShapeIndex
+    shape: Shape
+    owner: Instruction
+    operands: tuple[Node, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Node({self.i.name}{list(self.index) if self.index else ''})"
+
+    @property
+    def behind(self) -> Node:
+        """What holds the same bytes before bitcasts and copies that keep the layout."""
+        node = self
+        while node.i.opcode in ("bitcast", "copy") and _keeps_bytes(node):
+            node = node.operands[0]
+        return node
+
+
+def _keeps_bytes(node: Node) -> bool:
+    if node.i.opcode == "bitcast":
+        return True
+    a, b = node.shape, node.operands[0].shape
+    return a.minor_to_major == b.minor_to_major and a.memory_space == b.memory_space
+
+
+def is_each(i: Instruction) -> bool:
+    """Whether a fusion computes its results element by element."""
+    return i.opcode == "fusion" and all(
+        k.opcode in _EACH or k.opcode in _MOVING for k in i.called[0].instructions
+    )
+
+
+class Body:
+    """The nodes of a computation, by instruction and leaf, those inside fusions included.
+
+    Attributes:
+      computation: it is of. root: leaf index -> node.
+      fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
+      used: node -> nodes that read it.
+    """
+
+    def __init__(self, computation: Computation) -> None:
+        self.computation = computation
+        self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
+        self.fusions: dict[Instruction, Instruction] = {}
+        self.used: dict[Node, list[Node]] = {}
+        self._keys: dict[Any, int] = {}
+        self._inner: dict[Node, int] = {}
+        self._outer: dict[Node, int] = {}
+        self._moved: dict[Node, bool] = {}
+        self._attributes: dict[Instruction, bytes] = {}
+        self._each: dict[Instruction, bool] = {}
+        self._nodes: list[Node] = []
+        for i in computation.instructions:
+            self._add(i, i)
+        for node in self._nodes:  # operands first, so that no recursion is deep
+            self.moved(node)
+            self._inside(node)
+            self.number(node)
+        assert computation.root is not None
+        self.root = self.leaves(computation.root)
+
+    def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
+        """The nodes of an instruction."""
+        return {index: self.at[i, index] for index in _leaf_indices(i.shape)}
+
+    def root_of(self, owner: Instruction) -> Node | None:
+        """What an instruction gives, if that is one array."""
+        i = self.fusions.get(owner, owner)
+        return None if i.shape.is_tuple else self.at[i, ()]
+
+    def each(self, owner: Instruction) -> bool:
+        """Whether an instruction is a fusion that computes element by element."""
+        if owner not in self._each:
+            self._each[owner] = owner in self.fusions and is_each(self.fusions[owner])
+        return self._each[owner]
+
+    # The nodes.
+
+    def _add(self, i: Instruction, owner: Instruction) -> None:
+        given = [self.leaves(o) for o in i.operands]
+        if i.opcode in ("fusion", "async-start"):
+            inner = self._call(i, owner, given)
+            if i.opcode == "fusion":
+                self._set(i, inner)
+                return
+            self._define(i, owner, [])  # its context
+            for k, operand in enumerate(given):
+                self._set(i, {(0, k, *index): node for index, node in operand.items()})
+            self._set(i, {(1, *index): node for index, node in inner.items()})
+        elif i.opcode == "async-update":
+            self._set(i, given[0])
+        elif i.opcode == "async-done":
+            self._set(i, {x[1:]: node for x, node in given[0].items() if x and x[0] == 1})
+        elif i.opcode == "get-tuple-element":
+            k = i.tuple_index
+            self._set(i, {x[1:]: node for x, node in given[0].items() if x[0] == k})
+        elif i.opcode in _PASSING and (i.opcode == "tuple" or len(given) > 1):
+            packed = enumerate(given)
+            self._set(i, {(k, *x): node for k, operand in packed for x, node in operand.items()})
+        elif i.opcode in _PASSING:
+            self._set(i, given[0])
+        else:
+            self._define(i, owner, given)
+
+    def _set(self, i: Instruction, nodes: dict[ShapeIndex, Node]) -> None:
+        for index, node in nodes.items():
+            self.at[i, index] = node
+
+    def _define(
+        self, i: Instruction, owner: Instruction, given: list[dict[ShapeIndex, Node]]
+    ) -> None:
+        operands = tuple(node for leaves in given for node in leaves.values())
+        for index in _leaf_indices(i.shape):
+            node = Node(i, index, i.shape.at(index), owner, operands)
+            self.at[i, index] = node
+            self._nodes.append(node)
+            for operand in dict.fromkeys(operands):
+                self.used.setdefault(operand, []).append(node)
+
+    def _call(
+        self, i: Instruction, owner: Instruction, given: list[dict[ShapeIndex, Node]]
+    ) -> dict[ShapeIndex, Node]:
+        (callee,) = i.called
+        if i.opcode == "fusion":
+            # A fusion inside another one has borders of its own: neither is opened further.
+            self._each[owner] = owner not in self.fusions and is_each(i)
+            self.fusions[owner] = i
+        for k in callee.instructions:
+            if k.opcode == "parameter":
+                self._set(k, given[k.parameter_number])
+            else:
+                self._add(k, owner)
+        assert callee.root is not None
+        return self.leaves(callee.root)
+
+    # Their numbers.
+
+    def attributes(self, i: Instruction) -> bytes:
+        """All that an operation says of itself."""
+        if i not in self._attributes:
+            self._attributes[i] = i.attributes
+        return self._attributes[i]
+
+    def number(self, node: Node) -> int:
+        """A number for the bytes of a node as the rest of the body sees it."""
+        if node not in self._outer:
+            self._outer[node] = self._number(node)
+        return self._outer[node]
+
+    def moved(self, node: Node) -> bool:
+        """Whether it only moves what its owner is given."""
+        if node not in self._moved:
+            inside = (o for o in node.operands if o.owner is node.owner)
+            moving = node.i.opcode in _MOVING or self.affine(node) is not None
+            self._moved[node] = node.i.opcode == "parameter" or (
+                moving and all(self.moved(o) for o in inside)
+            )
+        return self._moved[node]
+
+    def affine(self, node: Node) -> Affine | None:
+        """A scalar integer as a multiple of an element of the state, and a constant."""
+        node = node.behind
+        if node.shape.dimensions or node.shape.element_type not in (4, 5):
+            return None
+        if node.i.opcode == "parameter":
+            return Affine(node.index, 1, 0)
+        if node.i.opcode == "constant":
+            value = node.i.integer
+            return None if value is None else Affine(None, 0, value)
+        if node.i.opcode not in ("add", "subtract"):
+            return None
+        a, b = (self.affine(o) for o in node.operands)
+        if a is None or b is None or (a.element is not None and b.element is not None):
+            return None
+        sign = 1 if node.i.opcode == "add" else -1
+        element = a.element if a.element is not None else b.element
+        return Affine(element, a.factor + sign * b.factor, a.offset + sign * b.offset)
+
+    def _number(self, node: Node) -> int:
+        node = node.behind
+        if node in self._outer:
+            return self._outer[node]
+        inner = self._inside(node)
+        if self.moved(node):
+            return inner
+        owner = self.fusions.get(node.owner, node.owner)
+        return self._key("made", owner.fusion_kind, owner.backend_config, inner)
+
+    def _inside(self, node: Node) -> int:
+        """The number as its owner sees it."""
+        node = node.behind
+        if node not in self._inner:
+            affine = self.affine(node)
+            if affine is not None:
+                self._inner[node] = self._key("integer", affine)
+            elif node.i.opcode == "parameter":
+                self._inner[node] = self._key("element", node.index)
+            else:
+                read = tuple(
+                    (self._inside(o) if o.owner is node.owner else self.number(o), o.shape.key)
+                    for o in node.operands
+                )
+                called = tuple(c.name for c in node.i.called)
+                what = self.attributes(node.i)
+                self._inner[node] = self._key("operation", what, called, node.index, read)
+        return self._inner[node]
+
+    def _key(self, *parts: Any) -> int:
+        return self._keys.setdefault(parts, len(self._keys))
+
+
+def _leaf_indices(shape: Shape) -> Iterable[ShapeIndex]:
+    return [index for index, part in shape.indices() if not part.is_tuple]

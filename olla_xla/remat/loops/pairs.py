@@ -1,0 +1,338 @@
+"""Pairs of loops: one writes stacks slice by slice, a later one reads them at its own turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from hlo.module import Computation, Instruction, Module
+from hlo.shapes import Shape
+from olla_xla.remat.loops.nodes import Affine, Body, Node
+
+__all__ = ["Loop", "Pair", "Read", "Stack", "only_hands_on", "pairs"]
+
+
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """A while with a known number of turns.
+
+    Attributes:
+      i: the instruction. body: its body's nodes.
+      counter: the element that counts from 0 in ones. turns: how many.
+      start: the instruction that each element of the state begins as.
+      fixed: elements that no turn changes.
+    """
+
+    i: Instruction
+    body: Body
+    counter: int
+    turns: int
+    start: Sequence[Instruction]
+    fixed: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Read:
+    """One slice that the reading loop takes.
+
+    Attributes:
+      node: the dynamic-slice.
+    """
+
+    node: Node
+
+    @property
+    def owner(self) -> Instruction:
+        """The instruction of the body that takes it."""
+        return self.node.owner
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stack:
+    """An element of the writing loop's state that the reading loop reads slice by slice.
+
+    Attributes:
+      written, read: the element's number in the two states.
+      update: the dynamic-update-slice of each turn. value: what it writes.
+      reads: the slices taken.
+      whole: shape of all slices together, dimension 0 first in memory; part: of one.
+    """
+
+    written: int
+    read: int
+    update: Node
+    value: Node
+    reads: tuple[Read, ...]
+    whole: Shape
+    part: Shape
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole."""
+        return self.whole.bytes
+
+
+@dataclasses.dataclass(eq=False)
+class Pair:
+    """Two loops of one computation.
+
+    Attributes:
+      writer, reader: the loops.
+      stacks: that could be done without.
+      refused: (element of the writer, why it is none of these), of what looks like one.
+      turn: the turn of the writer that the reader's turn j goes back to, as a multiple of j.
+      place: the slice that it reads.
+    """
+
+    writer: Loop
+    reader: Loop
+    stacks: tuple[Stack, ...]
+    refused: tuple[tuple[int, str], ...]
+    turn: Affine
+    place: Affine
+
+
+def pairs(module: Module) -> list[Pair]:
+    """The pairs of loops of a module, in the order in which they are read."""
+    found = []
+    for computation in module.control_computations:
+        loops = [
+            loop
+            for i in computation.instructions
+            if i.opcode == "while" and (loop := _loop(i)) is not None
+        ]
+        for w, writer in enumerate(loops):
+            for reader in loops[w + 1 :]:
+                pair = _pair(writer, reader)
+                if pair is not None:
+                    found.append(pair)
+    return found
+
+
+def _loop(i: Instruction) -> Loop | None:
+    """The loop of a while, if its turns are known and its state is a plain tuple."""
+    body, condition = i.called
+    (start,) = i.operands
+    if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
+        return None
+    if any(s.is_tuple for s in i.shape.elements) or start.users != [i]:
+        return None
+    for computation in (body, condition):
+        (parameter,) = computation.parameters
+        if any(u.opcode != "get-tuple-element" for u in parameter.users):
+            return None
+    if any(u.opcode != "get-tuple-element" for u in i.users) or i.is_root or i.side_effect:
+        return None
+    nodes = Body(body)
+    state = nodes.leaves(body.parameters[0])
+    fixed = frozenset(
+        k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
+    )
+    found = _count(nodes, condition, start.operands, fixed)
+    if found is None or not _says(i, *found):
+        return None
+    return Loop(i, nodes, *found, start.operands, fixed)
+
+
+def _count(
+    body: Body, condition: Computation, start: Sequence[Instruction], fixed: frozenset[int]
+) -> tuple[int, int] | None:
+    """The counter's element, and the number of turns."""
+    tested = Body(condition)
+    test = tested.root[()].behind
+    if test.i.opcode != "compare" or test.i.direction != "LT":
+        return None
+    left, right = (tested.affine(o) for o in test.operands)
+    if left is None or right is None or left.element is None or left != Affine(left.element, 1, 0):
+        return None
+    turns: int | None = right.offset
+    if right.element is not None:
+        k = right.element[0]
+        turns = _constant(start[k]) if k in fixed and right.factor == 1 else None
+        turns = None if turns is None else turns + right.offset
+    counter = left.element[0]
+    begins_at_zero = _constant(start[counter]) == 0
+    step = body.affine(body.root[(counter,)])
+    if not turns or turns < 1 or not begins_at_zero or step != Affine((counter,), 1, 1):
+        return None
+    return counter, turns
+
+
+def _constant(i: Instruction) -> int | None:
+    while i.opcode in ("copy", "bitcast"):
+        i = i.operands[0]
+    return i.integer
+
+
+def _says(i: Instruction, counter: int, turns: int) -> bool:
+    """Whether XLA's notes on a loop agree, and stay true when other elements come and go."""
+    if not i.backend_config:
+        return True
+    try:
+        notes = json.loads(i.backend_config)
+        known = int(notes.get("known_trip_count", {}).get("n", turns))
+        index = int(notes.get("known_induction_variable", {}).get("tuple_index", counter))
+    except (ValueError, AttributeError, TypeError):
+        return False
+    return (known, index) == (turns, counter) and not notes.get("dynamic_variables")
+
+
+def _pair(writer: Loop, reader: Loop) -> Pair | None:
+    """Two loops as a pair, if the later one reads stacks of the earlier one."""
+    if writer.turns != reader.turns or writer.counter or reader.counter:
+        return None
+    written = {}
+    for k, start in enumerate(reader.start):
+        if k in reader.fixed and start.opcode == "get-tuple-element":
+            if start.operands[0] is writer.i:
+                written.setdefault(start.tuple_index, []).append(k)
+    found: list[tuple[Stack, Affine, Affine | None]] = []
+    refused: list[tuple[int, str]] = []
+    for w, readers in written.items():
+        if w not in writer.fixed:
+            try:
+                found.append(_stack(writer, reader, w, readers))
+            except _NotAStack as reason:
+                refused.append((w, str(reason)))
+    weights: dict[tuple[Affine, Affine], int] = {}
+    for stack, at, place in found:
+        if place is not None:
+            weights[at, place] = weights.get((at, place), 0) + stack.bytes
+    if not weights:
+        return None
+    # All are read at one turn, in what JAX writes; should they not be, the most bytes count.
+    written_at, place = max(weights, key=lambda key: weights[key])
+    stacks = [s for s, at, here in found if at == written_at and here in (place, None)]
+    refused += [
+        (s.written, "it is read at another turn than most") for s, _, _ in found if s not in stacks
+    ]
+    sign = written_at.factor
+    turn = Affine(place.element, sign * place.factor, sign * (place.offset - written_at.offset))
+    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), turn, place)
+
+
+class _NotAStack(Exception):
+    """Why an element of a state is no stack that could be done without."""
+
+
+def _stack(
+    writer: Loop, reader: Loop, w: int, readers: list[int]
+) -> tuple[Stack, Affine, Affine | None]:
+    """A stack, the slice of it that a turn writes, and the one that is read, if any is.
+
+    Raises _NotAStack.
+    """
+    if len(readers) > 1:
+        raise _NotAStack("it stands in the reading loop's state twice")
+    (r,) = readers
+    _only_between(writer, reader, w, r)
+    update, at = _written(writer, w)
+    reads, place = _read(reader, r)
+    value, part = update.operands[1].behind, update.operands[1].shape
+    return Stack(w, r, update, value, reads, update.shape, part), at, place
+
+
+def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
+    """Raises _NotAStack unless only the two loops' bodies see an element."""
+    outside = [u for u in writer.i.users if u.tuple_index == w]
+    if len(outside) != 1 or outside[0].users != [reader.i.operands[0]]:
+        raise _NotAStack("it is read outside the reading loop")
+    if any(u.tuple_index == r and u.users for u in reader.i.users):
+        raise _NotAStack("it is read after the reading loop")
+    for loop, k in ((writer, w), (reader, r)):
+        (parameter,) = loop.i.called[1].parameters
+        if any(u.tuple_index == k and u.users for u in parameter.users):
+            raise _NotAStack("a loop's condition reads it")
+
+
+def _written(writer: Loop, w: int) -> tuple[Node, Affine]:
+    """The update of a stack in each turn, and the slice that it writes. Raises _NotAStack."""
+    body = writer.body
+    element = body.leaves(body.computation.parameters[0])[(w,)]
+    update = body.root[(w,)].behind
+    if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
+        raise _NotAStack("no turn writes just a slice of it")
+    if any(n is not update for n in _readers(body, element)):
+        raise _NotAStack("the writing loop reads it too")
+    states = sum(n.behind is update for n in body.root.values())
+    if states + len(_readers(body, update)) > 1:
+        raise _NotAStack("its update is read as well")
+    whole = update.shape
+    if not _leading(whole, writer.turns) or not _is_slice(update.operands[1].shape, whole):
+        raise _NotAStack("not one slice along the first dimension in memory is written")
+    at = body.affine(update.operands[2])
+    if at is None or at not in _own_turn(writer):
+        raise _NotAStack("the slice that is written is not the turn's own")
+    return update, at
+
+
+def _read(reader: Loop, r: int) -> tuple[tuple[Read, ...], Affine | None]:
+    """The slices that are read of a stack, and which that is of each turn. Raises _NotAStack."""
+    body = reader.body
+    reads, places = [], set()
+    for node in _readers(body, body.leaves(body.computation.parameters[0])[(r,)]):
+        if node.i.opcode != "dynamic-slice":
+            raise _NotAStack(f"{node.i.opcode} reads it in the reading loop")
+        whole = node.operands[0].shape
+        if not _leading(whole, reader.turns) or not _is_slice(node.shape, whole):
+            raise _NotAStack("not slices along the first dimension in memory are read")
+        if not _is_replaceable(body, node):
+            raise _NotAStack("an asynchronous or nested fusion computes with it")
+        places.add(body.affine(node.operands[1]))
+        reads.append(Read(node))
+    if len(places) > 1 or not places <= set(_own_turn(reader)):
+        raise _NotAStack("the slices that are read are not the turn's own")
+    return tuple(reads), next(iter(places), None)
+
+
+def _own_turn(loop: Loop) -> tuple[Affine, Affine]:
+    """Slices that are each read or written in one turn: counted up, and down."""
+    up = Affine((loop.counter,), 1, 0)
+    return up, Affine((loop.counter,), -1, loop.turns - 1)
+
+
+def _is_replaceable(body: Body, node: Node) -> bool:
+    """Whether what takes a slice can be given another operand, or be done without."""
+    owner = node.owner
+    if only_hands_on(node, body.root_of(owner)):
+        return True
+    if owner.opcode != "fusion" or any(o.shape.is_tuple for o in owner.operands):
+        return False
+    return node.i.computation is owner.called[0]
+
+
+def only_hands_on(node: Node, result: Node | None) -> bool:
+    """Whether what an instruction gives is a node, but for bitcasts."""
+    while result is not None and result is not node and result.i.opcode == "bitcast":
+        result = result.operands[0]
+    return result is node
+
+
+def _readers(body: Body, node: Node) -> list[Node]:
+    """What reads a node, through bitcasts."""
+    found, waiting = [], [node]
+    while waiting:
+        for user in body.used.get(waiting.pop(), ()):
+            if user.behind is not user:
+                waiting.append(user)
+            else:
+                found.append(user)
+    return found
+
+
+def _leading(shape: Shape, turns: int) -> bool:
+    return (
+        bool(shape.dimensions)
+        and shape.dimensions[0] == turns
+        and shape.minor_to_major[-1] == 0
+        and shape.element_bits >= 8
+    )
+
+
+def _is_slice(part: Shape, whole: Shape) -> bool:
+    return (
+        part.dimensions == (1, *whole.dimensions[1:])
+        and part.minor_to_major == whole.minor_to_major
+        and part.element_type == whole.element_type
+    )

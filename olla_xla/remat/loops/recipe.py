@@ -1,0 +1,201 @@
+"""From stacks to do without to the change of the module: what is made, from what, and who reads it.
+
+The same choice gives the same change, so a plan need only say which stacks go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from hlo.module import Instruction, Module
+from hlo.rewrite.loops import Given, LoopEdit, Made, Taken
+from olla_xla.errors import PlanMismatchError
+from olla_xla.problem.plan import LoopRecord
+from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
+from olla_xla.remat.loops.ways import Ways
+
+__all__ = ["edits", "recipe"]
+
+
+def edits(module: Module, records: Iterable[LoopRecord]) -> list[LoopEdit]:
+    """The changes that records of a plan stand for.
+
+    Raises:
+      PlanMismatchError: the module has no such loops or stacks.
+    """
+    records = tuple(records)
+    if not records:
+        return []
+    found = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module)}
+    result = []
+    for writer, reader, dropped in records:
+        pair = found.get((writer, reader))
+        if pair is None or not set(dropped) <= {s.written for s in pair.stacks}:
+            raise PlanMismatchError(f"the module has no stacks of {writer} to do without")
+        result.append(recipe(module, pair, frozenset(dropped)))
+    return result
+
+
+def recipe(module: Module, pair: Pair, dropped: frozenset[int]) -> LoopEdit:
+    """The change that does without some stacks.
+
+    Args:
+      module: it is of. pair: of loops. dropped: elements of the writing loop's state.
+
+    Raises:
+      PlanMismatchError: they cannot all be done without.
+    """
+    return _Recipe(module, pair, dropped).edit()
+
+
+class _Recipe:
+    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int]) -> None:
+        self._pair = pair
+        self._dropped = [s for s in pair.stacks if s.written in dropped]
+        self._ways = Ways(pair, None)
+        self._body = self._ways.body
+        self._kept = {
+            number: kept[0]
+            for number, stacks in self._ways.stacks.items()
+            if (kept := [s for s in stacks if s.written not in dropped])
+        }
+        self._names = {i.name for c in module.computations for i in c.instructions}
+        self._made: list[Made] = []
+        self._values: dict[int, Given] = {}
+        self._runs: dict[tuple[Instruction, Node | None], str] = {}
+        self._added: list[str] = []
+        self._making: set[int] = set()
+
+    def edit(self) -> LoopEdit:
+        """The change."""
+        pair = self._pair
+        taken = [t for stack in self._dropped for t in self._taken(stack)]
+        return LoopEdit(
+            writer=pair.writer.i.name,
+            reader=pair.reader.i.name,
+            dropped=tuple((s.written, s.read) for s in self._dropped),
+            added=tuple(self._added),
+            counter=self._counter(),
+            place=(pair.place.factor, pair.place.offset),
+            turn=(pair.turn.factor, pair.turn.offset),
+            made=tuple(self._made),
+            taken=tuple(taken),
+        )
+
+    def _counter(self) -> str:
+        """What has the number of the reading loop's turn: a copy, where the next one is made early.
+
+        An element may be overwritten by the next turn's before all that is new has read it.
+        """
+        reader = self._pair.reader
+        body, opcodes = reader.body, ("copy", "get-tuple-element")
+        (parameter,) = reader.i.called[0].parameters
+        counter = body.at[parameter, (reader.counter,)]
+        found = [
+            i
+            for i in body.computation.instructions
+            if i.opcode in opcodes and not i.shape.is_tuple and body.at[i, ()].behind is counter
+        ]
+        return min(found, key=lambda i: opcodes.index(i.opcode)).name
+
+    def _taken(self, stack: Stack) -> list[Taken]:
+        """What the readers of a stack read instead."""
+        number = self._body.number(stack.value)
+        inner = self._pair.reader.body
+        element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
+        result = []
+        for owner, node in {r.owner: r.node for r in stack.reads}.items():
+            where = [
+                k
+                for k, o in enumerate(owner.operands)
+                if inner.at.get((o, ())) is not None and inner.at[o, ()].behind is element
+            ]
+            if only_hands_on(node, inner.root_of(owner)):
+                result.append(Taken(owner.name, where[0], self._value(number), replaced=True))
+            else:
+                given = self._inside(number)
+                result += [Taken(owner.name, k, given) for k in where]
+        return result
+
+    def _inside(self, number: int) -> Given:
+        """A value for a fusion, which may take it out of a stack itself."""
+        stack = self._kept.get(number)
+        if stack is None:
+            return self._value(number)
+        return Given(element=stack.read, whole=stack.whole.key)
+
+    def _value(self, number: int) -> Given:
+        """A value in the reading loop's body."""
+        if number not in self._values:
+            if number in self._making:
+                raise PlanMismatchError("a value of a loop is made of itself")
+            self._making.add(number)
+            self._values[number] = self._find(number)
+        return self._values[number]
+
+    def _find(self, number: int) -> Given:
+        if number in self._kept:
+            stack = self._kept[number]
+            name = self._name(f"{stack.update.owner.name}.slice")
+            self._made.append(Made(name, "", "", ((0, self._inside(number)),)))
+            return Given(made=name)
+        if self._ways.is_there(number):
+            node = self._ways.node(number)
+            if self._body.affine(node) is not None:
+                return Given(turn=True)
+            return Given(element=self._element(node.index[0]))
+        way = self._ways.way(number)
+        if way is None:
+            raise PlanMismatchError("a stack that is to go cannot be computed again")
+        run = way.owner, way.node if way.inside is not None else None
+        if run not in self._runs:
+            if way.inside is None:
+                operands = tuple(
+                    (k, self._value(self._body.number(self._body.at[o, ()].behind)))
+                    for k, o in enumerate(way.owner.operands)
+                )
+                made = Made(self._name(f"{way.owner.name}.again"), way.owner.name, "", operands)
+            else:
+                made = self._opened(way.owner, way.node, way.inside)
+            self._made.append(made)
+            self._runs[run] = made.name
+        return Given(made=self._runs[run], index=self._leaf(way.owner, way.node))
+
+    def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> Made:
+        """A copy of a fusion that ends with a node."""
+        fusion = self._body.fusions[owner]
+        given = []
+        for i in fusion.called[0].instructions:
+            leaf = self._body.at.get((i, ()))
+            if leaf in inside:
+                given.append((i.name, self._inside(self._body.number(leaf.behind))))
+        return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+
+    def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
+        """Where a value stands in the result of a copy of an instruction."""
+        fusion = self._body.fusions.get(owner, owner)
+        if not fusion.shape.is_tuple:
+            return ()
+        leaves = self._body.leaves(fusion)
+        return next(index for index, leaf in leaves.items() if leaf.behind is node.behind)
+
+    def _element(self, k: int) -> int:
+        """The element of the reading loop's state that has what never changes in the other's."""
+        writer, reader = self._pair.writer, self._pair.reader
+        start = writer.start[k]
+        for r in sorted(reader.fixed):
+            if reader.start[r] is start:
+                return r
+        if start.name not in self._added:
+            self._added.append(start.name)
+        return len(reader.start) + self._added.index(start.name)
+
+    def _name(self, name: str) -> str:
+        for k in itertools.count(1):
+            found = name if k == 1 else f"{name}.{k}"
+            if found not in self._names:
+                self._names.add(found)
+                return found
+        raise AssertionError

@@ -1,0 +1,156 @@
+"""How values of the writing loop's turn could be made in the reading loop, and at what price."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from hlo.module import Instruction
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.loops.nodes import Affine, Node
+from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on
+from olla_xla.remat.purity import pure
+
+__all__ = ["Way", "Ways"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Way:
+    """A way to make a value.
+
+    Attributes:
+      node: the value. owner: the instruction that is run again for it.
+      inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
+        as it is. needs: numbers of the values that it is given.
+    """
+
+    node: Node
+    owner: Instruction
+    inside: dict[Node, None] | None
+    needs: tuple[int, ...]
+
+
+class Ways:
+    """Ways for all values that a pair's stacks hold, and for those that they are made of.
+
+    Attributes:
+      stacks: number -> the stacks that hold such values, the one that stays first.
+      unread: stacks that nothing reads.
+    """
+
+    def __init__(self, pair: Pair, cost: CostModel | None) -> None:
+        self.pair = pair
+        self.body = pair.writer.body
+        self.stacks: dict[int, list[Stack]] = {}
+        self.unread = [s for s in pair.stacks if not s.reads]
+        for stack in pair.stacks:
+            if stack in self.unread:
+                continue
+            self.stacks.setdefault(self.body.number(stack.value), []).append(stack)
+        self._cost = cost
+        self._values = dict(self._made_values())
+        self._ways: dict[int, Way | None] = {}
+
+    def _made_values(self) -> Iterator[tuple[int, Node]]:
+        """Every value that an instruction of the body gives as its result."""
+        for i in reversed(self.body.computation.instructions):
+            if i.opcode not in ("tuple", "parameter", "async-start"):
+                for node in self.body.leaves(i).values():
+                    yield self.body.number(node.behind), node.behind
+
+    def is_there(self, number: int) -> bool:
+        """Whether the reading loop has it, or can have it, without computing anything."""
+        node = self._values.get(number)
+        if node is None:
+            return False
+        if self.body.affine(node) == Affine((self.pair.writer.counter,), 1, 0):
+            return True
+        return node.i.opcode == "parameter" and node.index[0] in self.pair.writer.fixed
+
+    def node(self, number: int) -> Node:
+        """What the writing loop's body has it as."""
+        return self._values[number]
+
+    def way(self, number: int) -> Way | None:
+        """The way to make a value, or None if there is none."""
+        if number not in self._ways:
+            self._ways[number] = self._find(number)
+        return self._ways[number]
+
+    def seconds(self, way: Way) -> float:
+        """Predicted time of one more run of a way's owner."""
+        return self._seconds(self.body.fusions.get(way.owner, way.owner))
+
+    def _seconds(self, i: Instruction) -> float:
+        return 0.0 if self._cost is None else self._cost.seconds(i)
+
+    def saved_seconds(self, stack: Stack) -> float:
+        """Predicted time of a turn of both loops that a stack takes by itself."""
+        writes = self.body.fusions.get(stack.update.owner, stack.update.owner)
+        saved = self._seconds(writes)
+        inner = self.pair.reader.body
+        for read in stack.reads:
+            if only_hands_on(read.node, inner.root_of(read.owner)):
+                saved += self._seconds(inner.fusions.get(read.owner, read.owner))
+        return saved
+
+    def _find(self, number: int) -> Way | None:
+        stack = self.stacks.get(number, [None])[0]
+        node = self._values.get(number)
+        if stack is not None:
+            node = stack.value
+        if node is None or node.i.opcode == "parameter":
+            return None
+        owner = node.owner
+        fusion = self.body.fusions.get(owner, owner)
+        if fusion.opcode == "constant":
+            return Way(node, owner, None, ())
+        if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
+            return None
+        whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
+        if self.body.each(owner) and not fusion.shape.is_tuple:
+            return self._opened(node, owner)
+        if stack is not None and stack.update.owner is owner:
+            return None  # as part of another form its code may compute other bits
+        if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
+            return None
+        return Way(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
+
+    def _results(self, owner: Instruction) -> list[Node]:
+        fusion = self.body.fusions.get(owner, owner)
+        return list(self.body.leaves(fusion).values())
+
+    def _opened(self, node: Node, owner: Instruction) -> Way | None:
+        """A way through a fusion that computes each element for itself, or only moves bytes.
+
+        What it computes stays as it is; where it takes a part of what it is given, and a stack has
+        just that part, it may be given that.
+        """
+        (result,) = self._results(owner)
+        end = result.behind
+        if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
+            end = end.operands[1].behind
+        if node is not end and not self.body.moved(node):
+            return None  # fewer readers of what is inside could change its code
+        if node is not result.behind and b"partitions" in self.body.fusions[owner].backend_config:
+            return None  # how a CPU divides it among threads is made for its shape
+        inside: dict[Node, None] = {}
+        waiting, seen = [node], set()
+        while waiting:
+            k = waiting.pop()
+            if k in seen:
+                continue
+            seen.add(k)
+            if k.owner is not owner or k.i.opcode == "parameter":
+                inside[k] = None
+            elif k is not node and self._is_part(k):
+                inside[k] = None
+            else:
+                waiting += k.operands
+        return Way(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
+
+    def _is_part(self, k: Node) -> bool:
+        """Whether what is moved inside a fusion is what a stack has."""
+        if self.body.affine(k) is not None or not self.body.moved(k):
+            return False
+        return self.body.number(k.behind) in self.stacks

@@ -1,0 +1,216 @@
+"""The referee through loops: slices of stacks are what was written, and nothing else is."""
+
+import functools
+
+import pytest
+
+from hlo.read import from_hlo_text, with_program_order
+from olla_xla.check import executable
+
+STATE = "(s32[], f32[4]{0}, f32[3,4]{1,0}, f32[3,4]{1,0})"
+LESS = "(s32[], f32[4]{0}, f32[3,4]{1,0})"
+
+
+results_digest = functools.partial(executable.results_digest, loops=True)
+
+
+def condition(name, state, bound=3):
+    return f"""{name} {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant({bound})
+  ROOT t = pred[] compare(i, n), direction=LT
+}}"""
+
+
+def writer(update="sine(x)", at="i", second=True, step=1):
+    state = STATE if second else LESS
+    more = f"""
+  other = f32[3,4]{{1,0}} get-tuple-element(s), index=3
+  y = f32[4]{{0}} {update}
+  c = f32[1,4]{{1,0}} bitcast(y)
+  v = f32[3,4]{{1,0}} dynamic-update-slice(other, c, {at}, zero)"""
+    return f"""writes {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4]{{0}} get-tuple-element(s), index=1
+  stack = f32[3,4]{{1,0}} get-tuple-element(s), index=2
+  one = s32[] constant({step})
+  zero = s32[] constant(0)
+  last = s32[] constant(2)
+  back = s32[] subtract(last, i)
+  n = s32[] add(i, one)
+  b = f32[1,4]{{1,0}} bitcast(x)
+  u = f32[3,4]{{1,0}} dynamic-update-slice(stack, b, {at}, zero){more if second else ""}
+  h = f32[4]{{0}} cosine(x)
+  ROOT t = {state} tuple(n, h, u{", v" if second else ""})
+}}
+{condition("writes_on", state)}"""
+
+
+def reader(value, second=True):
+    state = STATE if second else LESS
+    return f"""reads {{
+  s = {state} parameter(0)
+  j = s32[] get-tuple-element(s), index=0
+  a = f32[4]{{0}} get-tuple-element(s), index=1
+  stack = f32[3,4]{{1,0}} get-tuple-element(s), index=2
+  {"other = f32[3,4]{1,0} get-tuple-element(s), index=3" if second else ""}
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  last = s32[] constant(2)
+  k = s32[] subtract(last, j)
+  n = s32[] add(j, one)
+  {value}
+  d = f32[4]{{0}} bitcast(p)
+  r = f32[4]{{0}} add(a, d)
+  ROOT t = {state} tuple(n, r, stack{", other" if second else ""})
+}}
+{condition("reads_on", state)}"""
+
+
+def module(first, then, second=True):
+    state = STATE if second else LESS
+    other = ", z" if second else ""
+    more = "o = f32[3,4]{1,0} get-tuple-element(w), index=3" if second else ""
+    text = f"""HloModule m
+{first}
+{then}
+ENTRY e {{
+  x = f32[4]{{0}} parameter(0)
+  zero = s32[] constant(0)
+  f = f32[] constant(0)
+  z = f32[3,4]{{1,0}} broadcast(f), dimensions={{}}
+  b = {state} tuple(zero, x, z{other})
+  w = {state} while(b), condition=writes_on, body=writes
+  h = f32[4]{{0}} get-tuple-element(w), index=1
+  g = f32[3,4]{{1,0}} get-tuple-element(w), index=2
+  {more}
+  c = {state} tuple(zero, h, g{", o" if second else ""})
+  q = {state} while(c), condition=reads_on, body=reads
+  ROOT r = f32[4]{{0}} get-tuple-element(q), index=1
+}}"""
+    return with_program_order(from_hlo_text(text))
+
+
+READ = "p = f32[1,4]{1,0} dynamic-slice(other, k, zero), dynamic_slice_sizes={1,4}"
+AGAIN = """m = f32[1,4]{1,0} dynamic-slice(stack, k, zero), dynamic_slice_sizes={1,4}
+  l = f32[4]{0} bitcast(m)
+  p = f32[4]{0} sine(l)"""
+
+
+def test_a_slice_is_what_its_turn_wrote():
+    before = module(writer(), reader(READ))
+    after = module(writer(second=False), reader(AGAIN, second=False), second=False)
+    assert results_digest(before) == results_digest(after)
+
+
+def test_stacks_may_be_written_from_the_end():
+    before = module(writer(at="back"), reader(READ))
+    after = module(writer(at="back", second=False), reader(AGAIN, second=False), second=False)
+    assert results_digest(before) == results_digest(after)
+    assert results_digest(before) != results_digest(module(writer(), reader(READ)))
+
+
+WRONG = {
+    "another turn": AGAIN.replace("stack, k", "stack, j"),
+    "another operation": AGAIN.replace("sine", "cosine"),
+    "the value itself": AGAIN.replace("sine(l)", "copy(l)"),
+    "a constant turn": AGAIN.replace("stack, k", "stack, one"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_another_turn_wrote_is_something_else(name):
+    before = module(writer(), reader(READ))
+    after = module(writer(second=False), reader(WRONG[name], second=False), second=False)
+    assert results_digest(before) != results_digest(after)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        writer(step=2),  # not every slice is written
+        writer().replace("constant(3)", "constant(2)"),
+        writer().replace("(other, c, i, zero)", "(other, c, zero, zero)"),
+        writer().replace("(other, c, i, zero)", "(stack, c, i, zero)"),
+    ],
+)
+def test_what_is_not_written_whole_is_no_stack(first):
+    before = module(first, reader(READ))
+    again = first
+    for line in ("other =", "y =", "c =", "v ="):
+        again = "\n".join(k for k in again.split("\n") if not k.strip().startswith(line))
+    again = again.replace(STATE, LESS).replace(", u, v)", ", u)")
+    after = module(again, reader(AGAIN, second=False), second=False)
+    assert results_digest(before) != results_digest(after)
+
+
+def test_slices_out_of_range_are_not_looked_through():
+    late = reader(READ).replace("last = s32[] constant(2)", "last = s32[] constant(3)")
+    again = reader(AGAIN, second=False).replace(
+        "last = s32[] constant(2)", "last = s32[] constant(3)"
+    )
+    before = module(writer(), late)
+    after = module(writer(second=False), again, second=False)
+    assert results_digest(before) != results_digest(after)
+
+
+def test_what_nothing_reads_leaves_no_trace():
+    value = "p = f32[1,4]{1,0} dynamic-slice(stack, k, zero), dynamic_slice_sizes={1,4}"
+    before = module(writer(), reader(value))
+    after = module(writer(second=False), reader(value, second=False), second=False)
+    assert results_digest(before) == results_digest(after)
+
+
+NESTED = """HloModule m
+inner {{
+  s = (s32[], s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  o = s32[] get-tuple-element(s), index=1
+  a = s32[] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  m = s32[] multiply({0}, {1})
+  b = s32[] subtract(m, a)
+  ROOT t = (s32[], s32[], s32[]) tuple(n, o, b)
+}}
+inner_on {{
+  s = (s32[], s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT t = pred[] compare(i, n), direction=LT
+}}
+outer {{
+  s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = s32[] get-tuple-element(s), index=1
+  zero = s32[] constant(0)
+  b = (s32[], s32[], s32[]) tuple(zero, i, a)
+  w = (s32[], s32[], s32[]) while(b), condition=inner_on, body=inner
+  c = s32[] get-tuple-element(w), index=2
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  ROOT t = (s32[], s32[]) tuple(n, c)
+}}
+outer_on {{
+  s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT t = pred[] compare(i, n), direction=LT
+}}
+ENTRY e {{
+  x = s32[] parameter(0)
+  zero = s32[] constant(0)
+  b = (s32[], s32[]) tuple(zero, x)
+  w = (s32[], s32[]) while(b), condition=outer_on, body=outer
+  ROOT r = s32[] get-tuple-element(w), index=1
+}}"""
+
+
+def test_counters_of_nested_loops_are_told_apart():
+    found = {
+        results_digest(with_program_order(from_hlo_text(NESTED.format(a, b))))
+        for a, b in (("i", "i"), ("o", "o"), ("i", "o"))
+    }
+    assert len(found) == 3

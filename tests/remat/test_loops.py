@@ -1,0 +1,178 @@
+"""Loops that do without stacks: which can go, what is made instead, the same bits in real runs."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import olla_xla
+from hlo.module import module_from_bytes
+from hlo.rewrite.loops import with_loops_changed
+from olla_xla import planner
+from olla_xla.check.executable import check_executable, check_rewrite, results_digest
+from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.problem import plan as plan_file
+from olla_xla.remat.cost.roofline import H100, CostModel, Device
+from olla_xla.remat.loops.ladder import Ladder
+from olla_xla.remat.loops.pairs import pairs
+from olla_xla.remat.loops.recipe import edits, recipe
+from tests.support.compiles import on_h100
+from tests.support.loops import STEPS
+from tests.support.steps import assert_same
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch):
+    monkeypatch.setattr(
+        "olla_xla.planner.module.device", lambda target: CPU if target == "cpu" else H100
+    )
+
+
+@functools.cache
+def lowered(name, target="cpu"):
+    step, arguments = STEPS[name]()
+    if target == "cuda":
+        arguments = on_h100(arguments)
+    return jax.jit(step).lower(*arguments)
+
+
+@functools.cache
+def scheduled(name, target="cpu"):
+    return capture(lowered(name, target)).module
+
+
+@functools.cache
+def expected(name):
+    return lowered(name).compile()(*STEPS[name]()[1])
+
+
+def rungs(name, target):
+    cost = CostModel(CPU if target == "cpu" else H100, target)
+    found = Ladder(scheduled(name, target), target, cost)
+    return [found.rung(k) for k in range(len(found))]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", STEPS)
+def test_every_stack_of_a_scan_is_known(name, target):
+    (pair,) = pairs(module_from_bytes(scheduled(name, target)))
+    assert pair.writer.turns == pair.reader.turns > 1
+    assert pair.stacks and len(pair.refused) <= (
+        target == "cuda"
+    )  # attention has one of two slices
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", STEPS)
+def test_the_referee_follows_each_choice(name, target):
+    before = scheduled(name, target)
+    found = rungs(name, target)
+    assert found
+    for rung in found:
+        check_rewrite(before, rung.data, loops=True)
+        check_executable(rung.data, target)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_results_stay_bit_identical(name):
+    arguments = STEPS[name]()[1]
+    for rung in rungs(name, "cpu"):
+        compiled = compile_rewritten(lowered(name), lambda module, data=rung.data: data)
+        assert_same(expected(name), compiled(*arguments))
+
+
+@pytest.mark.parametrize("name", ["gated", "attention"])
+def test_each_stack_alone_can_go_bit_identically(name):
+    before = scheduled(name)
+    view = module_from_bytes(before)
+    (pair,) = pairs(view)
+    gone = 0
+    for stack in pair.stacks:
+        try:
+            edit = recipe(view, pair, frozenset([stack.written]))
+        except PlanMismatchError:
+            continue
+        gone += 1
+        after = with_loops_changed(before, [edit])
+        check_rewrite(before, after, loops=True)
+        compiled = compile_rewritten(lowered(name), lambda module, data=after: data)
+        assert_same(expected(name), compiled(*STEPS[name]()[1]))
+    assert gone > len(pair.stacks) / 2
+
+
+def wrong(edit):
+    """Edits that make something else."""
+    reversed_place = (-edit.place[0], edit.place[1] if edit.place[0] > 0 else 0)
+    yield "place", dataclasses.replace(edit, place=reversed_place)
+    yield "turn", dataclasses.replace(edit, turn=(edit.turn[0], edit.turn[1] - 1))
+    for k, made in enumerate(edit.made):
+        for o, (where, given) in enumerate(made.operands):
+            if given.whole:
+                others = [g for m in edit.made for _, g in m.operands]
+                others = [g for g in others if g.whole == given.whole and g != given]
+                if others:
+                    operands = list(made.operands)
+                    operands[o] = where, others[0]
+                    changed = list(edit.made)
+                    changed[k] = dataclasses.replace(made, operands=tuple(operands))
+                    yield "stack", dataclasses.replace(edit, made=tuple(changed))
+                    return
+
+
+@pytest.mark.parametrize("name", ["gated", "attention", "lstm"])
+def test_the_referee_objects_to_what_is_made_from_something_else(name):
+    before = scheduled(name)
+    view = module_from_bytes(before)
+    found = rungs(name, "cpu")[-1]
+    (edit,) = edits(view, found.records)
+    objected = set()
+    for kind, bad in wrong(edit):
+        after = with_loops_changed(before, [bad])
+        try:
+            check_rewrite(before, after, loops=True)
+        except CheckError:
+            objected.add(kind)
+            continue
+        # Nothing that is made there depends on it, then.
+        compiled = compile_rewritten(lowered(name), lambda module, data=after: data)
+        assert_same(expected(name), compiled(*STEPS[name]()[1]))
+    assert "place" in objected
+
+
+@pytest.mark.parametrize("name", ["gated", "lstm"])
+def test_a_planned_step_does_without_stacks(name):
+    step, arguments = STEPS[name]()
+    planned = olla_xla.plan(step, max_overhead=1.0, loops=True, time_limit=20, step_limit=2_000)
+    compiled = planned.lower(*arguments).compile()
+    plan = compiled.plan
+    assert plan.loops and plan.predicted_bytes < plan.xla_bytes
+    assert_same(jax.jit(step)(*arguments), planned(*arguments))
+    again = plan_file.loads(plan_file.dumps(plan))
+    assert again == plan
+    module = scheduled(name)
+    assert planner.apply_plan(module, plan) == planner.apply_plan(module, again)
+    assert results_digest(planner.apply_plan(module, plan), loops=True) == results_digest(
+        module, loops=True
+    )
+
+
+def test_a_budget_is_met_by_loops():
+    step, arguments = STEPS["gated"]()
+    least = min(rungs("gated", "cpu"), key=lambda r: r.total)
+    planned = olla_xla.plan(
+        step, memory_budget=least.total, loops=True, time_limit=20, step_limit=2_000
+    )
+    compiled = planned.lower(*arguments).compile()
+    assert compiled.plan.loops and compiled.plan.assigned_bytes <= least.total
+    assert_same(jax.jit(step)(*arguments), planned(*arguments))
+
+
+def test_the_same_choice_gives_the_same_module():
+    first, second = (rungs("attention", "cpu") for _ in range(2))
+    assert [r.data for r in first] == [r.data for r in second]
+    assert np.all(np.diff([len(g) for r in first for _, _, g in r.records]) >= 0)

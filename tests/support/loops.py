@@ -1,0 +1,92 @@
+"""Small steps with a loop forward and a loop backward, for the tests of what loops do without."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+LAYERS = 5
+
+
+def _normalised(x):
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+
+
+def _gated(h, w):
+    gate, up = jnp.split(_normalised(h) @ w["a"], 2, axis=-1)
+    return h + (jax.nn.silu(gate) * up) @ w["b"], None
+
+
+def _attention(h, w):
+    q, k, v = jnp.split(_normalised(h) @ w["a"], 3, axis=-1)
+    scores = jax.nn.softmax(q @ k.T / np.sqrt(q.shape[-1]).astype(np.float32))
+    return h + jax.nn.gelu((scores @ v) @ w["b"]), None
+
+
+def _plain(h, w):
+    return jnp.tanh(h @ w["b"]) + jnp.exp(-h * h) * h / (1 + jnp.abs(h)), None
+
+
+def _doubled(h, w):
+    """What two consumers stack is one value."""
+    y = h @ w["b"]
+    return jnp.sin(y) * jnp.cos(y) + jnp.sin(y) * h, None
+
+
+def _cell(c, x, w):
+    hidden, cell = c
+    i, f, g, o = jnp.split(jnp.concatenate([x, hidden], -1) @ w["a"], 4, axis=-1)
+    cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return (jax.nn.sigmoid(o) * jnp.tanh(cell), cell), None
+
+
+BODIES = {"gated": (_gated, 2), "attention": (_attention, 3), "plain": (_plain, 1)}
+BODIES["doubled"] = (_doubled, 1)
+
+
+def layers(name, rows=31, width=45, hidden=45, reverse=False):
+    """(step, arguments) of a net whose layers are one scanned body; sizes are odd on purpose."""
+    body, parts = BODIES[name]
+    keys = jax.random.split(jax.random.key(0), 3)
+    inner = width if name == "plain" or name == "doubled" else hidden
+    params = {
+        "a": jax.random.normal(keys[0], (LAYERS, width, parts * inner)) / width**0.5,
+        "b": jax.random.normal(keys[1], (LAYERS, inner, width)) / width**0.5,
+    }
+    x = jax.random.normal(keys[2], (rows, width))
+
+    def loss(params, x):
+        h, _ = jax.lax.scan(body, x, params, reverse=reverse)
+        return jnp.mean(h * h)
+
+    return functools.partial(_step, loss), (params, x)
+
+
+def recurrent(length=12, rows=7, width=19):
+    """(step, arguments) of an LSTM over time."""
+    keys = jax.random.split(jax.random.key(1), 2)
+    params = {"a": jax.random.normal(keys[0], (2 * width, 4 * width)) / width**0.5}
+    x = jax.random.normal(keys[1], (length, rows, width))
+
+    def loss(params, x):
+        start = (jnp.zeros((rows, width)), jnp.zeros((rows, width)))
+        (h, _), _ = jax.lax.scan(lambda c, x: _cell(c, x, params), start, x)
+        return jnp.mean(h * h)
+
+    return functools.partial(_step, loss), (params, x)
+
+
+def _step(loss, params, x):
+    value, gradient = jax.value_and_grad(loss)(params, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+STEPS = {
+    "gated": functools.partial(layers, "gated"),
+    "gated_reverse": functools.partial(layers, "gated", reverse=True),
+    "attention": functools.partial(layers, "attention"),
+    "plain": functools.partial(layers, "plain", rows=33, width=64),
+    "doubled": functools.partial(layers, "doubled"),
+    "lstm": recurrent,
+}
