@@ -57,12 +57,14 @@ class Made:
       original: instruction of the writing loop's body that it copies; "" for what is `operands[0]`.
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
+      of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
     """
 
     name: str
     original: str
     root: str = ""
     operands: tuple[tuple[int | str, Given], ...] = ()
+    of_slice: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Change:
         self._thread = body.computation.execution_thread
         for name in edit.added:
             self._grow(parent, reader, parent.named(name))
-        maker = _Maker(self, edit, body, made_from)
+        maker = _Maker(self, edit, body, made_from, parent)
         for made in edit.made:
             maker.make(made)
         for taken in edit.taken:
@@ -172,6 +174,10 @@ class _Change:
     def computation(self, number: int) -> _Computation:
         """A computation by id."""
         return self._computations[number]
+
+    def fused(self, number: int) -> _Computation:
+        """A new fused computation by id."""
+        return next(c for c in self._fused if c.id == number)
 
     def new_computation(self, name: str) -> _Computation:
         """A new fused computation."""
@@ -229,6 +235,14 @@ class _Change:
                 raise HloError(f"{still} is read although its loop's state has it no more")
 
 
+def _slice_of(shape: _Shape) -> _Shape:
+    """The shape of one slice of a stack."""
+    part = _Shape()
+    part.CopyFrom(shape)
+    part.dimensions[0] = 1
+    return part
+
+
 def _drop(numbers: Any, gone: Iterable[int]) -> None:
     """Takes entries out of a repeated field of numbers."""
     numbers[:] = [n for k, n in enumerate(numbers) if k not in set(gone)]
@@ -255,8 +269,11 @@ def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[i
 class _Maker:
     """Makes the new instructions of the reading loop's body."""
 
-    def __init__(self, change: _Change, edit: LoopEdit, body: Body, source: Body) -> None:
+    def __init__(
+        self, change: _Change, edit: LoopEdit, body: Body, source: Body, parent: Body
+    ) -> None:
         self.body = body
+        self._parent = parent
         self._change = change
         self._edit = edit
         self._source = source
@@ -269,6 +286,9 @@ class _Maker:
             raise HloError(f"the module has {made.name} already; plan it again")
         if not made.original:
             self._made[made.name] = self._single(made)
+            return
+        if made.of_slice:
+            self._made[made.name] = self._slice_moved(made)
             return
         original = self._source.named(made.original)
         shapes = [i.shape for i in self._source.operands(original)]
@@ -290,6 +310,24 @@ class _Maker:
             if copy.opcode == "fusion":
                 copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0])
         self._made[made.name] = self.body.add(copy)
+
+    def _slice_moved(self, made: Made) -> _Instruction:
+        """What an instruction beside the loops does to each slice, done to one."""
+        original = self._parent.named(made.original)
+        ((_, given),) = made.operands
+        (operand,) = self._parent.operands(original)
+        copy = _Instruction()
+        copy.CopyFrom(original)
+        copy.name = made.name
+        del copy.control_predecessor_ids[:]
+        copy.operand_ids[:] = [self.body.cast(self._value(given), _slice_of(operand.shape)).id]
+        copy.shape.CopyFrom(_slice_of(copy.shape))
+        if copy.opcode == "fusion":
+            copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0])
+            inner = self._change.fused(copy.called_computation_ids[0])
+            for i in inner.instructions:
+                i.shape.CopyFrom(_slice_of(i.shape))
+        return self.body.add(copy)
 
     def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
         """The fusion that an asynchronous call runs, and which operands it has."""
@@ -513,9 +551,7 @@ class _Fused:
         stack = self.parameter(self._maker.body.element(given.element))
         whole = _Shape.FromString(given.whole)
         stack = self.cast(stack, whole)
-        part = _Shape()
-        part.CopyFrom(whole)
-        part.dimensions[0] = 1
+        part = _slice_of(whole)
         at = self._index(self._edit.place)
         zeros = [self._constant(0, at.shape)] * (len(part.dimensions) - 1)
         i = _Instruction(

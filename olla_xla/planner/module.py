@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
-from hlo.module import HloError, module_from_bytes
+from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
@@ -29,7 +28,8 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
-from olla_xla.remat.loops.climb import climb
+from olla_xla.remat.loops.climb import climb, free
+from olla_xla.remat.loops.ladder import Rung
 from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
@@ -75,8 +75,10 @@ def plan_module(
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
 
-    Where the options have a memory budget that no order meets, or allow an overhead, instructions
-    of the entry computation are also chosen to be computed again (olla_xla.remat).
+    Loops that stack what a later one reads do without such stacks as cost more time than they save
+    (olla_xla.remat.loops). Where the options have a memory budget that no order meets, or allow an
+    overhead, more stacks go, and instructions of the entry computation are computed again
+    (olla_xla.remat).
 
     Args:
       module: serialized HloModuleProto as XLA scheduled it.
@@ -104,7 +106,17 @@ def plan_module(
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         options = _limited(options, seconds)
         first = _limited(options, seconds * _ORDER_SHARE)
-    plan = _order(module, first, target, xla_bytes, progress, more, schedule_seconds)
+    cost = CostModel(device(target), target)
+    found = free(module, target, cost) if options.loops else None
+    if found is None:
+        loops = None
+        plan = _order(module, first, target, xla_bytes, progress, more, schedule_seconds)
+    else:
+        loops, total = found
+        plan = _order(loops.data, first, target, None, progress, None, schedule_seconds)
+        xla = total if xla_bytes is None else xla_bytes, total
+        view = module_from_bytes(module)
+        plan = _priced(_without_stacks(plan, loops), view, xla, cost, started)
     budget = options.budget_bytes
     least = plan.predicted_bytes if xla_bytes is None else min(plan.predicted_bytes, xla_bytes)
     if not options.recomputes:
@@ -112,7 +124,7 @@ def plan_module(
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
     if budget is None or least > budget:
-        plan = _recompute(module, plan, options, started, seconds, progress)
+        plan = _recompute(module, plan, loops, cost, options, started, seconds, progress)
     return plan
 
 
@@ -121,9 +133,43 @@ def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
     return dataclasses.replace(options, time_limit=max(seconds, 0.01))
 
 
+def _without_stacks(plan: Plan, rung: Rung) -> Plan:
+    """The plan of a module whose loops do without stacks, with what they do without."""
+    return dataclasses.replace(
+        plan,
+        loops=rung.records,
+        added_seconds=rung.seconds,
+        added_moved_bytes=rung.moved,
+        source=f"loops+{plan.source}",
+        status=_changed_status(plan.status),
+    )
+
+
+def _priced(
+    plan: Plan, view: Module, xla: tuple[int, int], cost: CostModel, started: float
+) -> Plan:
+    """The plan of a changed module as one for the module as it is, with its time.
+
+    Args:
+      plan: of the changed one. view: the module. xla: its `xla_bytes` and `xla_predicted_bytes`.
+      cost: prices operators. started: when planning began.
+    """
+    return dataclasses.replace(
+        plan,
+        fingerprint=view.fingerprint,
+        xla_bytes=xla[0],
+        xla_predicted_bytes=xla[1],
+        step_seconds=cost.step_seconds(view),
+        moved_bytes=module_work(view, plan.target).bytes,
+        seconds=time.monotonic() - started,
+    )
+
+
 def _recompute(
     module: bytes,
     base: Plan,
+    loops: Rung | None,
+    cost: CostModel,
     options: PlanOptions,
     started: float,
     limit: float,
@@ -132,13 +178,13 @@ def _recompute(
     """The plan with recomputation that the options ask for; `base` where that is no better.
 
     First loops do without stacks (`remat.loops`), then what is left of the allowance goes to clones
-    (`remat.fit`).
+    (`remat.fit`). `loops` is what they do without in `base`.
     """
-    cost = CostModel(device(base.target), base.target)
-    view = module_from_bytes(module)
-    step_seconds = cost.step_seconds(view)
-    allowed, budget = options.max_overhead, options.budget_bytes
-    allowance = None if allowed is None else allowed * step_seconds
+    view, xla = module_from_bytes(module), (base.xla_bytes, base.xla_predicted_bytes)
+    budget = options.budget_bytes
+    allowance = None
+    if options.max_overhead is not None:
+        allowance = options.max_overhead * cost.step_seconds(view)
 
     def plan(data: bytes, seconds: float) -> Plan:
         return _order(data, _limited(options, seconds), base.target, None, progress)
@@ -146,22 +192,15 @@ def _recompute(
     def left() -> float:
         return max(limit - (time.monotonic() - started), 0.1)
 
-    chosen = None
+    data = module if loops is None else loops.data
     if options.loops:
         chosen = climb(
             module, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan
         )
-    original, data = base, module
-    added: dict[str, Any] = {}
-    if chosen is not None:
-        base, data = chosen.plan, chosen.rung.data
-        added = {
-            "loops": chosen.rung.records,
-            "added_seconds": chosen.rung.seconds,
-            "added_moved_bytes": chosen.rung.moved,
-            "source": f"loops+{base.source}",
-        }
-        allowance = None if allowance is None else allowance - chosen.rung.seconds
+        if chosen is not None:
+            base, data = _without_stacks(chosen.plan, chosen.rung), chosen.rung.data
+    if allowance is not None:
+        allowance -= base.added_seconds
     found = None
     if budget is None or base.predicted_bytes > budget:
         found = fit(data, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan)
@@ -169,27 +208,14 @@ def _recompute(
         base = dataclasses.replace(
             found.plan,
             clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
+            loops=base.loops,
             least_added_seconds=found.bound,
+            added_seconds=base.added_seconds + found.seconds,
+            added_moved_bytes=base.added_moved_bytes + found.moved,
+            source=f"{'loops+' if base.loops else ''}remat+{found.plan.source}",
+            status=_changed_status(found.plan.status),
         )
-        added = {
-            "loops": added.get("loops", ()),
-            "added_seconds": added.get("added_seconds", 0.0) + found.seconds,
-            "added_moved_bytes": added.get("added_moved_bytes", 0) + found.moved,
-            "source": f"{'loops+' if added else ''}remat+{base.source}",
-        }
-    if added:
-        added["status"] = PlanStatus.FEASIBLE if base.status is PlanStatus.XLA else base.status
-    return dataclasses.replace(
-        base,
-        fingerprint=original.fingerprint,
-        xla_bytes=original.xla_bytes,
-        xla_predicted_bytes=original.xla_predicted_bytes,
-        step_seconds=step_seconds,
-        moved_bytes=module_work(view, base.target).bytes,
-        seconds=time.monotonic() - started,
-        time_limit=limit,
-        **added,
-    )
+    return dataclasses.replace(_priced(base, view, xla, cost, started), time_limit=limit)
 
 
 @without_collection()
@@ -271,6 +297,11 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
     if total <= bound * (1 + tolerance):
         return PlanStatus.OPTIMAL
     return PlanStatus.FEASIBLE if changed else PlanStatus.XLA
+
+
+def _changed_status(status: PlanStatus) -> PlanStatus:
+    """The status of a changed module's plan: XLA's order of that is no order of XLA's own."""
+    return PlanStatus.FEASIBLE if status is PlanStatus.XLA else status
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

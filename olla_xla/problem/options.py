@@ -34,8 +34,9 @@ class PlanOptions:
       max_overhead: the most predicted time that may be added by computing things again, as a part
         of the step's own: 0.05 is 5%. With a budget None sets no limit; without one it is 0, and
         anything above asks for the least memory within it.
-      loops: experimental. Where things may be computed again, also those that one loop stacks for
-        another, as a scan over layers does for its gradient (`remat.loops`).
+      loops: what one loop stacks for another, as a scan over layers does for its gradient, may be
+        computed again instead (`remat.loops`): by default where that takes no more predicted time,
+        with a budget or an overhead as far as these ask for.
 
     Raises:
       LimitError: a limit is not positive.
@@ -49,7 +50,7 @@ class PlanOptions:
     in_place: bool = True
     memory_budget: int | str | None = None
     max_overhead: float | None = None
-    loops: bool = False
+    loops: bool = True
 
     @property
     def budget_bytes(self) -> int | None:

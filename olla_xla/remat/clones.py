@@ -45,12 +45,14 @@ class _Builder:
             operands = tuple(self._version(o, key) for o in original.operands)
             self._add(original, key, operands)
         for v, reader in enumerate(g.instructions):
-            if e.removed[v] or reader.opcode in FORWARDING:
+            if e.removed[v] or reader.opcode in FORWARDING or _begins_loop(reader):
                 continue
-            for number, operand in enumerate(reader.operands):
+            # A loop reads its state when it runs, whenever the tuple was put together.
+            reads = reader.operands[0] if reader.opcode == "while" else reader
+            for number, operand in enumerate(reads.operands):
                 name = self._version(operand, (2 * v + 1) * g.n)
                 if name != operand.name:
-                    self._readers[name].append((reader.name, number))
+                    self._readers[name].append((reads.name, number))
         return self._used()
 
     def _used(self) -> tuple[Clone, ...]:
@@ -95,3 +97,8 @@ class _Builder:
             before = self._forwarded(i.operands[0], source, version)
             self._add(i, version, (before,))
         return self._made[i, version]
+
+
+def _begins_loop(i: Instruction) -> bool:
+    """Whether it is the tuple that a loop's state begins as, and nothing else."""
+    return i.opcode == "tuple" and len(i.users) == 1 and i.users[0].opcode == "while"

@@ -155,14 +155,17 @@ class Front:
         """The choice with the least peak, whatever it takes."""
         return self.point(_LAST)
 
-    def refined(self, point: Point, seconds: float) -> tuple[Point, float]:
-        """The cheapest choice for a choice's target, and a lower bound on what any takes.
+    def next_target(self, peak: int) -> int:
+        """The least target of the front that is not below a peak."""
+        k = math.floor(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
+        return max(self.target_bytes(k), peak)
+
+    def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
+        """The cheapest choice for a target, and a lower bound on what any takes.
 
         The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
         cheaper, the choice stays. The bound is 0 where none is known.
         """
-        k = math.floor(math.log(max(point.peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
-        target = max(self.target_bytes(k), point.peak)
         found = choose_exactly(self.graph, target, Limits(time_limit=max(seconds, 0.1)))
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))
@@ -259,11 +262,11 @@ class _Fitting:
         self.deadline = deadline
         self.least = 0
 
-    def tried(self, point: Point, tries_left: int) -> Fit:
-        """A choice written and planned."""
+    def tried(self, point: Point, target: int, tries_left: int) -> Fit:
+        """A choice for a target, written and planned."""
         left = max(self.deadline - time.monotonic(), 0.1) / tries_left
         begun = time.monotonic()
-        point, bound = self.front.refined(point, _EXACT_SHARE * left)
+        point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
         left = max(left - (time.monotonic() - begun), 0.05)
         data, made = self.front.write(point)
         plan = self.plan(data, left)
@@ -282,7 +285,8 @@ class _Fitting:
             points = [p for p in points if p.peak <= limit]
             if not points:
                 break
-            fit = self.tried(points[0], max(_TRIES - k - 1, 2))
+            target = self.front.next_target(points[0].peak)
+            fit = self.tried(points[0], target, max(_TRIES - k - 1, 2))
             if fit.plan.predicted_bytes <= budget:
                 return fit
             # What placing costs this choice, it is likely to cost the next one too.
@@ -290,11 +294,11 @@ class _Fitting:
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()
         if lowest.seconds <= allowance and lowest.peak <= budget:
-            fit = self.tried(lowest, 1)
+            fit = self.tried(lowest, lowest.peak, 1)
             if fit.plan.predicted_bytes <= budget:
                 return fit
         elif lowest.seconds <= allowance:
-            self.tried(lowest, 1)
+            self.tried(lowest, lowest.peak, 1)
         reason = "" if math.isinf(allowance) else "within max_overhead"
         raise BudgetError(budget, self.least, reason)
 
@@ -306,7 +310,7 @@ class _Fitting:
         for k, point in enumerate(points):
             if not len(point.evictions) or (best is not None and self._late()):
                 continue
-            fit = self.tried(point, len(points) - k)
+            fit = self.tried(point, point.peak, len(points) - k)
             if fit.plan.predicted_bytes < total:
                 best, total = fit, fit.plan.predicted_bytes
         return best

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
-from hlo.module import Instruction
+from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lower import LoweredComputation
@@ -114,12 +115,36 @@ def _limits(arrays: GraphArrays) -> np.ndarray:
 def _evictable(
     dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: np.ndarray
 ) -> np.ndarray:
-    """Tensors that can be made again, have their buffer to themselves and only plain readers."""
+    """Tensors that can be made again, have their buffer to themselves and only plain readers.
+
+    A loop is one for what no turn of it changes.
+    """
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out
     for t in np.flatnonzero(result):
         value = dataflow.values[lowered.values[t]]
         places = {i for i, _ in value.positions[1:]}
-        inside = all(i.computation is lowered.computation for i in places)
-        result[t] = inside and all(i.opcode in FORWARDING for i in places)
+        here = {i for i in places if i.computation is lowered.computation}
+        loops = {i for i in here if i.opcode == "while"}
+        passed = {i for i in loops if not _handed_out(i, here)}
+        starts = {i.operands[0] for i in passed if i.operands[0].users == [i]}
+        known = all(i.opcode in FORWARDING or i in passed or i in starts for i in here)
+        result[t] = known and {i.computation for i in places - here} <= _run_by(passed)
     return result
+
+
+def _handed_out(loop: Instruction, places: set[Instruction]) -> bool:
+    """Whether a value that a loop only passes through is read of the loop's result."""
+    return loop.is_root or any(u.opcode != "get-tuple-element" or u in places for u in loop.users)
+
+
+def _run_by(loops: Iterable[Instruction]) -> set[Computation]:
+    """The computations that loops run, those that they call included."""
+    found: set[Computation] = set()
+    waiting = [c for i in loops for c in i.called]
+    while waiting:
+        c = waiting.pop()
+        if c not in found:
+            found.add(c)
+            waiting += [k for i in c.instructions for k in i.called]
+    return found

@@ -15,6 +15,7 @@ from olla_xla.check.executable import check_executable, check_rewrite, results_d
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem import plan as plan_file
+from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
@@ -103,6 +104,35 @@ def test_each_stack_alone_can_go_bit_identically(name):
         compiled = compile_rewritten(lowered(name), lambda module, data=after: data)
         assert_same(expected(name), compiled(*STEPS[name]()[1]))
     assert gone > len(pair.stacks) / 2
+
+
+def test_a_stack_that_is_transposed_between_the_loops_can_go():
+    (pair,) = pairs(module_from_bytes(scheduled("moved")))
+    assert any(stack.moves for stack in pair.stacks)
+    last = rungs("moved", "cpu")[-1]
+    moved = {stack.written for stack in pair.stacks if stack.moves}
+    assert moved <= {k for _, _, gone in last.records for k in gone}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["gated", "attention", "moved"])
+def test_what_takes_no_longer_goes_by_default(name, target):
+    module = scheduled(name, target)
+    plan, kept = (
+        planner.plan_module(module, PlanOptions(step_limit=2_000, loops=loops), target=target)
+        for loops in (True, False)
+    )
+    assert not kept.loops and plan.added_seconds <= 0
+    assert plan.predicted_bytes <= kept.predicted_bytes
+    if plan.loops:
+        assert plan.predicted_bytes < plan.xla_predicted_bytes == kept.xla_predicted_bytes
+
+
+def test_a_plan_by_default_is_bit_identical():
+    step, arguments = STEPS["gated"]()
+    planned = olla_xla.plan(step, step_limit=2_000)
+    assert planned.lower(*arguments).compile().plan.loops
+    assert_same(jax.jit(step)(*arguments), planned(*arguments))
 
 
 def wrong(edit):

@@ -335,7 +335,7 @@ def test_the_program_agrees_with_the_evaluator(name):
     e = expand(f.graph, found.evictions)
     assert e.feasible and e.peak <= target
     assert e.seconds <= found.result.value * (1 + 1e-9) + 1e-12
-    point, bound = f.refined(f.below(target)[0], 20)
+    point, bound = f.refined(f.below(target)[0], target, 20)
     assert point.peak <= target and bound <= point.seconds + 1e-12
 
 

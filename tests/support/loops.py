@@ -77,6 +77,28 @@ def recurrent(length=12, rows=7, width=19):
     return functools.partial(_step, loss), (params, x)
 
 
+def moved(rows=24, width=40):
+    """(step, arguments) of two loops; between them the stack of the first one is transposed."""
+    keys = jax.random.split(jax.random.key(2), 2)
+    params = {"b": jax.random.normal(keys[0], (LAYERS, width, width)) / width**0.5}
+    x = jax.random.normal(keys[1], (rows, width))
+
+    def step(params, x):
+        def write(h, w):
+            h = jnp.tanh(h @ w)
+            return h, (h, jnp.sin(h) * h)
+
+        def read(c, stacked):
+            h, other = stacked
+            return jnp.cos(c @ other @ h), jnp.sum(other, axis=0)
+
+        h, (kept, other) = jax.lax.scan(write, x, params["b"])
+        stacks = kept, other.transpose(0, 2, 1)
+        return h, *jax.lax.scan(read, jnp.ones((width, width)), stacks)
+
+    return step, (params, x)
+
+
 def _step(loss, params, x):
     value, gradient = jax.value_and_grad(loss)(params, x)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
@@ -89,4 +111,5 @@ STEPS = {
     "plain": functools.partial(layers, "plain", rows=33, width=64),
     "doubled": functools.partial(layers, "doubled"),
     "lstm": recurrent,
+    "moved": moved,
 }

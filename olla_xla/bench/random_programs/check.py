@@ -43,7 +43,8 @@ class Outcome:
         fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
-      bindings, clones: results bound to operands and operators computed again, in the plan.
+      bindings, clones, stacks: results bound to operands, operators computed again, and stacks that
+        loops do without, in the plan.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Outcome:
     seconds: float = 0.0
     bindings: int = 0
     clones: int = 0
+    stacks: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +119,7 @@ def check(reference: Reference, settings: Settings) -> Outcome:
             seconds=time.monotonic() - started,
             bindings=sum(map(len, plan.aliases.values())) if plan else 0,
             clones=len(plan.clones) if plan else 0,
+            stacks=sum(len(gone) for _, _, gone in plan.loops) if plan else 0,
         )
         try:
             results = _run(compiled, built)

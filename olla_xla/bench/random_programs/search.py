@@ -36,6 +36,7 @@ class Share:
       skip: how many of its programs another process has done.
       shrink_seconds: most time to shrink one failure. shrinks: how many failures are shrunk.
       timed: some plans are limited by time; without, all are the same every time.
+      scans: only programs that loop over layers, time or rows.
     """
 
     seed: int
@@ -46,6 +47,7 @@ class Share:
     shrink_seconds: float = 120.0
     shrinks: int = 2
     timed: bool = True
+    scans: bool = False
 
 
 def run_share(share: Share, say: Callable[[dict[str, Any]], None]) -> None:
@@ -147,7 +149,7 @@ def _draw(
         phases=(hypothesis.Phase.generate, *phases),
         verbosity=hypothesis.Verbosity.quiet,
     )
-    @hypothesis.given(strategies.cases(share.plans, share.timed))
+    @hypothesis.given(strategies.cases(share.plans, share.timed, share.scans))
     def each(case: Case) -> None:
         visit(case)
 

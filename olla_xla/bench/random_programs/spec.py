@@ -194,6 +194,15 @@ class Program:
         return draws or "key" in self.extras
 
     @property
+    def scans(self) -> bool:
+        """Whether it loops over layers, time, or rows."""
+        body = self.body
+        if isinstance(body, Graph):
+            names = {node.op for node in _all_nodes(body.nodes)}
+            return not names.isdisjoint(("scan", "scan_reverse", "scan_rows"))
+        return isinstance(body, Recurrent | Transformer) and body.form != "unrolled"
+
+    @property
     def kind(self) -> str:
         """The row of the table that counts it."""
         body = self.body
@@ -220,7 +229,7 @@ class Settings:
     in_place: bool = True
     max_overhead: float | None = None
     budget: float | None = None
-    loops: bool = False
+    loops: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -175,8 +176,11 @@ def programs(body: Any = None) -> Any:
 
 
 @st.composite
-def settings(draw: Any, timed: bool = True) -> Settings:
-    """Options of a plan; without `timed` only those whose plans are the same every time."""
+def settings(draw: Any, timed: bool = True, scans: bool = False) -> Settings:
+    """Options of a plan; without `timed` only those whose plans are the same every time.
+
+    With `scans`, most allow much to be computed again.
+    """
     by_time = timed and draw(_pick([False, False, True]))
     # Integer programs have no step limit; a plan that need not be the same again need not prove.
     steps_limit = 4.0 if timed else 60.0
@@ -185,13 +189,25 @@ def settings(draw: Any, timed: bool = True) -> Settings:
         step_limit=None if by_time else draw(_pick([5_000, 1_000, 20_000])),
         time_limit=draw(_pick([0.5, 1.0, 0.2])) if by_time else steps_limit,
         in_place=draw(_pick([True] * 15 + [False])),
-        max_overhead=draw(_pick([None, None, None, 0.05, 0.3])),
+        max_overhead=draw(_pick([2.0, 0.3, None] if scans else [None, None, None, 0.05, 0.3])),
         budget=draw(_pick([None] * 14 + [0.95, 0.8])),
-        loops=draw(_pick([False, True])),
+        loops=draw(_pick([True] * 7 + [scans])),
     )
 
 
-def cases(plans: int = 2, timed: bool = True) -> Any:
-    """Programs with as many plans each."""
-    several = st.lists(settings(timed), min_size=plans, max_size=plans).map(tuple)
-    return st.builds(Case, programs(), several)
+def cases(plans: int = 2, timed: bool = True, scans: bool = False) -> Any:
+    """Programs with as many plans each; with `scans` only such as loop over something."""
+    several = st.lists(settings(timed, scans), min_size=plans, max_size=plans).map(tuple)
+    return st.builds(Case, _scanned() if scans else programs(), several)
+
+
+def _scanned() -> Any:
+    """Programs that loop over layers, time or rows."""
+    scanned = _recurrent().map(lambda r: dataclasses.replace(r, form=_looped(r.form)))
+    layers = _transformer.map(lambda t: dataclasses.replace(t, form="scan", layers=t.layers + 1))
+    graphs = _graph("control").filter(lambda g: Program(g).scans)
+    return st.one_of(*map(programs, (scanned, layers, graphs)))
+
+
+def _looped(form: str) -> str:
+    return "scan" if form == "unrolled" else form

@@ -128,6 +128,7 @@ class Numbering:
       updates: by number, the dynamic-update-slice that it is.
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
+      transposes: by number, the transpose that keeps dimension 0, and the number of its operand.
       depth: in how many loops it is.
     """
 
@@ -136,13 +137,14 @@ class Numbering:
         self.updates: dict[bytes, Update] = {}
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
+        self.transposes: dict[bytes, tuple[Op, bytes]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
         self._plain_bodies: dict[Body, bool] = {}
         self._bodies: dict[Body, bytes] = {}
         self._attributes: dict[Op, bytes] = {}
-        self._bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
+        self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self._shapes: dict[Shape, bytes] = {}
         self._bare: dict[bytes, bytes] = {}
 
@@ -224,11 +226,11 @@ class Numbering:
 
     def first(self, number: bytes) -> bytes:
         """The number behind a bitcast."""
-        return self._bitcasts[number][0] if number in self._bitcasts else number
+        return self.bitcasts[number][0] if number in self.bitcasts else number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The same bytes by another shape; there and back again is nothing."""
-        first, began, made = self._bitcasts.get(number, (number, old, old))
+        first, began, made = self.bitcasts.get(number, (number, old, old))
         if self.shape(made) == self.shape(old):  # a copy in between may have changed the layout
             old = began
         else:
@@ -236,7 +238,7 @@ class Numbering:
         if self.shape(old) == self.shape(new):
             return first
         result = _hash(_BITCAST + first + self.shape(old) + self.shape(new))
-        self._bitcasts[result] = first, old, new
+        self.bitcasts[result] = first, old, new
         if (computed := self._fused) is not None and first in computed:
             computed.add(result)
         return result
@@ -306,6 +308,22 @@ class Numbering:
         found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
         return self.plain(op, operands, effects) if found is None else {(): found}
 
+    def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A transpose; what it does to a stack it does to each slice."""
+        numbers = self.plain(op, operands, effects)
+        if op.proto.dimensions[:1] == [0]:
+            (operand,), (number,) = operands[0].values(), numbers.values()
+            self.transposes[number] = op, operand
+        return numbers
+
+    def transpose_of_slice(self, op: Op, operand: bytes) -> bytes:
+        """The number of one slice of what a transpose gives, for that of its operand's slice."""
+        self.attributes(op)  # clears what is not its own
+        proto = xla_pb2.HloInstructionProto()
+        proto.CopyFrom(op.proto)
+        proto.shape.dimensions[0] = 1
+        return _hash(_hash(proto.SerializeToString(deterministic=True)) + _END + operand)
+
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A dynamic-update-slice."""
         numbers = tuple(number for operand in operands for number in operand.values())
@@ -348,8 +366,8 @@ class Numbering:
         """What a fusion computes element by element, wherever it puts it."""
         if number not in computed:
             return number
-        if number in self._bitcasts:
-            first, old, new = self._bitcasts[number]
+        if number in self.bitcasts:
+            first, old, new = self.bitcasts[number]
             return self.cast(self._exposed(first, made, computed), old, new)
         if number in self.updates:
             update = self.updates[number]
@@ -445,6 +463,7 @@ _HANDLERS = {
     "opt-barrier": Numbering.barrier,
     "optimization-barrier": Numbering.barrier,
     "dynamic-slice": Numbering.slice,
+    "transpose": Numbering.transpose,
     "dynamic-update-slice": Numbering.update,
     "fusion": Numbering.fusion,
     "call": Numbering.call,

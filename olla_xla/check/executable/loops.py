@@ -195,6 +195,8 @@ def _stack(
         return None
     if not _leading(update.shape, loop.turns) or not _is_slice(update.part, update.shape):
         return None
+    if not _is_put_back(numbering, update.numbers[0], root, loop.turns):
+        return None
     at = numbering.integers.form(update.numbers[2])
     if at is None or update.kind != loop.type or at.symbol != names[loop.counter]:
         return None
@@ -203,24 +205,51 @@ def _stack(
     return Stack(loop, i, at.factor, at.offset)
 
 
+def _is_put_back(numbering: Numbering, taken: bytes, result: bytes, turns: int) -> bool:
+    """Whether a bitcast before an update is undone after it, and neither divides slices."""
+    before, after = (numbering.bitcasts.get(n) for n in (taken, result))
+    if before is None or after is None:
+        return before is after
+    there, back = (tuple(map(numbering.shape, cast[1:])) for cast in (before, after))
+    return there == back[::-1] and all(_leading(shape, turns) for shape in before[1:])
+
+
 def slice_of(
     numbering: Numbering, number: bytes, at: bytes, kind: int, shape: Shape, part: Shape
 ) -> bytes | None:
     """The number of a slice of a stack as its loop wrote it, or None if it is no such slice.
+
+    A number stands for an array whatever its layout is, so layouts matter to bitcasts alone.
 
     Args:
       numbering: of the module. number: what is sliced.
       at: number of the index along dimension 0. kind: its element type.
       shape: of what is sliced. part: of the slice.
     """
-    stack = numbering.stacks.get(numbering.first(number))
-    form = numbering.integers.form(at)
-    if stack is None or form is None or kind != stack.loop.type:
+    turns = shape.dimensions[0] if shape.dimensions else 0
+    if not _leading(shape, turns) or not _is_slice(part, shape):
         return None
-    loop = stack.loop
-    if not _leading(shape, loop.turns) or not _is_slice(part, shape):
+    if (cast := numbering.bitcasts.get(number)) is not None:
+        first, old, new = cast
+        if not _leading(old, turns) or not _leading(new, turns):
+            return None
+        inner = slice_of(numbering, first, at, kind, old, _slice(old))
+        return None if inner is None else numbering.cast(inner, _slice(old), _slice(new))
+    if (moved := numbering.transposes.get(number)) is not None:
+        op, operand = moved
+        before = op.operands[0].shape
+        inner = slice_of(numbering, operand, at, kind, before, _slice(before))
+        return None if inner is None else numbering.transpose_of_slice(op, inner)
+    stack = numbering.stacks.get(number)
+    if stack is None or stack.loop.turns != turns:
         return None
-    if not numbering.integers.within(form, loop.turns):
+    return _written(numbering, stack, at, kind)
+
+
+def _written(numbering: Numbering, stack: Stack, at: bytes, kind: int) -> bytes | None:
+    """What the turn wrote that wrote a slice of a stack; None if that is not known."""
+    loop, form = stack.loop, numbering.integers.form(at)
+    if form is None or kind != loop.type or not numbering.integers.within(form, loop.turns):
         return None
     factor = stack.factor  # its own inverse
     turn = numbering.integer(
@@ -234,8 +263,17 @@ def slice_of(
         }
         given[loop.counter] = turn
         root = loop.runs[turn] = numbering.apart(loop.body, given)
-    update = numbering.updates[numbering.first(root[stack.index])]
-    return numbering.cast(update.numbers[1], update.part, part)
+    number = root[stack.index]
+    first, old, new = numbering.bitcasts.get(number, (number, None, None))
+    value = numbering.updates[first].numbers[1]
+    if old is None or new is None:
+        return value
+    return numbering.cast(value, _slice(old), _slice(new))
+
+
+def _slice(shape: Shape) -> Shape:
+    """The shape of one slice."""
+    return dataclasses.replace(shape, dimensions=(1, *shape.dimensions[1:]), key=b"")
 
 
 def _leading(shape: Shape, turns: int) -> bool:

@@ -36,6 +36,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("count", 3000, "Programs.", **whole)
     flags.DEFINE_integer("plans", 2, "Plans of each program.", **whole)
     flags.DEFINE_integer("seed", 0, "Of the programs and their plans.", flag_values=values)
+    flags.DEFINE_bool(
+        "scans", False, "Only programs that loop over layers or time.", flag_values=values
+    )
     flags.DEFINE_integer("workers", 2, "Processes at a time.", **whole)
     flags.DEFINE_float("shrink_seconds", 120.0, "To shrink one failure.", flag_values=values)
     flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
@@ -67,7 +70,7 @@ def _many(values: flags.FlagValues) -> int:
         shared.write_text(values.out, "")
     counted = collections.Counter(row["share"] for row in known)
     work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
-    work = [dataclasses.replace(s, skip=counted[s.number]) for s in work]
+    work = [dataclasses.replace(s, skip=counted[s.number], scans=values.scans) for s in work]
     work = [share for share in work if share.skip < share.count]
     done = len(known)
     with Progress() as progress:

@@ -58,8 +58,8 @@ def define_recomputation(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_bool(
         "loops",
-        False,
-        "Experimental: also what one loop keeps for another, as scans over layers do.",
+        True,
+        "Whether loops may do without what they stack for others, as scans over layers do.",
         flag_values=values,
     )
 

@@ -19,11 +19,13 @@ class Tally:
 
     Attributes:
       programs: how many. outcomes: plans by kind of outcome. planned: plans whose order was
-        another than XLA's. savings: parts of jit's total that plans saved, one each.
+        another than XLA's. unstacked: plans whose loops do without stacks. savings: parts of jit's
+        total that plans saved, one each.
     """
 
     programs: int = 0
     planned: int = 0
+    unstacked: int = 0
     outcomes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     savings: list[float] = dataclasses.field(default_factory=list)
 
@@ -43,6 +45,7 @@ class Tally:
         for outcome in row["outcomes"]:
             self.outcomes[outcome["kind"]] += 1
             self.planned += outcome["planned"]
+            self.unstacked += outcome.get("stacks", 0) > 0
             if outcome["kind"] == "identical" and outcome["xla_bytes"]:
                 self.savings.append(1 - outcome["bytes"] / outcome["xla_bytes"])
 
@@ -56,19 +59,21 @@ def tally_table(tallies: dict[str, Tally]) -> Table:
     for tally in tallies.values():
         total.programs += tally.programs
         total.planned += tally.planned
+        total.unstacked += tally.unstacked
         total.outcomes += tally.outcomes
         total.savings += tally.savings
     lines = [*sorted(tallies.items()), ("all", total)]
     return Table(
-        headings=("kind:", "programs", "plans", "planned", *_COLUMNS, "saved %"),
+        headings=("kind:", "programs", "plans", "planned", "loops", *_COLUMNS, "saved %"),
         rows=[
             (
                 kind,
-                *(f"{n:,}" for n in (tally.programs, tally.plans, tally.planned)),
+                *(f"{n:,}" for n in (tally.programs, tally.plans, tally.planned, tally.unstacked)),
                 *(f"{tally.outcomes[column]:,}" for column in _COLUMNS),
                 percent(sum(tally.savings) / len(tally.savings) if tally.savings else None, 1),
             )
             for kind, tally in lines
         ],
-        title="plans of random programs, two steps each against jax.jit; planned: in another order",
+        title="plans of random programs, two steps each against jax.jit; planned: in another "
+        "order; loops: do without stacks",
     )

@@ -1,4 +1,4 @@
-"""Which choice of stacks to do without fits a memory budget, or an allowance of time."""
+"""Which choice of stacks to do without is free, fits a budget, or an allowance of time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from hlo.module import HloError
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops.ladder import Ladder, Rung
 
-__all__ = ["Climb", "climb"]
+__all__ = ["Climb", "climb", "free"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -31,6 +32,30 @@ class Climb:
 
     rung: Rung
     plan: Plan
+
+
+def free(module: bytes, target: str, cost: CostModel) -> tuple[Rung, int] | None:
+    """Does without stacks at no cost: the step takes no more predicted time, and less memory.
+
+    Such are stacks that another one holds, those that nothing reads, and those whose slices take
+    longer to write and to read than to compute again.
+
+    Args:
+      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+
+    Returns:
+      The choice and the predicted total of the module as it is, in XLA's order; None where there is
+      nothing to do without, or it gains nothing.
+    """
+    steps = Ladder(module, target, cost, prices=(0.0,))
+    for k in range(len(steps)):
+        rung = _written(steps, k)
+        if rung is None or rung.seconds > 0:
+            continue
+        total = PlannedModule(module, target).simulate().total_bytes
+        if rung.total < total and _is_right(module, rung, target):
+            return rung, total
+    return None
 
 
 def climb(
@@ -82,12 +107,10 @@ def _to_try(
     """
 
     def allowed(k: int) -> Rung | None:
-        try:
-            rung = steps.rung(k)
-        except (HloError, PlanMismatchError) as error:
-            _logger.info("loops keep their stacks: %s", error)
+        rung = _written(steps, k)
+        if rung is None or (allowance is not None and rung.seconds > allowance):
             return None
-        return rung if allowance is None or rung.seconds <= allowance else None
+        return rung
 
     last = next((k for k in reversed(range(len(steps))) if allowed(k) is not None), -1)
     hopeful: list[Rung] = []
@@ -101,6 +124,15 @@ def _to_try(
         rung = allowed(k)
         if rung is not None and rung not in hopeful:
             yield rung, True
+
+
+def _written(steps: Ladder, k: int) -> Rung | None:
+    """A choice, if the module can be written with it."""
+    try:
+        return steps.rung(k)
+    except (HloError, PlanMismatchError) as error:
+        _logger.info("loops keep their stacks: %s", error)
+        return None
 
 
 def _is_right(module: bytes, rung: Rung, target: str) -> bool:

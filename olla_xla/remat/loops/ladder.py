@@ -8,8 +8,9 @@ module that has the change.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from hlo.module import Module, module_from_bytes
+from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
@@ -46,17 +47,20 @@ class Ladder:
 
     Args:
       module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+      prices: seconds that a byte is worth, rising; at 0 nothing goes that would take longer.
     """
 
-    def __init__(self, module: bytes, target: str, cost: CostModel) -> None:
+    def __init__(
+        self, module: bytes, target: str, cost: CostModel, prices: Sequence[float] = _PRICES
+    ) -> None:
         self._module = module
         self._target = target
         self._cost = cost
         self._view = module_from_bytes(module)
         self._rungs: dict[int, Rung] = {}
-        found = _apart(pairs(self._view)) if _has_loops(self._view) else []
+        found = _apart(pairs(self._view))
         choices = [(pair, Choice(Ways(pair, cost))) for pair in found]
-        self._records = [r for r in dict.fromkeys(_records(choices, p) for p in _PRICES) if r]
+        self._records = [r for r in dict.fromkeys(_records(choices, p) for p in prices) if r]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -83,13 +87,6 @@ def _records(choices: list[tuple[Pair, Choice]], price: float) -> tuple[LoopReco
         (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
         for pair, choice in choices
         if (gone := choice.dropped(price))
-    )
-
-
-def _has_loops(view: Module) -> bool:
-    """Whether some computation has two loops or more."""
-    return any(
-        sum(i.opcode == "while" for i in c.instructions) > 1 for c in view.control_computations
     )
 
 

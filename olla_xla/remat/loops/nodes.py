@@ -203,6 +203,10 @@ class Body:
             self._outer[node] = self._number(node)
         return self._outer[node]
 
+    def between(self, number: int, move: Instruction) -> int:
+        """A number for what an instruction beside the loop makes of the bytes of a number."""
+        return self._key("between", number, move)
+
     def moved(self, node: Node) -> bool:
         """Whether it only moves what its owner is given."""
         if node not in self._moved:

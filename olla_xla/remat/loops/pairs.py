@@ -56,7 +56,8 @@ class Stack:
       written, read: the element's number in the two states.
       update: the dynamic-update-slice of each turn. value: what it writes.
       reads: the slices taken.
-      whole: shape of all slices together, dimension 0 first in memory; part: of one.
+      whole: shape of all slices together, dimension 0 first in memory, as they are read.
+      moves: instructions between the loops that only move bytes within slices, the first one first.
     """
 
     written: int
@@ -65,7 +66,7 @@ class Stack:
     value: Node
     reads: tuple[Read, ...]
     whole: Shape
-    part: Shape
+    moves: tuple[Instruction, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -95,19 +96,63 @@ class Pair:
 
 def pairs(module: Module) -> list[Pair]:
     """The pairs of loops of a module, in the order in which they are read."""
+    loops: dict[Instruction, Loop | None] = {}
+
+    def loop(i: Instruction) -> Loop | None:
+        if i not in loops:
+            loops[i] = _loop(i)
+        return loops[i]
+
     found = []
     for computation in module.control_computations:
-        loops = [
-            loop
-            for i in computation.instructions
-            if i.opcode == "while" and (loop := _loop(i)) is not None
-        ]
-        for w, writer in enumerate(loops):
-            for reader in loops[w + 1 :]:
-                pair = _pair(writer, reader)
+        for i in computation.instructions:
+            for earlier in _writers(i) if i.opcode == "while" else ():
+                writer, reader = loop(earlier), loop(i)
+                pair = _pair(writer, reader) if writer and reader else None
                 if pair is not None:
                     found.append(pair)
     return found
+
+
+def _writers(reader: Instruction) -> list[Instruction]:
+    """The loops whose results a loop's state begins with."""
+    (start,) = reader.operands
+    taken = (_before(o)[0] for o in start.operands)
+    return [
+        i
+        for i in dict.fromkeys(o.operands[0] for o in taken if o.opcode == "get-tuple-element")
+        if i.opcode == "while"
+    ]
+
+
+def _before(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
+    """What a loop's element begins as, before it was moved; and what moved it, the first first."""
+    moves: list[Instruction] = []
+    while start.opcode == "bitcast" or _moves(start):
+        if start.opcode != "bitcast":
+            moves.append(start)
+        (start,) = start.operands
+    return start, tuple(reversed(moves))
+
+
+def _moves(i: Instruction) -> bool:
+    """Whether an instruction gives the bytes of its one operand in another place, and no more."""
+    if i.opcode == "fusion":
+        inner = i.called[0].instructions
+        kinds = {k.opcode for k in inner} - {"parameter", "bitcast", "copy", "transpose"}
+        return len(i.operands) == 1 and not kinds and not i.shape.is_tuple
+    return i.opcode in ("transpose", "copy")
+
+
+def _moves_within_slices(i: Instruction, turns: int) -> bool:
+    """Whether what `_moves` does so slice by slice, and its code fits one slice as well."""
+    if b"partitions" in i.backend_config:
+        return False  # how a CPU divides it among threads is made for its shape
+    steps = i.called[0].instructions if i.opcode == "fusion" else [i]
+    return _leading(i.operands[0].shape, turns) and all(
+        _leading(k.shape, turns) and (k.opcode != "transpose" or k.dimensions[0] == 0)
+        for k in steps
+    )
 
 
 def _loop(i: Instruction) -> Loop | None:
@@ -182,11 +227,11 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     """Two loops as a pair, if the later one reads stacks of the earlier one."""
     if writer.turns != reader.turns or writer.counter or reader.counter:
         return None
-    written = {}
-    for k, start in enumerate(reader.start):
-        if k in reader.fixed and start.opcode == "get-tuple-element":
-            if start.operands[0] is writer.i:
-                written.setdefault(start.tuple_index, []).append(k)
+    written: dict[int, list[int]] = {}
+    for k in sorted(reader.fixed):
+        start, _ = _before(reader.start[k])
+        if start.opcode == "get-tuple-element" and start.operands[0] is writer.i:
+            written.setdefault(start.tuple_index, []).append(k)
     found: list[tuple[Stack, Affine, Affine | None]] = []
     refused: list[tuple[int, str]] = []
     for w, readers in written.items():
@@ -229,14 +274,24 @@ def _stack(
     _only_between(writer, reader, w, r)
     update, at = _written(writer, w)
     reads, place = _read(reader, r)
-    value, part = update.operands[1].behind, update.operands[1].shape
-    return Stack(w, r, update, value, reads, update.shape, part), at, place
+    value, whole = update.operands[1].behind, update.shape
+    _, moves = _before(reader.start[r])
+    if moves:
+        whole = reader.start[r].shape
+        if not _leading(whole, reader.turns):
+            raise _NotAStack("between the loops it is moved across its slices")
+        if not all(_moves_within_slices(i, reader.turns) for i in moves):
+            raise _NotAStack("between the loops it is moved across its slices")
+    return Stack(w, r, update, value, reads, whole, moves), at, place
 
 
 def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
     """Raises _NotAStack unless only the two loops' bodies see an element."""
     outside = [u for u in writer.i.users if u.tuple_index == w]
-    if len(outside) != 1 or outside[0].users != [reader.i.operands[0]]:
+    last, begin = reader.start[r], reader.i.operands[0]
+    while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
+        outside = outside[0].users
+    if len(outside) != 1 or outside[0] is not last or last.users != [begin]:
         raise _NotAStack("it is read outside the reading loop")
     if any(u.tuple_index == r and u.users for u in reader.i.users):
         raise _NotAStack("it is read after the reading loop")

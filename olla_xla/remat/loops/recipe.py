@@ -102,7 +102,7 @@ class _Recipe:
 
     def _taken(self, stack: Stack) -> list[Taken]:
         """What the readers of a stack read instead."""
-        number = self._body.number(stack.value)
+        number = self._ways.number(stack)
         inner = self._pair.reader.body
         element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
         result = []
@@ -150,6 +150,11 @@ class _Recipe:
         if way is None:
             raise PlanMismatchError("a stack that is to go cannot be computed again")
         run = way.owner, way.node if way.inside is not None else None
+        if way.between:
+            name = self._name(f"{way.owner.name}.slice")
+            given = ((0, self._value(way.needs[0])),)
+            self._made.append(Made(name, way.owner.name, "", given, of_slice=True))
+            return Given(made=name)
         if run not in self._runs:
             if way.inside is None:
                 operands = tuple(

@@ -22,12 +22,14 @@ class Way:
       node: the value. owner: the instruction that is run again for it.
       inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
         as it is. needs: numbers of the values that it is given.
+      between: whether the owner stands between the loops, and moves all slices of a stack.
     """
 
     node: Node
     owner: Instruction
     inside: dict[Node, None] | None
     needs: tuple[int, ...]
+    between: bool = False
 
 
 class Ways:
@@ -43,13 +45,23 @@ class Ways:
         self.body = pair.writer.body
         self.stacks: dict[int, list[Stack]] = {}
         self.unread = [s for s in pair.stacks if not s.reads]
-        for stack in pair.stacks:
-            if stack in self.unread:
-                continue
-            self.stacks.setdefault(self.body.number(stack.value), []).append(stack)
         self._cost = cost
         self._values = dict(self._made_values())
         self._ways: dict[int, Way | None] = {}
+        self._written: dict[int, Stack] = {}
+        """By number of what a turn writes, before it is moved, a stack of it."""
+        for stack in pair.stacks:
+            if stack not in self.unread:
+                self.stacks.setdefault(self.number(stack), []).append(stack)
+
+    def number(self, stack: Stack) -> int:
+        """The number of the slices that are read of a stack."""
+        number = self.body.number(stack.value)
+        self._written.setdefault(number, stack)
+        for move in stack.moves:
+            before, number = number, self.body.between(number, move)
+            self._ways[number] = Way(stack.value, move, None, (before,), between=True)
+        return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
         """Every value that an instruction of the body gives as its result."""
@@ -78,7 +90,9 @@ class Ways:
         return self._ways[number]
 
     def seconds(self, way: Way) -> float:
-        """Predicted time of one more run of a way's owner."""
+        """Predicted time of one more run of a way's owner, for one slice."""
+        if way.between:
+            return self._seconds(way.owner) / self.pair.writer.turns
         return self._seconds(self.body.fusions.get(way.owner, way.owner))
 
     def _seconds(self, i: Instruction) -> float:
@@ -88,6 +102,7 @@ class Ways:
         """Predicted time of a turn of both loops that a stack takes by itself."""
         writes = self.body.fusions.get(stack.update.owner, stack.update.owner)
         saved = self._seconds(writes)
+        saved += sum(self._seconds(i) for i in stack.moves) / self.pair.writer.turns
         inner = self.pair.reader.body
         for read in stack.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
@@ -95,7 +110,7 @@ class Ways:
         return saved
 
     def _find(self, number: int) -> Way | None:
-        stack = self.stacks.get(number, [None])[0]
+        stack = self._written.get(number)
         node = self._values.get(number)
         if stack is not None:
             node = stack.value
