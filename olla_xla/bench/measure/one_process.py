@@ -78,6 +78,7 @@ def _run(request: Request) -> Measured:
         cached=cached,
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
+        stacks=0 if plan is None else sum(len(gone) for _, _, gone in plan.loops),
         overhead=0.0 if plan is None else plan.overhead,
         predicted_seconds=_predicted(compiled, "cpu")
         if request.steps and request.platform == "cpu"
@@ -86,15 +87,16 @@ def _run(request: Request) -> Measured:
 
 
 def _run_in_turns(request: Request) -> Recomputation:
-    """A plan and the same plan without its clones, step by step in turns."""
+    """A plan and one that computes nothing again, step by step in turns."""
     import jax
 
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
     _, again, _ = _compiled(model, request)
     with models.tracing(model.name):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
-    planned = again.plan.overhead
-    executables = (compile_without_clones(lowered, again.plan), again)
+    plan = again.plan
+    kept = lowered.compile() if plan.loops else compile_without_clones(lowered, plan)
+    executables = (kept, again)
     device = jax.devices()[0]
     digests = []
     arguments: Any = None
@@ -122,7 +124,7 @@ def _run_in_turns(request: Request) -> Recomputation:
         )
         for k in range(2)
     )
-    return Recomputation(kept, again, planned)
+    return Recomputation(kept, again, plan.overhead, bool(plan.loops))
 
 
 def _predicted(compiled: Any, platform: str) -> float:
@@ -151,6 +153,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
             seed=request.seed,
             memory_budget=request.memory_budget,
             max_overhead=request.max_overhead,
+            loops=request.loops,
             **model.jit_options,
         )
         lowered = function.lower(*model.arguments)

@@ -50,7 +50,7 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
     Args:
       request: what to run; its `planned` is overridden.
       progress: called with one line at each stage.
-      turns: steps with and without clones, where the plan has any; at least 2.
+      turns: steps with and without recomputation, where the plan has any; at least 2.
 
     Raises:
       InputError: the model cannot be built or traced.
@@ -63,13 +63,13 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
         request = dataclasses.replace(request, planned=True)
         planned = _measure(request, progress, cache)
         recomputation = None
-        if planned.clones:
-            progress(f"with and without clones: {turns} steps of each in turns")
+        if planned.clones or planned.stacks:
+            progress(f"with and without recomputation: {turns} steps of each in turns")
             fields = _spawn(dataclasses.replace(request, turns=turns), cache)
             recomputation = msgspec.convert(fields, Recomputation)
     difference = compare(planned, unplanned)
     if recomputation and recomputation.kept.digests != recomputation.again.digests:
-        difference = difference or "the plan without its clones gives other outputs"
+        difference = difference or "the plan without recomputation gives other outputs"
     return Comparison(planned, unplanned, difference, recomputation)
 
 

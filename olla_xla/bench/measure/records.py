@@ -23,10 +23,11 @@ class Request:
       model, batch_size, optimizer: which step; see `olla_xla.bench.models`.
       steps: how many, at least 2; 0 only compiles.
       planned: through `olla_xla.plan`, else through `jax.jit`.
-      turns: if not 0, runs that many steps of the plan and of the plan without its clones in turns.
+      turns: if not 0, runs that many steps of the plan and of one that computes nothing again, in
+        turns (`Recomputation`).
       platform: "cpu" or "gpu".
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
-      memory_budget, max_overhead: as in `PlanOptions`.
+      memory_budget, max_overhead, loops: as in `PlanOptions`.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Request:
     seed: int = 0
     memory_budget: int | str | None = None
     max_overhead: float | None = None
+    loops: bool = True
     turns: int = 0
 
 
@@ -60,8 +62,8 @@ class Measured:
         arguments were made; None on CPU, or where something before the steps took more.
       cached: True when nothing was compiled in the process.
       device: its kind.
-      clones: instructions that are computed again. overhead: the time that they were predicted to
-        add, as a part of the step's.
+      clones: instructions that are computed again. stacks: that loops do without. overhead: the
+        time that both were predicted to add, as a part of the step's.
       predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
     """
 
@@ -78,6 +80,7 @@ class Measured:
     cached: bool
     device: str
     clones: int = 0
+    stacks: int = 0
     overhead: float = 0.0
     predicted_seconds: float | None = None
 
@@ -109,17 +112,20 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Recomputation:
-    """A plan with and without its clones, the order otherwise the same, run in turns.
+    """A plan with and without what it computes again, run in turns.
 
     Attributes:
-      kept: without clones. again: with them.
-      planned: time that the clones add as the plan predicts it, as a part of the step's: that of
-        the operators that run again.
+      kept: without clones, the order otherwise the same; where loops do without stacks, XLA's own
+        order. again: the plan.
+      planned: time that is added as the plan predicts it, as a part of the step's: that of the
+        operators that run again, less what they save.
+      from_xla: whether `kept` is XLA's own order.
     """
 
     kept: Variant
     again: Variant
     planned: float
+    from_xla: bool = False
 
     @property
     def _overheads(self) -> list[float]:
@@ -166,7 +172,7 @@ class Comparison:
       planned, unplanned: what was measured.
       difference: "" if every leaf of every step is identical bit for bit, else the first that is
         not.
-      recomputation: of the plan's clones; None if it has none.
+      recomputation: of what the plan computes again; None if that is nothing.
     """
 
     planned: Measured

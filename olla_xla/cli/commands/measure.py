@@ -3,7 +3,8 @@
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
 the bytes that XLA assigned, the peak of memory that was in use, and the median step time. With
 --memory_budget or --max_overhead, what computing things again adds to the step time, predicted and
-measured: the plan is run in turns with the same plan without recomputation.
+measured: the plan is run in turns with the same plan without recomputation; where loops do without
+stacks, in turns with XLA's own order.
 
 With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
 deterministic. Exit code 1 if an output differs, 2 if there is no GPU.
@@ -64,6 +65,7 @@ def run(values: flags.FlagValues) -> int:
         seed=options.seed,
         memory_budget=options.memory_budget,
         max_overhead=options.max_overhead,
+        loops=options.loops,
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage, values.turns)

@@ -43,13 +43,14 @@ def measured_table(comparison: Comparison, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """The plan with and without its clones, run in turns."""
+    """The plan with and without what it computes again, run in turns."""
     rows = []
-    for name, one in (("without recomputation", found.kept), ("with recomputation", found.again)):
+    kept = "XLA's order" if found.from_xla else "planned, without recomputation"
+    for name, one in ((kept, found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
         rows.append(
             (
-                f"planned, {name}",
+                name,
                 megabytes(one.assigned_bytes),
                 *_prediction(one.predicted_seconds, one.seconds),
                 "" if first else percent(found.planned, 1),
@@ -61,7 +62,7 @@ def recomputation_table(found: Recomputation) -> Table:
     title = f"Run in turns, {len(found.again.step_seconds)} steps of each"
     headings = (
         *(":", "assigned", "pred. ms", "meas. ms", "err. %"),
-        *("clones + %", "pred. + %", "meas. + %", "95 %"),
+        *("plan + %", "pred. + %", "meas. + %", "95 %"),
     )
     return Table(headings, rows, title)
 
@@ -112,14 +113,15 @@ def measured_verdict(comparison: Comparison) -> str:
         line = f"NOT identical: {comparison.difference}."
     else:
         line = f"Measured: all {leaves} outputs of {steps} steps are identical bit for bit."
-    if ours.clones:
+    if ours.clones or ours.stacks:
         again = "instruction is" if ours.clones == 1 else "instructions are"
-        line += (
-            f" {ours.clones} {again} computed again: {percent(ours.overhead, 1)} % added time "
-            "planned for"
-        )
+        line += f" {ours.clones} {again} computed again" if ours.clones else ""
+        line += " and" if ours.clones and ours.stacks else ""
+        line += f" loops do without {ours.stacks} stacks" if ours.stacks else ""
+        line += f": {percent(ours.overhead, 1)} % added time planned for"
         if found := comparison.recomputation:
-            line += f", {percent(found.overhead, 1)} % measured against the same order without"
+            against = "XLA's order" if found.from_xla else "the same order without"
+            line += f", {percent(found.overhead, 1)} % measured against {against}"
         line += "."
     if not ours.planned:
         line += f" An order helps nothing here: {ours.reason}."
