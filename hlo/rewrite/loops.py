@@ -58,6 +58,7 @@ class Made:
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
+      element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Made:
     root: str = ""
     operands: tuple[tuple[int | str, Given], ...] = ()
     of_slice: bool = False
+    element_type: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,10 +385,12 @@ class _Maker:
         return self._made["turn"]
 
     def _single(self, made: Made) -> _Instruction:
-        """A fusion that only hands on a slice of a stack, or the turn."""
+        """A fusion that only hands on a slice of a stack, converted maybe, or the turn."""
         ((_, given),) = made.operands
         inner = _Fused(self, made.name)
         root = inner.given(given)
+        if made.element_type:
+            root = inner.converted(root, made.element_type)
         return self.body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
 
     def _refuse(self, copy: _Instruction, made: Made) -> None:
@@ -541,6 +545,13 @@ class _Fused:
         cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
         cast.shape.CopyFrom(shape)
         return self._add(cast, "bitcast.loop")
+
+    def converted(self, i: _Instruction, element_type: int) -> _Instruction:
+        """The same values in another type."""
+        convert = _Instruction(opcode="convert", operand_ids=[i.id])
+        convert.shape.CopyFrom(i.shape)
+        convert.shape.element_type = element_type
+        return self._add(convert, "convert.loop")
 
     def given(self, given: Given) -> _Instruction:
         """A value inside the computation."""

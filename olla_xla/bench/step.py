@@ -15,6 +15,7 @@ import olla_xla
 from olla_xla.bench.models import BuiltModel, tracing
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
+from olla_xla.compile.capture import capture
 from olla_xla.compile.compiles import MEMORY_OPTIMIZED
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
@@ -37,6 +38,7 @@ class PlannedModel:
         none (GPU) or was not asked.
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
+      scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
     """
 
@@ -46,6 +48,7 @@ class PlannedModel:
     memory_optimized_bytes: int | None
     report: AssignmentReport
     module: bytes
+    scheduled: bytes
     seconds: float
 
 
@@ -91,11 +94,11 @@ def plan_model(
             raise OllaError(f"planning failed: {compiled.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
-    plan, optimized = compiled.plan, None
+    plan, optimized, scheduled = compiled.plan, None, b""
     if compiled.planned:  # its XLA total is predicted
         stage("compiling with XLA's own schedule")
-        plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
-        plan = dataclasses.replace(plan, xla_bytes=assigned_bytes(plain.compile()))
+        own = capture(jax.jit(model.step, **model.jit_options).lower(*arguments))
+        plan, scheduled = dataclasses.replace(plan, xla_bytes=own.assigned_bytes), own.module
     scheduler = MEMORY_OPTIMIZED.get(target.platform)
     if compare and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
@@ -109,6 +112,7 @@ def plan_model(
         memory_optimized_bytes=optimized,
         report=report,
         module=executable.hlo_modules()[0].as_serialized_hlo_module_proto(),
+        scheduled=scheduled,
         seconds=time.monotonic() - started,
     )
 

@@ -24,6 +24,16 @@ def _attention(h, w):
     return h + jax.nn.gelu((scores @ v) @ w["b"]), None
 
 
+def _half(h, w):
+    """In bfloat16; what is stacked of the carry is in float32."""
+    wide = h.astype(jnp.float32)
+    norm = (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-5)).astype(
+        h.dtype
+    )
+    gate, up = jnp.split(norm @ w["a"], 2, axis=-1)
+    return h + (jax.nn.silu(gate) * up) @ w["b"], None
+
+
 def _plain(h, w):
     return jnp.tanh(h @ w["b"]) + jnp.exp(-h * h) * h / (1 + jnp.abs(h)), None
 
@@ -42,7 +52,7 @@ def _cell(c, x, w):
 
 
 BODIES = {"gated": (_gated, 2), "attention": (_attention, 3), "plain": (_plain, 1)}
-BODIES["doubled"] = (_doubled, 1)
+BODIES |= {"doubled": (_doubled, 1), "half": (_half, 2)}
 
 
 def layers(name, rows=31, width=45, hidden=45, reverse=False):
@@ -55,6 +65,8 @@ def layers(name, rows=31, width=45, hidden=45, reverse=False):
         "b": jax.random.normal(keys[1], (LAYERS, inner, width)) / width**0.5,
     }
     x = jax.random.normal(keys[2], (rows, width))
+    if name == "half":
+        params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, x))
 
     def loss(params, x):
         h, _ = jax.lax.scan(body, x, params, reverse=reverse)
@@ -112,4 +124,5 @@ STEPS = {
     "doubled": functools.partial(layers, "doubled"),
     "lstm": recurrent,
     "moved": moved,
+    "half": functools.partial(layers, "half"),
 }

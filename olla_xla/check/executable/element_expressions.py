@@ -11,6 +11,7 @@ random state, collectives) is counted in its order.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import NamedTuple
 
@@ -30,6 +31,9 @@ _CLEARED = (
     "frontend_attributes output_operand_aliasing sharding"
 ).split()
 """Fields of an instruction that say nothing of its result, or are hashed otherwise."""
+
+_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
+"""Element types, f16, bf16, f32 and f64, from and to which converting keeps every value."""
 
 _BARE = frozenset(
     "abs add and ceil clamp convert divide floor maximum minimum multiply negate not or remainder "
@@ -128,6 +132,7 @@ class Numbering:
       updates: by number, the dynamic-update-slice that it is.
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
+      widened: by number, what was converted to a wider type: its number, its shape, the new one.
       transposes: by number, the transpose that keeps dimension 0, and the number of its operand.
       depth: in how many loops it is.
     """
@@ -137,6 +142,7 @@ class Numbering:
         self.updates: dict[bytes, Update] = {}
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
+        self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.transposes: dict[bytes, tuple[Op, bytes]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
@@ -185,6 +191,11 @@ class Numbering:
         """Notes what an operation inside a fusion computes, and does not only move."""
         if op.opcode in _MOVING:
             if not any(n in computed for numbers in read for n in numbers.values()):
+                return
+        elif op.opcode == "convert":
+            (number,), (before,) = result.values(), read[0].values()
+            is_narrowed = self.narrow(before, op.shape) == number
+            if is_narrowed or (self.first(number) in self.widened and before not in computed):
                 return
         elif all(n in self.comparisons or self.integers.form(n) for n in result.values()):
             return
@@ -308,6 +319,37 @@ class Numbering:
         found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
         return self.plain(op, operands, effects) if found is None else {(): found}
 
+    def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A convert; one to a wider type loses nothing, so that back again is nothing."""
+        ((number,), old) = operands[0].values(), op.operands[0].shape
+        if (narrow := self.narrow(number, op.shape)) is not None:
+            return {(): narrow}
+        if (old.element_type, op.shape.element_type) in _WIDER:
+            return {(): self.widen(number, old, op.shape)}
+        return self.plain(op, operands, effects)
+
+    def narrow(self, number: bytes, new: Shape) -> bytes | None:
+        """What was converted to a wider type, if it was of the new type; bitcasts stay outside."""
+        if number in self.widened:
+            first, before, _ = self.widened[number]
+            return first if before.element_type == new.element_type else None
+        if number not in self.bitcasts:
+            return None
+        first, old, made = self.bitcasts[number]
+        inner = self.narrow(first, new) if old.element_type == made.element_type else None
+        return None if inner is None else self.cast(inner, _typed(old, new), _typed(made, new))
+
+    def widen(self, number: bytes, old: Shape, new: Shape) -> bytes:
+        """The number of what a convert to a wider type makes of a number; bitcasts stay outside."""
+        if number in self.bitcasts:
+            first, began, made = self.bitcasts[number]
+            if began.element_type == made.element_type == old.element_type:
+                wide = self.widen(first, began, _typed(began, new))
+                return self.cast(wide, _typed(began, new), _typed(made, new))
+        result = _hash(_hash(_SHAPED + b"convert" + self.shape(new)) + _END + number)
+        self.widened[result] = number, old, new
+        return result
+
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A transpose; what it does to a stack it does to each slice."""
         numbers = self.plain(op, operands, effects)
@@ -369,6 +411,9 @@ class Numbering:
         if number in self.bitcasts:
             first, old, new = self.bitcasts[number]
             return self.cast(self._exposed(first, made, computed), old, new)
+        if number in self.widened:
+            first, old, new = self.widened[number]
+            return self.widen(self._exposed(first, made, computed), old, new)
         if number in self.updates:
             update = self.updates[number]
             numbers = tuple(self._exposed(n, made, computed) for n in update.numbers)
@@ -441,6 +486,12 @@ class Numbering:
         }
 
 
+def _typed(shape: Shape, like: Shape) -> Shape:
+    """A shape with the element type of another one."""
+    kind, bits = like.element_type, like.element_bits
+    return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")
+
+
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:
     """XLA names the default once for each operand, and not always for as many as there are."""
     if not any(precision.operand_precision):
@@ -462,6 +513,7 @@ _HANDLERS = {
     "get-tuple-element": Numbering.element,
     "opt-barrier": Numbering.barrier,
     "optimization-barrier": Numbering.barrier,
+    "convert": Numbering.convert,
     "dynamic-slice": Numbering.slice,
     "transpose": Numbering.transpose,
     "dynamic-update-slice": Numbering.update,

@@ -19,6 +19,7 @@ from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.loops import loops_table
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
@@ -27,6 +28,7 @@ from olla_xla.planner.module import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+from olla_xla.remat.loops.account import stack_rows
 
 __all__ = ["define_flags", "run"]
 
@@ -83,7 +85,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
     table.print(console)
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
     console.print(line, markup=False)
-    _print_clones(console, result.plan)
+    _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
     return result.plan
@@ -114,15 +116,18 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
     table.print(console)
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
-    _print_clones(console, plan)
+    _print_recomputation(console, plan, module, values.largest)
     _print_peak(console, apply_plan(module, plan), platform, values.largest)
     return plan
 
 
-def _print_clones(console: Console, plan: Plan) -> None:
-    """Prints what is computed again and what it costs, where that was asked for."""
+def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
+    """Prints what is computed again and what it costs, and what the loops of a module keep."""
     if plan.step_seconds:
         console.print(clones_line(plan), markup=False)
+    if plan.loops and count:
+        rows = stack_rows(module_from_bytes(module), plan)
+        loops_table(rows, count).print(console)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

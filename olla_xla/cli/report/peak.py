@@ -14,7 +14,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import live_at, timeline
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["LiveTensor", "Peak", "find_peak", "peak_table"]
+__all__ = ["LiveTensor", "Peak", "find_peak", "peak_table", "short_location", "short_operation"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,13 +117,19 @@ def peak_table(peak: Peak, count: int = 10) -> Table:
         f"{megabytes(peak.bytes)} MB at step {peak.step} of {peak.steps} ({peak.operator})"
     )
     rows = [
-        (megabytes(t.bytes, 2), t.category, t.name, _short(t.location), _operation(t.op_name))
+        (
+            megabytes(t.bytes, 2),
+            t.category,
+            t.name,
+            short_location(t.location),
+            short_operation(t.op_name),
+        )
         for t in shown
     ]
     return Table(("MB", "category:", "tensor:", "source line:", "operation:"), rows, title)
 
 
-def _short(location: str) -> str:
+def short_location(location: str) -> str:
     """The location, from the working directory if it lies below it, else its last folders."""
     name, colon, line = location.rpartition(":")
     if not colon:
@@ -136,6 +142,6 @@ def _short(location: str) -> str:
     return f"{path}:{line}"
 
 
-def _operation(op_name: str) -> str:
+def short_operation(op_name: str) -> str:
     """The last parts of JAX's op name: what was called, and in which layer."""
     return "/".join(op_name.split("/")[-3:]) or "-"

@@ -47,7 +47,7 @@ def plan_table(
     rows += [
         ("planned", _mb(total), f"{kind}; {percent(total / plan.xla_bytes - 1, 1)} %"),
         ("lifetime peak", _mb(plan.peak_bytes), "predicted; of the planned order"),
-        ("lower bound", _mb(plan.lower_bound_bytes), "no order needs less"),
+        ("lower bound", _mb(plan.lower_bound_bytes), _bounded(plan)),
         ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak found, over the bound"),
         ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
     ]
@@ -61,6 +61,14 @@ def plan_table(
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
     rows.append(("status", plan.status, stopped))
     return Table((":", "", ":"), rows, title)
+
+
+def _bounded(plan: Plan) -> str:
+    """Of what the bound holds."""
+    changes = [name for name in ("loops", "clones") if getattr(plan, name)]
+    if not changes:
+        return "no order needs less"
+    return f"no order needs less, the {' and '.join(changes)} being as they are"
 
 
 def _mb(size: int) -> str:

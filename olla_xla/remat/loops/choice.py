@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from hlo.module import Instruction
+from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.ways import Way, Ways
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice"]
 
-_SCALE = 1e14
-"""Capacities are seconds in this unit."""
-
-_MOST, _NEVER = 1 << 44, 1 << 50
+_ALL, _MOST, _NEVER = 1 << 40, 1 << 44, 1 << 50
+"""Capacities: of all that could be computed again, of the dearest stack, of what cannot be."""
 
 
 class Choice:
@@ -35,6 +35,8 @@ class Choice:
                 continue
             way = self._needed[number] = ways.way(number)
             waiting += way.needs if way is not None else ()
+        runs = {_run(way): ways.seconds(way) for way in self._needed.values() if way is not None}
+        self._scale = _ALL / max(ways.pair.writer.turns * sum(runs.values()), 1e-12)
 
     def dropped(self, price: float) -> frozenset[int]:
         """The elements of the writing loop's state to do without.
@@ -49,20 +51,21 @@ class Choice:
         def node(key: object) -> int:
             return nodes.setdefault(key, len(nodes) + 2)
 
-        turns = self.ways.pair.writer.turns
+        turns, priced = self.ways.pair.writer.turns, set()
         for number, way in self._needed.items():
             here = node(number)
             stacks = self.ways.stacks.get(number, ())
             if stacks:
                 kept = price * stacks[0].bytes + turns * self.ways.saved_seconds(stacks[0])
-                arcs.append((source, here, min(round(kept * _SCALE), _MOST)))
+                arcs.append((source, here, min(round(kept * self._scale), _MOST)))
             if way is None:
                 arcs.append((here, sink, _NEVER))
                 continue
-            run = node((way.owner, way.node if way.inside is not None else None))
-            arcs += [(here, run, _NEVER)]
-            if (run, sink) not in {(a, b) for a, b, _ in arcs}:
-                arcs.append((run, sink, round(turns * self.ways.seconds(way) * _SCALE)))
+            run = node(_run(way))
+            arcs.append((here, run, _NEVER))
+            if run not in priced:
+                priced.add(run)
+                arcs.append((run, sink, round(turns * self.ways.seconds(way) * self._scale)))
             for need in way.needs:
                 if need in self._needed and need not in self.ways.stacks:
                     arcs.append((run, node(need), _NEVER))
@@ -76,3 +79,8 @@ class Choice:
             kept = 0 if is_there or nodes[number] in again else 1
             gone.update(s.written for s in stacks[kept:])
         return frozenset(gone)
+
+
+def _run(way: Way) -> tuple[Instruction, Node | None, bool]:
+    """What runs once for all values that have it."""
+    return way.owner, way.node if way.inside is not None else None, way.narrowed

@@ -13,7 +13,7 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.loops.ladder import Ladder, Rung
+from olla_xla.remat.loops.ladder import FREE_PRICES, Ladder, Rung
 
 __all__ = ["Climb", "climb", "free"]
 
@@ -35,7 +35,7 @@ class Climb:
 
 
 def free(module: bytes, target: str, cost: CostModel) -> tuple[Rung, int] | None:
-    """Does without stacks at no cost: the step takes no more predicted time, and less memory.
+    """Does without stacks at no cost: the choice of least predicted time, if it takes less memory.
 
     Such are stacks that another one holds, those that nothing reads, and those whose slices take
     longer to write and to read than to compute again.
@@ -47,12 +47,13 @@ def free(module: bytes, target: str, cost: CostModel) -> tuple[Rung, int] | None
       The choice and the predicted total of the module as it is, in XLA's order; None where there is
       nothing to do without, or it gains nothing.
     """
-    steps = Ladder(module, target, cost, prices=(0.0,))
-    for k in range(len(steps)):
-        rung = _written(steps, k)
-        if rung is None or rung.seconds > 0:
-            continue
-        total = PlannedModule(module, target).simulate().total_bytes
+    steps = Ladder(module, target, cost, prices=FREE_PRICES)
+    written = [rung for k in range(len(steps)) if (rung := _written(steps, k)) is not None]
+    free = sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds)
+    if not free:
+        return None
+    total = PlannedModule(module, target).simulate().total_bytes
+    for rung in free:
         if rung.total < total and _is_right(module, rung, target):
             return rung, total
     return None

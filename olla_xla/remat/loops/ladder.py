@@ -8,6 +8,7 @@ module that has the change.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from hlo.module import module_from_bytes
@@ -20,7 +21,10 @@ from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.ways import Ways
 
-__all__ = ["Ladder", "Rung"]
+__all__ = ["FREE_PRICES", "Ladder", "Rung"]
+
+FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
+"""Of these the least predicted time is chosen where none may be added."""
 
 _PRICES = (0.0, 1e-15, 1e-13, 3e-13, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13."""
@@ -31,15 +35,20 @@ class Rung:
     """A choice, written into the module.
 
     Attributes:
-      records: as `Plan.loops`. data: the module. total: predicted, in XLA's order.
+      records: as `Plan.loops`. data: the module. target: "cpu" or "cuda".
       seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
     """
 
     records: tuple[LoopRecord, ...]
     data: bytes
-    total: int
+    target: str
     seconds: float = 0.0
     moved: int = 0
+
+    @functools.cached_property
+    def total(self) -> int:
+        """Predicted bytes, in XLA's order."""
+        return PlannedModule(self.data, self.target).simulate().total_bytes
 
 
 class Ladder:
@@ -70,14 +79,13 @@ class Ladder:
         if k not in self._rungs:
             records = self._records[k]
             data = with_loops_changed(self._module, edits(self._view, records))
-            planned = PlannedModule(data, self._target)
+            view = module_from_bytes(data)
             self._rungs[k] = Rung(
                 records,
                 data,
-                planned.simulate().total_bytes,
-                self._cost.step_seconds(planned.module) - self._cost.step_seconds(self._view),
-                module_work(planned.module, self._target).bytes
-                - module_work(self._view, self._target).bytes,
+                self._target,
+                self._cost.step_seconds(view) - self._cost.step_seconds(self._view),
+                module_work(view, self._target).bytes - module_work(self._view, self._target).bytes,
             )
         return self._rungs[k]
 

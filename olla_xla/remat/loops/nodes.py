@@ -14,7 +14,7 @@ from typing import Any
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["Affine", "Body", "Node", "is_each"]
+__all__ = ["Affine", "Body", "Node", "is_each", "widens"]
 
 _PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 
@@ -23,6 +23,9 @@ _MOVING = frozenset(
     "reverse slice transpose".split()
 )
 """Opcodes that compute nothing."""
+
+_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
+"""Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
 
 _EACH = frozenset(
     "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
@@ -76,6 +79,15 @@ def _keeps_bytes(node: Node) -> bool:
         return True
     a, b = node.shape, node.operands[0].shape
     return a.minor_to_major == b.minor_to_major and a.memory_space == b.memory_space
+
+
+def widens(node: Node) -> bool:
+    """Whether it is its operand in a wider type, which loses nothing and can be undone."""
+    if node.i.opcode != "convert":
+        return False
+    new, old = node.shape, node.operands[0].shape
+    types = old.element_type, new.element_type
+    return types in _WIDER and old.minor_to_major == new.minor_to_major
 
 
 def is_each(i: Instruction) -> bool:
@@ -211,7 +223,7 @@ class Body:
         """Whether it only moves what its owner is given."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
-            moving = node.i.opcode in _MOVING or self.affine(node) is not None
+            moving = node.i.opcode in _MOVING or self.affine(node) is not None or widens(node)
             self._moved[node] = node.i.opcode == "parameter" or (
                 moving and all(self.moved(o) for o in inside)
             )

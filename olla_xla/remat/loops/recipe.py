@@ -150,6 +150,11 @@ class _Recipe:
         if way is None:
             raise PlanMismatchError("a stack that is to go cannot be computed again")
         run = way.owner, way.node if way.inside is not None else None
+        if way.narrowed:
+            name = self._name(f"{way.owner.name}.narrow")
+            given = ((0, self._inside(way.needs[0])),)
+            self._made.append(Made(name, "", "", given, element_type=way.node.shape.element_type))
+            return Given(made=name)
         if way.between:
             name = self._name(f"{way.owner.name}.slice")
             given = ((0, self._value(way.needs[0])),)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.loops.nodes import Affine, Node
+from olla_xla.remat.cost.work import Work
+from olla_xla.remat.loops.nodes import Affine, Node, widens
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
@@ -23,6 +24,7 @@ class Way:
       inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
         as it is. needs: numbers of the values that it is given.
       between: whether the owner stands between the loops, and moves all slices of a stack.
+      narrowed: whether it is what a stack has in a wider type, converted back.
     """
 
     node: Node
@@ -30,6 +32,7 @@ class Way:
     inside: dict[Node, None] | None
     needs: tuple[int, ...]
     between: bool = False
+    narrowed: bool = False
 
 
 class Ways:
@@ -53,6 +56,20 @@ class Ways:
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
+        for number, stack in list(self._written.items()):
+            self._narrow(number, stack)
+
+    def _narrow(self, number: int, stack: Stack) -> None:
+        """What a stack has in a wider type, where nothing else has it or makes it."""
+        value = stack.value
+        if stack.moves or not widens(value) or number not in self.stacks:
+            return
+        source = value.operands[0].behind
+        first = self.body.number(source)
+        if first in self.stacks or self.is_there(first) or self.way(first) is not None:
+            return
+        self._ways[first] = Way(source, value.owner, None, (number,), narrowed=True)
+        self._ways[number] = None  # or each would be made of the other
 
     def number(self, stack: Stack) -> int:
         """The number of the slices that are read of a stack."""
@@ -93,6 +110,11 @@ class Ways:
         """Predicted time of one more run of a way's owner, for one slice."""
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.turns
+        if way.narrowed:
+            (wide,) = (s for s in self.stacks[way.needs[0]][:1])
+            moved = wide.bytes // self.pair.writer.turns + way.node.shape.bytes
+            work = Work(bytes=moved, kernels=1)
+            return 0.0 if self._cost is None else self._cost.device.seconds(work)
         return self._seconds(self.body.fusions.get(way.owner, way.owner))
 
     def _seconds(self, i: Instruction) -> float:
