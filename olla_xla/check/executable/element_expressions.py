@@ -19,7 +19,7 @@ from hlo import xla_pb2
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.check.executable.integers import Form, Integers
 from olla_xla.check.executable.loops import Stack, number_loop, slice_of
-from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.program import Body, Op, Program, acts, has_state, leaves, may_repeat
 
 __all__ = ["Numbering", "program_digest"]
 
@@ -63,13 +63,6 @@ _EACH = frozenset(
     "sine sqrt subtract tan tanh xor".split()
 )
 """Opcodes that compute every element of their result for itself."""
-
-_EFFECTS = frozenset(
-    "infeed outfeed send recv rng rng-get-and-update-state all-reduce all-gather all-to-all "
-    "collective-permute collective-broadcast reduce-scatter ragged-all-to-all".split()
-)
-_STATEFUL = frozenset("infeed rng rng-get-and-update-state recv".split())
-"""Operations whose result depends on how often they ran before."""
 
 
 def program_digest(program: Program) -> str:
@@ -135,6 +128,7 @@ class Numbering:
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
       transposes: by number, the transpose that keeps dimension 0, and the number of its operand.
       depth: in how many loops it is.
+      stateful: how many effects it has met whose results depend on how often they ran.
     """
 
     def __init__(self) -> None:
@@ -145,6 +139,7 @@ class Numbering:
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.transposes: dict[bytes, tuple[Op, bytes]] = {}
         self.depth = 0
+        self.stateful = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
         self._plain_bodies: dict[Body, bool] = {}
@@ -272,11 +267,13 @@ class Numbering:
             if form is not None:
                 return {(): self.integer(form, kind)}
         whole = [self.attributes(op), *map(self.computation, op.called), _END, *read]
-        kind = op.opcode.removesuffix("-start").removesuffix("-done")
-        if kind in _EFFECTS or op.proto.custom_call_has_side_effect:
-            if kind in _STATEFUL or op.proto.custom_call_has_side_effect:
+        if acts(op):
+            if has_state(op):
+                self.stateful += 1
                 whole.append(_named((len(effects),)))
-            effects.append(_hash(b"".join((_EFFECT, *whole))))
+            effect = _hash(b"".join((_EFFECT, *whole)))
+            if not (may_repeat(op) and effect in effects):
+                effects.append(effect)
         number = _hash(b"".join(whole))
         if op.opcode == "compare":
             left, right = map(self.integers.form, read)
@@ -472,11 +469,15 @@ class Numbering:
         for number in symbols.values():
             self.integers.symbol(number)
         inner: list[bytes] = []
+        before = self.stateful
         root = self.run(body, [symbols], inner)
         self.run(condition, [symbols], inner)
         turns = _hash(op.proto.backend_config)  # a known number of turns, which XLA counts by
-        if not inner:
-            return number_loop(self, op, start, symbols, root, turns)
+        if self.stateful == before:
+            numbers, effect = number_loop(self, op, start, symbols, root, turns)
+            if inner:
+                effects.append(_hash(_EFFECT + effect))
+            return numbers
         made = (turns, self.computation(condition), _all(root), _EFFECT, *inner, _all(start))
         whole = _hash(b"".join((_WHILE, *made)))
         effects.append(_hash(_EFFECT + whole))

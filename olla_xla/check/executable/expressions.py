@@ -13,7 +13,7 @@ import hashlib
 
 from hlo import xla_pb2
 from hlo.shapes import TUPLE, Shape, ShapeIndex
-from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.program import Body, Op, Program, acts, has_state, leaves, may_repeat
 
 __all__ = ["program_digest"]
 
@@ -34,13 +34,6 @@ _SHAPE_ONLY = frozenset(
 
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
-
-_EFFECTS = frozenset(
-    "infeed outfeed send recv rng rng-get-and-update-state all-reduce all-gather all-to-all "
-    "collective-permute collective-broadcast reduce-scatter ragged-all-to-all".split()
-)
-_STATEFUL = frozenset("infeed rng rng-get-and-update-state recv".split())
-"""Operations whose result depends on how often they ran before."""
 
 
 def program_digest(program: Program) -> str:
@@ -149,11 +142,12 @@ class _Numbering:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
         whole = [self.attributes(op), *map(self.computation, op.called), _END, *read]
-        kind = op.opcode.removesuffix("-start").removesuffix("-done")
-        if kind in _EFFECTS or op.proto.custom_call_has_side_effect:
-            if kind in _STATEFUL or op.proto.custom_call_has_side_effect:
+        if acts(op):
+            if has_state(op):
                 whole.append(_named((len(effects),)))
-            effects.append(_hash(b"".join((_EFFECT, *whole))))
+            effect = _hash(b"".join((_EFFECT, *whole)))
+            if not (may_repeat(op) and effect in effects):
+                effects.append(effect)
         number = _hash(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
             return {(): number}

@@ -77,8 +77,8 @@ class Stack:
 
 def number_loop(
     numbering: Numbering, op: Op, start: Numbers, symbols: Numbers, root: Numbers, whole: bytes
-) -> Numbers:
-    """Numbers of a loop's result; it must have no effects.
+) -> tuple[Numbers, bytes]:
+    """Numbers of a loop's result, and one for all its effects; none of these may have a state.
 
     Args:
       numbering: of the module. op: the loop. start: numbers of its state before.
@@ -116,15 +116,28 @@ def number_loop(
         names = rounds[-1]
     tests = [next(iter(numbering.run(condition, [r], []).values())) for r in rounds[:-1]]
     finals = dict(start)
-    for i, equations in _closures(op, fixed).items():
-        # As many rounds as these take by themselves: others are to leave no trace.
+    closures, acting = _closures(op, fixed)
+
+    def settled(equations: list[ShapeIndex]) -> tuple[int, list[bytes]]:
+        """In which round some elements' names tell them apart, and their equations then.
+
+        It is as many rounds as these take by themselves: others are to leave no trace.
+        """
         k = next(
             k
             for k, (a, b) in enumerate(itertools.pairwise(rounds))
             if len({a[e] for e in equations}) == len({b[e] for e in equations})
         )
-        system = sorted({rounds[k][e] + rounds[k + 1][e] for e in equations})
+        return k, sorted({rounds[k][e] + rounds[k + 1][e] for e in equations})
+
+    for i, equations in closures.items():
+        k, system = settled(equations)
         finals[i] = _hash(_SYSTEM, whole, tests[k], *system, _END, rounds[k][i])
+    k, system = settled(acting)
+    effects: list[bytes] = []
+    numbering.run(body, [rounds[k]], effects)
+    numbering.run(condition, [rounds[k]], effects)
+    effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *effects)
     if counter is not None:
         kind = shape.at(counter).element_type
         loop = Loop(body, start, finals, counter, kind, turns)
@@ -132,7 +145,7 @@ def number_loop(
             if (stack := _stack(numbering, loop, i, root[i], names)) is not None:
                 numbering.stacks[finals[i]] = stack
     numbering.depth -= 1
-    return finals
+    return finals, effect
 
 
 def _counter(
@@ -165,25 +178,35 @@ def _counter(
     return counter, right.offset
 
 
-def _closures(op: Op, fixed: set[ShapeIndex]) -> dict[ShapeIndex, list[ShapeIndex]]:
-    """By element that changes, those whose equations it depends on, itself included."""
+def _closures(
+    op: Op, fixed: set[ShapeIndex]
+) -> tuple[dict[ShapeIndex, list[ShapeIndex]], list[ShapeIndex]]:
+    """By element that changes, those whose equations it depends on, itself included.
+
+    And those on whose equations the effects depend.
+    """
     body, condition = op.called
     changing = [i for i, _ in leaves(body.parameters[0].shape) if i not in fixed]
     bits = {i: 1 << k for k, i in enumerate(changing)}
     given = {i: bits.get(i, 0) for i, _ in leaves(body.parameters[0].shape)}
-    direct = reach(body, [given])
+    effects: list[int] = []
+    direct = reach(body, [given], effects)
     tested = 0
-    for found in reach(condition, [given]).values():
+    for found in (*reach(condition, [given], effects).values(), 0):
         tested |= found
-    closures = {}
-    for i in changing:
-        found, waiting = 0, [bits[i] | tested]
+
+    def closure(first: int) -> list[ShapeIndex]:
+        found, waiting = 0, [first | tested]
         while waiting:
             more = waiting.pop() & ~found
             found |= more
             waiting += [direct[k] for k in changing if bits[k] & more and direct[k] & ~found]
-        closures[i] = [k for k in changing if bits[k] & found]
-    return closures
+        return [k for k in changing if bits[k] & found]
+
+    acting = 0
+    for found in effects:
+        acting |= found
+    return {i: closure(bits[i]) for i in changing}, closure(acting)
 
 
 def _stack(
@@ -193,7 +216,7 @@ def _stack(
     update = numbering.updates.get(numbering.first(root))
     if update is None or numbering.first(update.numbers[0]) != names[i]:
         return None
-    if not _leading(update.shape, loop.turns) or not _is_slice(update.part, update.shape):
+    if not _is_stack(update.shape, loop.turns) or not _is_slice(update.part, update.shape):
         return None
     if not _is_put_back(numbering, update.numbers[0], root, loop.turns):
         return None
@@ -227,7 +250,7 @@ def slice_of(
       shape: of what is sliced. part: of the slice.
     """
     turns = shape.dimensions[0] if shape.dimensions else 0
-    if not _leading(shape, turns) or not _is_slice(part, shape):
+    if not _is_stack(shape, turns) or not _is_slice(part, shape):
         return None
     if (cast := numbering.bitcasts.get(number)) is not None:
         first, old, new = cast
@@ -276,14 +299,14 @@ def _slice(shape: Shape) -> Shape:
     return dataclasses.replace(shape, dimensions=(1, *shape.dimensions[1:]), key=b"")
 
 
+def _is_stack(shape: Shape, turns: int) -> bool:
+    """Whether an array is `turns` slices along dimension 0, of whole bytes."""
+    return shape.dimensions[:1] == (turns,) and shape.element_bits >= 8
+
+
 def _leading(shape: Shape, turns: int) -> bool:
-    """Whether an array is `turns` slices one after the other in memory, of whole bytes."""
-    return (
-        bool(shape.dimensions)
-        and shape.dimensions[0] == turns
-        and shape.minor_to_major[-1] == 0
-        and shape.element_bits >= 8
-    )
+    """Whether it is that, and they are one after the other in memory."""
+    return _is_stack(shape, turns) and shape.minor_to_major[-1] == 0
 
 
 def _is_slice(part: Shape, shape: Shape) -> bool:

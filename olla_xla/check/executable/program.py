@@ -9,7 +9,14 @@ from hlo.module import HloError, parse_module_proto
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 from olla_xla.errors import CheckError
 
-__all__ = ["Body", "Op", "Program", "leaves", "read_program"]
+__all__ = ["Body", "Op", "Program", "acts", "has_state", "leaves", "may_repeat", "read_program"]
+
+_COLLECTIVES = frozenset(
+    "all-reduce all-gather all-to-all collective-permute collective-broadcast reduce-scatter "
+    "ragged-all-to-all".split()
+)
+_EFFECTS = _COLLECTIVES | set("infeed outfeed send recv rng rng-get-and-update-state".split())
+_STATEFUL = frozenset("infeed rng rng-get-and-update-state recv".split())
 
 CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})
 """Opcodes that run the computations they call step by step, in the caller's memory."""
@@ -110,6 +117,28 @@ class Program:
 
 
 _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
+
+
+def acts(op: Op) -> bool:
+    """Whether others could see that an operation runs: state, exchange, callbacks."""
+    return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
+
+
+def has_state(op: Op) -> bool:
+    """Whether its result may depend on how often it ran before."""
+    return _kind(op) in _STATEFUL or op.proto.custom_call_has_side_effect
+
+
+def may_repeat(op: Op) -> bool:
+    """Whether running it once more on the same operands changes nothing.
+
+    XLA's rematerialization runs collectives again where a step does not fit the device.
+    """
+    return _kind(op) in _COLLECTIVES
+
+
+def _kind(op: Op) -> str:
+    return op.opcode.removesuffix("-start").removesuffix("-done")
 
 
 def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:

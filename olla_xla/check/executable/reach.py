@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hlo.shapes import ShapeIndex
-from olla_xla.check.executable.program import Body, Op, leaves
+from olla_xla.check.executable.program import Body, Op, acts, leaves
 
 __all__ = ["Reach", "reach"]
 
@@ -13,12 +13,25 @@ Reach = dict[ShapeIndex, int]
 """Leaf index -> set of parameter elements, as bits."""
 
 
-def reach(body: Body, given: list[Reach]) -> Reach:
-    """What the leaves of a body's result depend on, for what those of its parameters do."""
+def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
+    """What the leaves of a body's result depend on, for what those of its parameters do.
+
+    Args:
+      body: a computation. given: of its parameters.
+      effects: gets what each effect depends on.
+    """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:
-        if op.opcode != "parameter":
-            at[op] = _HANDLERS.get(op.opcode, _plain)(op, [at[o] for o in op.operands])
+        if op.opcode == "parameter":
+            continue
+        operands = [at[o] for o in op.operands]
+        if acts(op):
+            effects.append(_either(found for operand in operands for found in operand.values()))
+        inner = _CALLING.get(op.opcode)
+        if inner is not None:
+            at[op] = inner(op, operands, effects)
+        else:
+            at[op] = _HANDLERS.get(op.opcode, _plain)(op, operands)
     return at[body.result]
 
 
@@ -50,15 +63,15 @@ def _element(op: Op, operands: list[Reach]) -> Reach:
     return {i[1:]: found for i, found in operands[0].items() if i[0] == k}
 
 
-def _call(op: Op, operands: list[Reach]) -> Reach:
-    return reach(op.called[0], operands)
+def _call(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
+    return reach(op.called[0], operands, effects)
 
 
-def _begin(op: Op, operands: list[Reach]) -> Reach:
+def _begin(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
     """async-start: (operands, result, context)."""
     result = _plain(op, operands)
     result |= {(0, k, *i): found for k, given in enumerate(operands) for i, found in given.items()}
-    return result | {(1, *i): found for i, found in reach(op.called[0], operands).items()}
+    return result | {(1, *i): found for i, found in _call(op, operands, effects).items()}
 
 
 def _done(op: Op, operands: list[Reach]) -> Reach:
@@ -66,20 +79,25 @@ def _done(op: Op, operands: list[Reach]) -> Reach:
     return result | {i[1:]: found for i, found in operands[0].items() if i and i[0] == 1}
 
 
-def _choose(op: Op, operands: list[Reach]) -> Reach:
-    branches = [reach(body, [given]) for body, given in zip(op.called, operands[1:], strict=True)]
-    index = _either(operands[0].values())
+def _choose(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
+    index, inner = _either(operands[0].values()), []
+    branches = [
+        reach(body, [given], inner) for body, given in zip(op.called, operands[1:], strict=True)
+    ]
+    effects += [index | found for found in inner]
     return {i: index | _either(b[i] for b in branches) for i, _ in leaves(op.shape)}
 
 
-def _loop(op: Op, operands: list[Reach]) -> Reach:
+def _loop(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
     body, condition = op.called
     state = operands[0]
     while True:
-        again = reach(body, [state])
-        turns = _either(reach(condition, [state]).values())
+        inner: list[int] = []
+        again = reach(body, [state], inner)
+        turns = _either(reach(condition, [state], inner).values())
         more = {i: found | again[i] | turns for i, found in state.items()}
         if more == state:
+            effects += [turns | found for found in inner]
             return state
         state = more
 
@@ -94,10 +112,13 @@ _HANDLERS = {
     "optimization-barrier": _same,
     "tuple": _pack,
     "get-tuple-element": _element,
+    "async-done": _done,
+}
+
+_CALLING = {
     "fusion": _call,
     "call": _call,
     "async-start": _begin,
-    "async-done": _done,
     "conditional": _choose,
     "while": _loop,
 }

@@ -275,7 +275,11 @@ def _stack(
     update, at = _written(writer, w)
     reads, place = _read(reader, r)
     value, whole = update.operands[1].behind, update.shape
-    _, moves = _before(reader.start[r])
+    first, moves = _before(reader.start[r])
+    if first.shape.key != reader.start[r].shape.key and not moves:
+        shapes = first.shape, reader.start[r].shape
+        if not all(_leading(shape, reader.turns) for shape in shapes):
+            raise _NotAStack("between the loops it is seen as another shape")
     if moves:
         whole = reader.start[r].shape
         if not _leading(whole, reader.turns):
@@ -314,8 +318,8 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine]:
     if states + len(_readers(body, update)) > 1:
         raise _NotAStack("its update is read as well")
     whole = update.shape
-    if not _leading(whole, writer.turns) or not _is_slice(update.operands[1].shape, whole):
-        raise _NotAStack("not one slice along the first dimension in memory is written")
+    if not _sliced(element.shape, whole, update.operands[1].shape, writer.turns):
+        raise _NotAStack("not one slice along the first dimension is written")
     at = body.affine(update.operands[2])
     if at is None or at not in _own_turn(writer):
         raise _NotAStack("the slice that is written is not the turn's own")
@@ -325,13 +329,13 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine]:
 def _read(reader: Loop, r: int) -> tuple[tuple[Read, ...], Affine | None]:
     """The slices that are read of a stack, and which that is of each turn. Raises _NotAStack."""
     body = reader.body
+    element = body.leaves(body.computation.parameters[0])[(r,)]
     reads, places = [], set()
-    for node in _readers(body, body.leaves(body.computation.parameters[0])[(r,)]):
+    for node in _readers(body, element):
         if node.i.opcode != "dynamic-slice":
             raise _NotAStack(f"{node.i.opcode} reads it in the reading loop")
-        whole = node.operands[0].shape
-        if not _leading(whole, reader.turns) or not _is_slice(node.shape, whole):
-            raise _NotAStack("not slices along the first dimension in memory are read")
+        if not _sliced(element.shape, node.operands[0].shape, node.shape, reader.turns):
+            raise _NotAStack("not slices along the first dimension are read")
         if not _is_replaceable(body, node):
             raise _NotAStack("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1]))
@@ -376,13 +380,22 @@ def _readers(body: Body, node: Node) -> list[Node]:
     return found
 
 
+def _sliced(element: Shape, whole: Shape, part: Shape, turns: int) -> bool:
+    """Whether a part is a slice of an element of the state, which a bitcast may give a shape.
+
+    Slices may lie apart in memory, but for bitcasts each must be in one piece.
+    """
+    as_it_is = element.key == whole.key and _is_stack(whole, turns)
+    cast = _leading(element, turns) and _leading(whole, turns)
+    return (as_it_is or cast) and _is_slice(part, whole)
+
+
+def _is_stack(shape: Shape, turns: int) -> bool:
+    return shape.dimensions[:1] == (turns,) and shape.element_bits >= 8
+
+
 def _leading(shape: Shape, turns: int) -> bool:
-    return (
-        bool(shape.dimensions)
-        and shape.dimensions[0] == turns
-        and shape.minor_to_major[-1] == 0
-        and shape.element_bits >= 8
-    )
+    return _is_stack(shape, turns) and shape.minor_to_major[-1] == 0
 
 
 def _is_slice(part: Shape, whole: Shape) -> bool:
