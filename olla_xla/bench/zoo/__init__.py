@@ -30,14 +30,17 @@ MODELS: dict[str, str] = {
     "xlmr_base": "olla_xla.bench.zoo.transformer:xlmr_base",
     "gpt": "olla_xla.bench.zoo.gpt:gpt",
     "gpt2_small": "olla_xla.bench.zoo.gpt:gpt2_small",
+    "gpt_scan": "olla_xla.bench.zoo.gpt:gpt_scan",
     "llama_scan": "olla_xla.bench.zoo.llama:llama_scan",
+    "llama_scan_saved": "olla_xla.bench.zoo.llama:llama_scan_saved",
     "lstm": "olla_xla.bench.zoo.lstm:lstm",
+    "lstm_scan": "olla_xla.bench.zoo.lstm:lstm_scan",
     "unet": "olla_xla.bench.zoo.unet:unet",
 }
 """Model name -> `module:function` path of its registry function."""
 
 ZOO: tuple[str, ...] = tuple(name for name in MODELS if name not in ("mlp", "lenet", "gpt"))
-"""The 17 models of the benchmarks: `MODELS` without the two toys and the short GPT."""
+"""The 20 models of the benchmarks: `MODELS` without the two toys and the short GPT."""
 
 
 def load(name: str) -> common.Model:

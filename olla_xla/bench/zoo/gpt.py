@@ -1,4 +1,4 @@
-"""Decoder-only transformers in Flax nnx: a 4-layer GPT and GPT-2 small.
+"""Decoder-only transformers in Flax nnx: a 4-layer GPT, GPT-2 small, and a GPT of scanned layers.
 
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
 """
@@ -28,6 +28,7 @@ class GPTConfig:
       tied_head: whether the output head is the token embedding, as in GPT-2, or a matrix
         of its own.
       positions: number of learned positions, `sequence_length` when None.
+      scan: whether the blocks are one, scanned over stacked parameters, instead of a list.
     """
 
     layers: int = 4
@@ -37,10 +38,12 @@ class GPTConfig:
     vocabulary_size: int = 32000
     tied_head: bool = False
     positions: int | None = None
+    scan: bool = False
 
 
 GPT_CONFIG = GPTConfig()
 GPT2_SMALL_CONFIG = GPTConfig(layers=12, vocabulary_size=50257, tied_head=True, positions=1024)
+GPT_SCAN_CONFIG = GPTConfig(layers=12, scan=True)
 
 _embedding_init = nnx.initializers.normal(0.02)
 _kernel_init = nnx.initializers.normal(0.02)
@@ -90,6 +93,27 @@ class Block(nnx.Module):
         return x + self.mlp_out(jax.nn.gelu(self.mlp_in(self.mlp_norm(x))))
 
 
+class ScannedBlocks(nnx.Module):
+    """Blocks of one structure, one after the other in a loop.
+
+    Each parameter has a leading axis of `config.layers`.
+    """
+
+    def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
+        make = nnx.vmap(lambda rngs: Block(config, rngs))
+        self.stacked = make(rngs.fork(split=config.layers))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[batch, sequence, width]` to the same shape."""
+        graphdef, stacked = nnx.split(self.stacked)
+
+        def layer(x: jax.Array, params: common.PyTree) -> tuple[jax.Array, None]:
+            return nnx.merge(graphdef, params)(x), None
+
+        # A plain scan: that of nnx would hand the parameters on as results of the loop.
+        return jax.lax.scan(layer, x, stacked)[0]
+
+
 class GPT(nnx.Module):
     """A GPT-2 style language model."""
 
@@ -99,7 +123,10 @@ class GPT(nnx.Module):
         width, vocabulary = config.width, config.vocabulary_size
         self.tokens = Embed(vocabulary, width, rngs)
         self.positions = Embed(config.positions or config.sequence_length, width, rngs)
-        self.blocks = nnx.List([Block(config, rngs) for _ in range(config.layers)])
+        if config.scan:
+            self.blocks = nnx.List([ScannedBlocks(config, rngs)])
+        else:
+            self.blocks = nnx.List([Block(config, rngs) for _ in range(config.layers)])
         self.norm = nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
         self.tied_head = config.tied_head
         if not config.tied_head:
@@ -141,5 +168,8 @@ gpt = common.Model(network)
 
 gpt2_small = common.Model(functools.partial(network, GPT2_SMALL_CONFIG))
 """GPT-2 small with sequences of 512 tokens, of the 1024 that it has positions for."""
+
+gpt_scan = common.Model(functools.partial(network, GPT_SCAN_CONFIG))
+"""GPT of 12 scanned layers, width 768, sequences of 512 tokens; nothing is rematerialised."""
 
 init = gpt.init

@@ -1,4 +1,4 @@
-"""A Llama-style decoder whose layers are one scanned and rematerialised block.
+"""A Llama-style decoder whose layers are one scanned block, rematerialised or not.
 
 Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023) and "Llama 2"
 (2023): RMS norm before each half of a block, rotary positions, grouped-query attention, a
@@ -8,6 +8,7 @@ gated SiLU layer, no biases, and an output head of its own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -50,6 +51,7 @@ class LlamaConfig:
 
 
 CONFIG = LlamaConfig()
+SAVED_CONFIG = LlamaConfig(remat=False)
 TINY_LLAMA_CONFIG = LlamaConfig(
     layers=22, width=2048, heads=32, key_value_heads=4, hidden_width=5632, sequence_length=2048
 )
@@ -147,4 +149,7 @@ def network(config: LlamaConfig = CONFIG) -> common.Network:
 
 
 llama_scan = common.Model(network)
-"""Llama of 8 scanned layers, width 512, sequences of 512 tokens."""
+"""Llama of 8 scanned layers, width 512, sequences of 512 tokens; a layer's input alone is kept."""
+
+llama_scan_saved = common.Model(functools.partial(network, SAVED_CONFIG))
+"""The same Llama without rematerialisation: the scan keeps all that its gradient reads."""

@@ -1,4 +1,4 @@
-"""A language model of LSTM layers, unrolled over the sequence.
+"""A language model of LSTM layers, unrolled over the sequence or scanned.
 
 The layers are those of Zaremba, Sutskever and Vinyals, "Recurrent Neural Network
 Regularization" (2014), without their dropout: two of width 650 are that paper's medium model,
@@ -7,6 +7,8 @@ two of width 1500 its large one. Four layers, the default, are from Sutskever, V
 """
 
 from __future__ import annotations
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -17,7 +19,12 @@ from olla_xla.bench.zoo import common
 LAYERS = 4
 WIDTH = 512
 SEQUENCE_LENGTH = 64
+SCANNED_LENGTH = 512
 VOCABULARY_SIZE = 10000
+
+
+Carries = tuple[tuple[jax.Array, jax.Array], ...]
+"""The hidden and the cell state of each layer."""
 
 
 class LSTMCell(nn.Module):
@@ -43,35 +50,65 @@ class LSTMCell(nn.Module):
         return nn.sigmoid(out) * nn.tanh(cell), cell
 
 
+class LSTMStack(nn.Module):
+    """One step of several LSTM layers, each fed by the one before.
+
+    Attributes:
+      layers: number of LSTM layers.
+      width: size of the states.
+    """
+
+    layers: int
+    width: int
+
+    @nn.compact
+    def __call__(self, carries: Carries, x: jax.Array) -> tuple[Carries, jax.Array]:
+        """Maps the layers' carries and `x [batch, features]` to the next and `[batch, width]`."""
+        after = []
+        for index, carry in enumerate(carries):
+            after.append(LSTMCell(self.width, name=f"layer{index}")(carry, x))
+            x = after[-1][0]
+        return tuple(after), x
+
+
 class LSTMLanguageModel(nn.Module):
-    """Token embedding, LSTM layers in a Python loop over the positions, and an output layer.
+    """Token embedding, LSTM layers in a loop over the positions, and an output layer.
 
     Attributes:
       layers: number of LSTM layers.
       width: size of the embedding and of the state of every layer.
       vocabulary_size: number of tokens.
+      scan: whether the loop is a scan, or unrolled in Python.
     """
 
     layers: int = LAYERS
     width: int = WIDTH
     vocabulary_size: int = VOCABULARY_SIZE
+    scan: bool = False
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps int32 tokens `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
         batch, length = tokens.shape
         x = nn.Embed(self.vocabulary_size, self.width, name="embed")(tokens)
-        cells = [LSTMCell(self.width, name=f"layer{i}") for i in range(self.layers)]
         zeros = jnp.zeros((batch, self.width), x.dtype)
-        carries = [(zeros, zeros)] * self.layers
-        outputs = []
-        for position in range(length):
-            step = x[:, position]
-            for index, cell in enumerate(cells):
-                carries[index] = cell(carries[index], step)
-                step = carries[index][0]
-            outputs.append(step)
-        outputs = jnp.stack(outputs, axis=1)
+        carries = ((zeros, zeros),) * self.layers
+        if self.scan:
+            scanned = nn.scan(
+                LSTMStack,
+                variable_broadcast="params",
+                split_rngs={"params": False},
+                in_axes=1,
+                out_axes=1,
+            )
+            _, outputs = scanned(self.layers, self.width, name="stack")(carries, x)
+        else:
+            stack = LSTMStack(self.layers, self.width, name="stack")
+            steps = []
+            for position in range(length):
+                carries, step = stack(carries, x[:, position])
+                steps.append(step)
+            outputs = jnp.stack(steps, axis=1)
         return nn.Dense(self.vocabulary_size, name="head")(outputs)
 
 
@@ -81,11 +118,15 @@ def network(
     width: int = WIDTH,
     sequence_length: int = SEQUENCE_LENGTH,
     vocabulary_size: int = VOCABULARY_SIZE,
+    scan: bool = False,
 ) -> common.Network:
     """The LSTM language model with synthetic sequences of `sequence_length` tokens."""
-    module = LSTMLanguageModel(layers, width, vocabulary_size)
+    module = LSTMLanguageModel(layers, width, vocabulary_size, scan)
     return common.linen_network(module, common.token_batches(sequence_length, vocabulary_size))
 
 
 lstm = common.Model(network)
 """LSTM of 4 layers of width 512, unrolled over 64 tokens."""
+
+lstm_scan = common.Model(functools.partial(network, sequence_length=SCANNED_LENGTH, scan=True))
+"""The same LSTM, scanned over 512 tokens; nothing is rematerialised."""

@@ -32,7 +32,7 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     for name, default, text in (
-        ("models", "zoo", "Model names, or zoo for the 17 of the benchmarks."),
+        ("models", "zoo", "Model names, or zoo for the 20 of the benchmarks."),
         ("batch_sizes", "1,32", "Examples in a batch."),
         ("targets", "cpu,h100", f"What to plan for, of {', '.join(targets.TARGETS)}."),
         ("optimizers", "adam", "The models' optimizers."),
