@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
     "bench first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
+    "bench loops": "what scans keep: every policy of jax.checkpoint against our plans",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",

@@ -17,7 +17,6 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
-from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]
 
@@ -28,15 +27,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
-    flags.DEFINE_list(
-        "overheads",
-        "0,0.01,0.02,0.05,0.1,0.2",
-        "Parts of the step's predicted time that plans may add; 0 is an order alone.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "format", "text", ["text", "markdown"], "Of the printed table.", flag_values=values
-    )
+    shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
+    shared.define_format(values)
     shared.define_limits(values)
 
 
@@ -45,7 +37,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla pareto --help")
-    overheads = [_overhead(text) for text in values.overheads]
+    overheads = shared.overheads(values)
     targets.prepare_environment(values.target)
 
     with Progress() as progress:
@@ -54,19 +46,5 @@ def run(values: flags.FlagValues) -> int:
         model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
         rows = pareto(model, target, options, overheads, progress.stage)
     title = f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    table = pareto_table(rows, title)
-    if values.format == "markdown":
-        print(table.markdown())
-    else:
-        table.print(shared.console())
+    shared.print_table(values, pareto_table(rows, title))
     return 0
-
-
-def _overhead(text: str) -> float:
-    """A part of the step's time. Raises InputError if it is none."""
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise InputError(f"--overheads: {text!r} is not a number, such as 0.05 for 5%") from error
-    PlanOptions(max_overhead=value)
-    return value

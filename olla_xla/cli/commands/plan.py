@@ -19,7 +19,7 @@ from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.loops import loops_table
+from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
@@ -127,7 +127,7 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
         console.print(clones_line(plan), markup=False)
     if plan.loops and count:
         rows = stack_rows(module_from_bytes(module), plan)
-        loops_table(rows, count).print(console)
+        stacks_table(rows, count).print(console)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

@@ -7,15 +7,20 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 
 __all__ = [
     "console",
+    "define_format",
     "define_limits",
     "define_model",
+    "define_overheads",
     "define_recomputation",
     "options",
+    "overheads",
+    "print_table",
     "write_text",
 ]
 
@@ -64,6 +69,23 @@ def define_recomputation(values: flags.FlagValues) -> None:
     )
 
 
+def define_overheads(values: flags.FlagValues, default: str) -> None:
+    """Defines --overheads."""
+    flags.DEFINE_list(
+        "overheads",
+        default,
+        "Parts of the step's predicted time that plans may add; 0 is an order alone.",
+        flag_values=values,
+    )
+
+
+def define_format(values: flags.FlagValues) -> None:
+    """Defines --format."""
+    flags.DEFINE_enum(
+        "format", "text", ["text", "markdown"], "Of the printed table.", flag_values=values
+    )
+
+
 def options(values: flags.FlagValues) -> PlanOptions:
     """The planner's options as flags, those that the command has.
 
@@ -74,6 +96,20 @@ def options(values: flags.FlagValues) -> PlanOptions:
     return PlanOptions(**given)
 
 
+def overheads(values: flags.FlagValues) -> list[float]:
+    """The parts of --overheads. Raises InputError or LimitError if one is no part of a time."""
+    found = []
+    for text in values.overheads:
+        try:
+            found.append(float(text))
+        except ValueError as error:
+            raise InputError(
+                f"--overheads: {text!r} is not a number, such as 0.05 for 5%"
+            ) from error
+        PlanOptions(max_overhead=found[-1])
+    return found
+
+
 def write_text(path: str, text: str, *, append: bool = False) -> None:
     """Writes or extends a file. Raises InputError if that fails."""
     try:
@@ -81,6 +117,14 @@ def write_text(path: str, text: str, *, append: bool = False) -> None:
             file.write(text)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def print_table(values: flags.FlagValues, table: Table) -> None:
+    """Prints a table as --format says."""
+    if values.format == "markdown":
+        print(table.markdown())
+    else:
+        table.print(console())
 
 
 def console() -> Console:

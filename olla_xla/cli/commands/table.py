@@ -30,9 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
     ):
         flags.DEFINE_list(name, default, text, flag_values=values)
     flags.DEFINE_string("out", None, "File for the rows, JSON lines.", flag_values=values)
-    flags.DEFINE_enum(
-        "format", "text", ["text", "markdown"], "Of the printed table.", flag_values=values
-    )
+    shared.define_format(values)
     shared.define_limits(values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from olla_xla.bench.pareto import ParetoRow
+from olla_xla.bench.ways import Way
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
@@ -24,7 +24,7 @@ _HEADINGS = (
 )
 
 
-def pareto_table(rows: Sequence[ParetoRow], title: str) -> Table:
+def pareto_table(rows: Sequence[Way], title: str) -> Table:
     """A line for each row, against the first; a star where no row has both less of bytes and time.
 
     Totals are XLA's, in MB.

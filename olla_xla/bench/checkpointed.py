@@ -1,0 +1,60 @@
+"""`jax.checkpoint` put into a step from outside, with each policy of JAX that takes no arguments.
+
+Around the whole loss, or around the body of every scan. The step's own code stays as it is: what
+JAX offers to wrap is exchanged while the step is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+__all__ = ["POLICIES", "checkpointed_loss", "checkpointed_scans"]
+
+POLICIES = (
+    "everything_saveable",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "nothing_saveable",
+)
+"""Names in `jax.checkpoint_policies`, by how much they keep."""
+
+
+@contextlib.contextmanager
+def checkpointed_loss(policy: str) -> Iterator[None]:
+    """Within it every function that JAX differentiates is wrapped in `jax.checkpoint`."""
+    import jax
+
+    def wrapped(transform: Callable[..., Any]) -> Callable[..., Any]:
+        def differentiate(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            chosen = getattr(jax.checkpoint_policies, policy)
+            return transform(jax.checkpoint(fun, policy=chosen), *args, **kwargs)
+
+        return differentiate
+
+    with (
+        mock.patch.object(jax, "grad", wrapped(jax.grad)),
+        mock.patch.object(jax, "value_and_grad", wrapped(jax.value_and_grad)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def checkpointed_scans(policy: str) -> Iterator[None]:
+    """Within it the body of every `jax.lax.scan` is wrapped in `jax.checkpoint`.
+
+    So are those of flax's scans and of other libraries', which come down to this one.
+    """
+    import jax
+
+    scan = jax.lax.scan
+
+    def wrapped(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        chosen = getattr(jax.checkpoint_policies, policy)
+        # A scan's body is compiled once, so no common subexpressions join the two passes.
+        return scan(jax.checkpoint(f, policy=chosen, prevent_cse=False), *args, **kwargs)
+
+    with mock.patch.object(jax.lax, "scan", wrapped):
+        yield

@@ -1,0 +1,38 @@
+"""What loops keep and what they compute again, as `olla_xla plan` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from olla_xla.cli.report.peak import short_location, short_operation
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes
+from olla_xla.remat.loops.account import StackRow
+
+__all__ = ["stacks_table"]
+
+
+def stacks_table(rows: Sequence[StackRow], count: int) -> Table:
+    """The largest stacks of loops, each kept or computed again.
+
+    Args:
+      rows: not empty, largest first. count: how many to list.
+    """
+    kept = sum(row.bytes for row in rows if row.kept)
+    loops = len({row.loop for row in rows})
+    title = (
+        f"{min(count, len(rows))} largest of {len(rows)} stacks of {loops} "
+        f"{'loop' if loops == 1 else 'loops'}: {megabytes(kept)} MB of "
+        f"{megabytes(sum(row.bytes for row in rows))} are kept"
+    )
+    cells = [
+        (
+            megabytes(row.bytes),
+            f"{row.loop}, {row.turns} turns",
+            "kept" if row.kept else "computed again",
+            short_location(row.location),
+            short_operation(row.op_name),
+        )
+        for row in rows[:count]
+    ]
+    return Table(("MB", "loop:", ":", "source line:", "operation:"), cells, title)
