@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench import pareto as ways
+from olla_xla.bench import models, pareto, ways
+from olla_xla.bench.checkpointed import checkpointed_loss
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.planner import module as planner
@@ -22,14 +22,14 @@ def _same_rates_everywhere(monkeypatch):
 
 
 def test_every_way_is_compiled_run_and_priced(monkeypatch):
-    monkeypatch.setattr(ways, "POLICIES", ways.POLICIES[1:3])
+    monkeypatch.setattr(pareto, "POLICIES", pareto.POLICIES[1:3])
     model = models.build("mlp", batch_size=64, optimizer="momentum")
     options = PlanOptions(time_limit=5, step_limit=2000)
     seen, differentiate = [], (jax.grad, jax.value_and_grad)
-    rows = ways.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
+    rows = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
     names = [row.name for row in rows]
     assert names[0] == "XLA" and names[-2:] == ["planned order", "planned, at most 30%"]
-    assert len(names) == len(seen) == 3 + len(ways.POLICIES)
+    assert len(names) == len(seen) == 3 + len(pareto.POLICIES)
     assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
     order, recomputed = rows[-2:]
     assert order.clones == 0 and order.bytes <= rows[0].bytes
@@ -43,8 +43,8 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
 
 def test_checkpoint_policies_reach_the_step():
     model = models.build("mlp", batch_size=8, optimizer="sgd")
-    work = ways._Ways(model, targets.target("cpu"), PlanOptions())
-    with ways._checkpointed("nothing_saveable"):
+    work = ways.Ways(model, targets.target("cpu"), PlanOptions())
+    with checkpointed_loss("nothing_saveable"):
         again = work.compiled().as_text().count("dot(")
     assert again > work.compiled().as_text().count("dot(")
 

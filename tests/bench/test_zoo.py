@@ -15,7 +15,7 @@ from olla_xla.bench.zoo import common, gpt, llama, lstm, transformer
 # evaluation; ResNet3D-18 for Kinetics-400), the Mixer: timm's. GPT-2 small: the published
 # checkpoint. XLM-R base: the published checkpoint with its masked-language head. U-Net: the
 # 35.7M of the DDPM paper, to the last scalar those of its ports. The Transformer is counted by
-# hand below, `gpt`, `llama_scan` and `lstm` are sizes of our own.
+# hand below, the other GPTs, the Llamas and the LSTMs are sizes of our own.
 LITERATURE = {
     "mlp": 784 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10,
     "lenet": 61_706,
@@ -36,8 +36,11 @@ LITERATURE = {
     "xlmr_base": 278_295_186,
     "gpt": 4 * (12 * 768**2 + 13 * 768) + (2 * 32000 + 512 + 2) * 768,
     "gpt2_small": 124_439_808,
+    "gpt_scan": 12 * (12 * 768**2 + 13 * 768) + (2 * 32000 + 512 + 2) * 768,
     "llama_scan": 8 * (3 * 512**2 + 3 * 512 * 1408 + 2 * 512) + (2 * 32000 + 1) * 512,
+    "llama_scan_saved": 8 * (3 * 512**2 + 3 * 512 * 1408 + 2 * 512) + (2 * 32000 + 1) * 512,
     "lstm": 10000 * 512 + 4 * (8 * 512**2 + 4 * 512) + 513 * 10000,
+    "lstm_scan": 10000 * 512 + 4 * (8 * 512**2 + 4 * 512) + 513 * 10000,
     "unet": 35_746_307,
 }
 BATCH_NORMALIZED = {
@@ -64,8 +67,11 @@ SMALL = {
     },
     "transformer": {"config": transformer.TransformerConfig(1, 32, 2, 64, 8, 50)},
     "xlmr_base": {"config": transformer.EncoderConfig(1, 32, 2, 64, 16, 4, 50)},
+    "gpt_scan": {"config": gpt.GPTConfig(2, 32, 4, 16, 50, scan=True)},
     "llama_scan": {"config": llama.LlamaConfig(2, 32, 4, 2, 48, 16, 50)},
+    "llama_scan_saved": {"config": llama.LlamaConfig(2, 32, 4, 2, 48, 16, 50, remat=False)},
     "lstm": {"layers": 2, "width": 32, "sequence_length": 4, "vocabulary_size": 50},
+    "lstm_scan": {"layers": 2, "width": 32, "sequence_length": 4, "vocabulary_size": 50},
 }
 
 
@@ -86,7 +92,7 @@ def _products(jaxpr):
 
 def test_names():
     assert set(LITERATURE) == set(zoo.MODELS)
-    assert len(zoo.ZOO) == 17
+    assert len(zoo.ZOO) == 20
 
 
 def test_unknown_model():
@@ -156,6 +162,8 @@ def _filled(state):
         ("xlmr_base", "adam_clip", "bfloat16"),
         ("llama_scan", "adam", "bfloat16"),
         ("lstm", "adam_clip", "float32"),
+        ("gpt_scan", "adam", "bfloat16"),
+        ("lstm_scan", "adam_clip", "float32"),
     ],
 )
 def test_two_steps(name, optimizer, dtype):
@@ -242,6 +250,48 @@ def test_remat_keeps_the_loss_and_the_state():
         built[remat] = str(jax.make_jaxpr(step)(*example_args))
     assert "remat" in built[True]
     assert "remat" not in built[False]
+
+
+def _scans(jaxpr):
+    """The lengths of the scans, outer ones first."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield equation.params["length"]
+        for value in jax.tree.leaves(tuple(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _scans(inner)
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("gpt_scan", 2), ("llama_scan_saved", 2), ("lstm_scan", 4)]
+)
+def test_scanned_models_scan_once_each_way_and_rematerialise_nothing(name, length):
+    step, example_args, _ = zoo.load(name)(batch_size=2, optimizer="sgd", **SMALL[name])
+    jaxpr = jax.make_jaxpr(step)(*example_args)
+    assert list(_scans(jaxpr.jaxpr)) == [length, length]
+    assert "remat" not in str(jaxpr)
+
+
+def test_scanned_gpt_is_the_unrolled_one():
+    scanned = SMALL["gpt_scan"]["config"]
+    network = gpt.network(scanned)
+    inputs = network.make_batch(jax.random.key(0), 2)["inputs"]
+    params, _ = network.init(jax.random.key(1), inputs)
+    stacked = params["blocks"][0]["stacked"]
+    blocks = {k: jax.tree.map(lambda leaf, k=k: leaf[k], stacked) for k in range(scanned.layers)}
+    unrolled = gpt.network(dataclasses.replace(scanned, scan=False))
+    expected, _ = unrolled.apply(params | {"blocks": blocks}, {}, inputs)
+    assert jnp.allclose(network.apply(params, {}, inputs)[0], expected, atol=1e-5)
+
+
+def test_scanned_lstm_is_the_unrolled_one():
+    sizes = SMALL["lstm"]
+    network, unrolled = lstm.network(**sizes, scan=True), lstm.network(**sizes)
+    inputs = network.make_batch(jax.random.key(0), 2)["inputs"]
+    params, _ = network.init(jax.random.key(1), inputs)
+    expected, _ = unrolled.apply(params, {}, inputs)
+    assert jnp.allclose(network.apply(params, {}, inputs)[0], expected, atol=1e-5)
 
 
 def test_gpt2_reads_512_of_its_1024_positions():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from absl import flags
 
@@ -42,6 +43,8 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     overheads = shared.overheads(values)
     cases = parse_cases(values.cases) if values.cases else bench.CASES
+    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
+        raise InputError(f"cannot write {values.out}: there is no such folder")
     unknown = {case.target for case in cases} - set(targets.TARGETS)
     if unknown:
         raise InputError(f"target={min(unknown)!r} is not known; use {', '.join(targets.TARGETS)}")

@@ -51,12 +51,8 @@ def run(values: flags.FlagValues) -> int:
             done.append(row)
             if values.out is not None:
                 shared.write_text(values.out, row_json(row) + "\n", append=True)
-    table = matrix_table(done)
+    shared.print_table(values, matrix_table(done))
     console = shared.console()
-    if values.format == "markdown":
-        print(table.markdown())
-    else:
-        table.print(console)
     for line in matrix_summary(done):
         console.print(line, markup=False, soft_wrap=True)
     return 1 if any(row.error for row in done) else 0
