@@ -101,7 +101,7 @@ class ScannedBlocks(nnx.Module):
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
         make = nnx.vmap(lambda rngs: Block(config, rngs))
-        self.stacked = make(rngs.fork(split=config.layers))
+        self.stacked = make(rngs.split(config.layers))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[batch, sequence, width]` to the same shape."""
@@ -166,10 +166,10 @@ def network(config: GPTConfig = GPT_CONFIG) -> common.Network:
 gpt = common.Model(network)
 """GPT of 4 layers, width 768, sequences of 512 tokens."""
 
-gpt2_small = common.Model(functools.partial(network, GPT2_SMALL_CONFIG))
+gpt2_small = common.Model(functools.partial(network, config=GPT2_SMALL_CONFIG))
 """GPT-2 small with sequences of 512 tokens, of the 1024 that it has positions for."""
 
-gpt_scan = common.Model(functools.partial(network, GPT_SCAN_CONFIG))
+gpt_scan = common.Model(functools.partial(network, config=GPT_SCAN_CONFIG))
 """GPT of 12 scanned layers, width 768, sequences of 512 tokens; nothing is rematerialised."""
 
 init = gpt.init

@@ -151,5 +151,5 @@ def network(config: LlamaConfig = CONFIG) -> common.Network:
 llama_scan = common.Model(network)
 """Llama of 8 scanned layers, width 512, sequences of 512 tokens; a layer's input alone is kept."""
 
-llama_scan_saved = common.Model(functools.partial(network, SAVED_CONFIG))
+llama_scan_saved = common.Model(functools.partial(network, config=SAVED_CONFIG))
 """The same Llama without rematerialisation: the scan keeps all that its gradient reads."""
