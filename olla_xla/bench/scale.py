@@ -45,7 +45,11 @@ schedule (4,000 operators), or lstm/TOKENS, as lowered (more than 20,000)."""
 
 MOST_SECONDS, MOST_BYTES = 300.0, 8 * 2**30
 
-_LSTM = {"layers": 4, "width": 16, "vocabulary_size": 32}  # small: only the graph matters
+_LSTM: dict[str, Any] = {
+    "layers": 4,
+    "width": 16,
+    "vocabulary_size": 32,
+}  # small: only the graph matters
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,6 +72,7 @@ def test_every_policy_stands_beside_a_plan_of_its_own_time(monkeypatch):
     for row in compared:
         assert row.planned is not None and row.planned.bytes <= xla.way.bytes
         assert row.at_or_below == (row.planned.bytes <= row.way.bytes)
+        assert row.planned_added is not None
         assert row.planned_added <= max(row.added, 0) + 1e-5
     nothing = compared[-1]
     assert nothing.way.bytes < xla.way.bytes, "the policy keeps less"
