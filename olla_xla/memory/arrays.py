@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from olla_xla.errors import GraphError
-from olla_xla.memory.jit import jit
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["GraphArrays", "GraphLists", "csr", "topological_order"]
+__all__ = ["GraphArrays", "GraphLists", "csr", "rows", "topological_order"]
 
 
 class GraphLists(NamedTuple):
@@ -194,33 +193,23 @@ def csr(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return ptr, np.array([x for row in rows for x in row], np.int64)
 
 
+def rows(ptr: np.ndarray, idx: np.ndarray) -> list[list[int]]:
+    """The rows of a CSR as lists."""
+    flat = idx.tolist()
+    return [flat[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
+
+
 def topological_order(graph: TensorGraph | GraphArrays) -> np.ndarray:
     """Some order that respects all edges; GraphError if there is a cycle."""
     g = GraphArrays.of(graph)
-    order, count = _topological(g)
-    if count < g.n:
-        raise GraphError(f"{g.n - count} operators lie on or behind a cycle; call graph.validate()")
-    return order
-
-
-@jit
-def _topological(g: GraphArrays) -> tuple[np.ndarray, int]:
-    """An order (int64 [n]) and how much of it is filled: less than n if there is a cycle."""
-    order = np.empty(g.n, np.int64)
-    waiting = g.pred_ptr[1:] - g.pred_ptr[:-1]
-    count = 0
-    for v in range(g.n):
-        if waiting[v] == 0:
-            order[count] = v
-            count += 1
-    done = 0
-    while done < count:
-        u = order[done]
-        done += 1
-        for k in range(g.succ_ptr[u], g.succ_ptr[u + 1]):
-            v = g.succ_idx[k]
+    waiting, after = np.diff(g.pred_ptr).tolist(), rows(g.succ_ptr, g.succ_idx)
+    order = [v for v in range(g.n) if waiting[v] == 0]
+    for u in order:  # which grows
+        for v in after[u]:
             waiting[v] -= 1
             if waiting[v] == 0:
-                order[count] = v
-                count += 1
-    return order, count
+                order.append(v)
+    if len(order) < g.n:
+        left = g.n - len(order)
+        raise GraphError(f"{left} operators lie on or behind a cycle; call graph.validate()")
+    return np.array(order, np.int64)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["forced_live_bound", "forced_live_bytes"]
@@ -51,16 +51,17 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> np.ndarray:
     """int64 [n]: for each operator, a lower bound on the live bytes while it runs."""
     g = GraphArrays.of(graph)
     topological = topological_order(g)
+    backward = np.ascontiguousarray(topological[::-1])
     total = g.transient + g.bytes[g.live_in & g.live_out].sum()
     words = min(_BLOCK_WORDS, g.n // 64 + 1)
     before = np.empty((g.n, words), np.uint64)
     after = np.empty((g.n, words), np.uint64)
+    by_size = np.lexsort((g.bytes[g.pair_a], np.repeat(np.arange(g.n), np.diff(g.pair_ptr))))
     for first in range(0, g.n, 64 * words):
         _reach(first, topological, g.pred_ptr, g.pred_idx, before)
-        _reach(first, topological[::-1], g.succ_ptr, g.succ_idx, after)
+        _reach(first, backward, g.succ_ptr, g.succ_idx, after)
         block = _Block(first, min(first + 64 * words, g.n), before, after)
-        _add_forced(g, block, total)
-        _subtract_shared(g, block, total)
+        _account(g, block, by_size, total)
     return total
 
 
@@ -86,6 +87,13 @@ def _reach(
 
 
 @jit
+def _account(g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray) -> None:
+    """Completes the bound at the operators of the block; `by_size`: each one's pairs sorted so."""
+    _add_forced(g, block, total)
+    _subtract_shared(g, block, by_size, total)
+
+
+@inner
 def _add_forced(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
     """Adds each tensor's bytes to the operators of the block at which it must be live."""
     full = ~np.uint64(0)
@@ -102,7 +110,7 @@ def _add_forced(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
             _add_where(total, block.first + 64 * w, bits, g.bytes[i])
 
 
-@jit
+@inner
 def _add_where(total: np.ndarray, first: int, bits: np.uint64, bytes: int) -> None:
     """Adds bytes to total[first + k] for every bit k that is set."""
     v = first
@@ -117,7 +125,7 @@ def _add_where(total: np.ndarray, first: int, bits: np.uint64, bytes: int) -> No
 
 
 @jit
-def _subtract_shared(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
+def _subtract_shared(g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray) -> None:
     """Subtracts at each operator of the block the most that its outputs can take over.
 
     Every same-buffer input that may die at v counts. Of the others, at most as many of one size
@@ -126,19 +134,22 @@ def _subtract_shared(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
     """
     passed = np.full(g.m, -1, np.int64)
     served = np.full(g.m, -1, np.int64)
-    deaths = _deaths(g, block)
+    # The first place of the run of one size where a tensor counted.
+    counted = np.full(g.m, -1, np.int64)
+    deaths = np.full(g.pair_ptr[block.last] - g.pair_ptr[block.first], _SURELY, np.int64)
+    _find_deaths(g, block, deaths)
     _subtract_same_buffer(g, block, deaths, total, passed, served)
-    _subtract_others(g, block, deaths, total, passed, served)
+    _subtract_others(g, block, by_size, deaths, total, passed, served, counted)
 
 
-@jit
-def _deaths(g: GraphArrays, block: _Block) -> np.ndarray:
-    """By pair of the block: whether its input dies at its output's source, v.
+@inner
+def _find_deaths(g: GraphArrays, block: _Block, deaths: np.ndarray) -> None:
+    """Writes by pair of the block whether its input dies at its output's source, v.
 
-    It never does if another reader is a descendant of v, surely if all others are ancestors.
+    It never does if another reader is a descendant of v, surely (as `deaths` has it at first) if
+    all others are ancestors.
     """
     begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
-    deaths = np.full(end - begin, _SURELY, np.int64)
     for k in range(begin, end):
         a, v = g.pair_a[k], g.source[g.pair_b[k]]
         word, bit = (v - block.first) >> 6, np.uint64(1) << np.uint64((v - block.first) & 63)
@@ -149,10 +160,9 @@ def _deaths(g: GraphArrays, block: _Block) -> np.ndarray:
                 break
             if s != v and not block.after[s, word] & bit:
                 deaths[k - begin] = _MAYBE
-    return deaths
 
 
-@jit
+@inner
 def _subtract_same_buffer(
     g: GraphArrays,
     block: _Block,
@@ -181,28 +191,26 @@ def _subtract_same_buffer(
             total[v] -= g.bytes[a]
 
 
-@jit
+@inner
 def _subtract_others(
     g: GraphArrays,
     block: _Block,
+    by_size: np.ndarray,
     deaths: np.ndarray,
     total: np.ndarray,
     passed: np.ndarray,
     served: np.ndarray,
+    counted: np.ndarray,
 ) -> None:
     """Subtracts the most that outputs may take over from inputs of other buffers.
 
     Of each size that is as many as there are inputs for it, and outputs.
     """
-    counted = np.full(g.m, -1, np.int64)  # the first place of the run of one size where it counted
     for v in range(block.first, block.last):
         begin, end = g.pair_ptr[v], g.pair_ptr[v + 1]
-        if begin == end:
-            continue
-        by_size = np.argsort(g.bytes[g.pair_a[begin:end]], kind="mergesort")
         givers, takers, size, run = 0, 0, 0, -1
-        for j in range(end - begin):
-            k = begin + by_size[j]
+        for j in range(begin, end):
+            k = by_size[j]
             a, b = g.pair_a[k], g.pair_b[k]
             if g.pair_must[k] or deaths[k - g.pair_ptr[block.first]] == _NEVER:
                 continue
@@ -210,7 +218,7 @@ def _subtract_others(
                 continue
             if run < 0 or g.bytes[a] != size:
                 total[v] -= min(givers, takers) * size
-                givers, takers, size, run = 0, 0, g.bytes[a], begin + j
+                givers, takers, size, run = 0, 0, g.bytes[a], j
             if counted[a] != run:
                 counted[a] = run
                 givers += 1

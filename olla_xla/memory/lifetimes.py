@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["intervals", "live_at", "live_spans", "passes_on", "peak_bytes", "timeline"]
@@ -88,7 +88,7 @@ def live_spans(g: GraphArrays, position: np.ndarray, spans: np.ndarray, passes: 
             spans[a, 1] = step
 
 
-@jit
+@inner
 def _uses(g: GraphArrays, position: np.ndarray, spans: np.ndarray) -> None:
     """Writes the half-open steps from each tensor's source to the last that needs it."""
     for i in range(g.m):

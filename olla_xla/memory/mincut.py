@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Closure", "closure", "least_live"]
@@ -177,7 +177,7 @@ class _Network(NamedTuple):
     count: np.ndarray
 
 
-@jit
+@inner
 def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
     """Adds an arc."""
     k = network.count[0]
@@ -221,7 +221,7 @@ def _arcs(
         if count == _FORCED and tail == _SOURCE:
             base += g.bytes[i]
         elif count == _FORCED:
-            _add(network, tail, _SINK, g.bytes[i])
+            _add(network, tail, np.int64(_SINK), g.bytes[i])
         elif count == 1 and readers[0] != tail:
             _add(network, tail, readers[0], g.bytes[i])
         elif count > 1:
@@ -234,7 +234,7 @@ def _arcs(
     return network.tails[:count], network.heads[:count], network.capacities[:count], base
 
 
-@jit
+@inner
 def _readers(
     g: GraphArrays, v: int, side: np.ndarray, i: int, dropped: bool, nodes: np.ndarray
 ) -> int:
@@ -260,7 +260,7 @@ def _readers(
     return _FORCED if forced else count
 
 
-@jit
+@inner
 def _add_precedences(g: GraphArrays, side: np.ndarray, infinite: int, network: _Network) -> None:
     """Adds arcs without limit from each open operator to its open predecessors."""
     for u in range(g.n):

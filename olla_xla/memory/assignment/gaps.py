@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner
 
 __all__ = ["new_gaps", "previous", "put"]
 
@@ -18,7 +18,6 @@ _NEVER = np.int64(2**62)
 _BEGIN, _END = 0, 1
 
 
-@jit
 def new_gaps(count: int) -> np.ndarray:
     """An index of `count` places, none of them taken: int64 [2 * capacity, 2].
 
@@ -33,7 +32,7 @@ def new_gaps(count: int) -> np.ndarray:
     return gaps
 
 
-@jit
+@inner
 def put(
     gaps: np.ndarray, k: int, members: np.ndarray, start: np.ndarray, end: np.ndarray, clock: int
 ) -> None:
@@ -41,11 +40,12 @@ def put(
 
     Args:
       gaps: the index. k: the place.
-      members: its values. start, end: inclusive live ranges by value id, within [0, clock].
+      members: its values, as they begin. start, end: inclusive live ranges by value id, within
+        [0, clock].
     """
     begin, until = _NEVER, np.int64(-1)
     past = np.int64(0)
-    for v in members[np.argsort(start[members])]:
+    for v in members:
         if start[v] > past:
             begin, until = min(begin, past), max(until, start[v])
         past = max(past, end[v])
@@ -59,7 +59,7 @@ def put(
         gaps[node, _END] = max(gaps[2 * node, _END], gaps[2 * node + 1, _END])
 
 
-@jit
+@inner
 def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
     """The last allocation before k that may take the live range [start, end]; -1 if none.
 

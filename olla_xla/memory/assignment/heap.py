@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 
 __all__ = ["pack", "share_in_place"]
 
@@ -18,7 +18,6 @@ _INFINITY = np.int64(2**62)
 _BLOCK_BITS = 12
 
 
-@jit
 def share_in_place(
     ids: np.ndarray,
     start: np.ndarray,
@@ -42,17 +41,38 @@ def share_in_place(
       (tick of definition, tick of free, root value of the sharing group) by value id; the root is
       -1 for values that are not placed.
     """
-    n = len(start)
-    k = len(ids)
-    tick_start = np.full(n, -1, np.int64)
-    tick_end = np.full(n, -1, np.int64)
-    root = np.full(n, -1, np.int64)
+    starts, ends = start[ids], end[ids]
+    by_start, by_end = ids[np.lexsort((ends, starts))], ids[np.lexsort((starts, ends))]
+    found = np.full((3, len(start)), -1, np.int64)
+    _replay(by_start, by_end, start, end, size, buffer, single, share_ptr, share_val, found)
+    return found[0], found[1], found[2]
+
+
+@jit
+def _replay(
+    by_start: np.ndarray,
+    by_end: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    size: np.ndarray,
+    buffer: np.ndarray,
+    single: np.ndarray,
+    share_ptr: np.ndarray,
+    share_val: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """Writes into the rows of `found`, all -1 at first, what `share_in_place` returns.
+
+    `by_start`, `by_end` are the values to place by (start, end) and by (end, start); others are as
+    there.
+    """
+    tick_start, tick_end, root = found[0], found[1], found[2]
+    n, k = len(start), len(by_start)
     in_heap = np.zeros(n, np.bool_)
+    for v in by_start:
+        in_heap[v] = True
     freed = np.zeros(n, np.bool_)
     first_of_buffer = np.full(n, -1, np.int64)
-    for v in ids:
-        in_heap[v] = True
-    by_start, by_end = _sorted(ids, start, end), _sorted(ids, end, start)
     tick = np.int64(0)
     a = 0
     b = 0
@@ -90,19 +110,6 @@ def share_in_place(
             freed[v] = True
             tick_end[v] = tick
             tick += 1
-    return tick_start, tick_end, root
-
-
-@jit
-def _sorted(ids: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The values by one time, those of equal ones by another; times are not negative."""
-    span = np.int64(0)
-    for v in ids:
-        span = max(span, second[v] + 1)
-    keys = np.empty(len(ids), np.int64)
-    for j in range(len(ids)):
-        keys[j] = first[ids[j]] * span + second[ids[j]]
-    return ids[np.argsort(keys, kind="mergesort")]
 
 
 class _Groups(NamedTuple):
@@ -117,29 +124,14 @@ class _Groups(NamedTuple):
     idx: np.ndarray
 
 
-@jit
 def _groups(ids: np.ndarray, root: np.ndarray) -> _Groups:
-    """The groups of some values; `root` by value id, -1 for values that are not placed."""
+    """The groups of some values, ascending; `root` by value id, -1 for those not placed."""
+    roots = root[ids]
+    placed = roots >= 0
+    ids, roots = ids[placed], roots[placed]
     ptr = np.zeros(len(root) + 1, np.int64)
-    for v in ids:
-        if root[v] >= 0:
-            ptr[root[v] + 1] += 1
-    for r in range(len(root)):
-        ptr[r + 1] += ptr[r]
-    fill = ptr[:-1].copy()
-    idx = np.empty(ptr[-1], np.int64)
-    roots = np.empty(len(ids), np.int64)
-    k = 0
-    for v in ids:
-        r = root[v]
-        if r < 0:
-            continue
-        idx[fill[r]] = v
-        fill[r] += 1
-        if r == v:
-            roots[k] = v
-            k += 1
-    return _Groups(np.sort(roots[:k]), ptr, idx)
+    np.cumsum(np.bincount(roots, minlength=len(root)), out=ptr[1:])
+    return _Groups(ids[roots == ids], ptr, ids[np.argsort(roots, kind="stable")])
 
 
 class _Blocks(NamedTuple):
@@ -218,7 +210,7 @@ def _place(
     return int(heap), offset
 
 
-@jit
+@inner
 def _gap(
     members: np.ndarray,
     need: int,
@@ -264,7 +256,7 @@ def _gap(
     return int(best if best >= 0 else free)
 
 
-@jit
+@inner
 def _enter(
     members: np.ndarray, start: np.ndarray, end: np.ndarray, blocks: _Blocks, offset: np.ndarray
 ) -> None:
@@ -289,7 +281,6 @@ def _enter(
                 blocks.count[block] += 1
 
 
-@jit
 def pack(
     ids: np.ndarray,
     tick_start: np.ndarray,
@@ -309,21 +300,15 @@ def pack(
     """
     groups = _groups(ids, root)
     roots = groups.roots
-    lengths = np.empty(len(roots), np.int64)
-    spans = np.empty(len(roots), np.int64)
-    for j in range(len(roots)):
-        r = roots[j]
-        first, last = tick_start[r], tick_end[r]
-        for e in range(groups.ptr[r], groups.ptr[r + 1]):
-            first = min(first, tick_start[groups.idx[e]])
-            last = max(last, tick_end[groups.idx[e]])
-        lengths[j], spans[j] = tick_start[r] - tick_end[r], first - last
+    if not len(roots):
+        return 0, np.zeros(len(root), np.int64)
+    begins = groups.ptr[roots]  # the groups lie end to end
+    first = np.minimum.reduceat(tick_start[groups.idx], begins)
+    last = np.maximum.reduceat(tick_end[groups.idx], begins)
     sizes = -size[roots]
-    # Stable sorts from the least significant key: id, then duration, then size (or the reverse).
-    by_length = np.argsort(lengths, kind="mergesort")
-    spatial = roots[by_length[np.argsort(sizes[by_length], kind="mergesort")]]
-    by_size = np.argsort(sizes, kind="mergesort")
-    temporal = roots[by_size[np.argsort(spans[by_size], kind="mergesort")]]
+    # By size, then duration (or the reverse), then id.
+    spatial = roots[np.lexsort((tick_start[roots] - tick_end[roots], sizes))]
+    temporal = roots[np.lexsort((sizes, first - last))]
     heap, offset = _place(spatial, groups, tick_start, tick_end, size, alignment)
     rival, other = _place(temporal, groups, tick_start, tick_end, size, alignment)
     if rival < heap:

@@ -14,7 +14,7 @@ import numpy as np
 
 from olla_xla.memory.assignment.gaps import new_gaps, previous, put
 from olla_xla.memory.assignment.live_ranges import LiveRanges
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 
 __all__ = ["AliasSets", "Homes", "Kind", "Links", "homes"]
 
@@ -104,7 +104,6 @@ class _Allocations(NamedTuple):
     gaps: np.ndarray
 
 
-@jit
 def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) -> Homes:
     """Finds the homes of the alias sets in `order` (int64), the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
@@ -121,8 +120,26 @@ def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) 
     )
     counted = np.zeros(m, np.bool_)
     temporary = np.zeros(m, np.bool_)
-    clock = ranges.end.max() if n else 0
-    count, usables = 0, 0
+    count = _fill(sets, links, ranges, order, made, counted, temporary)
+    return Homes(made.home, made.bytes[:count], counted[:count], temporary[:count])
+
+
+@jit
+def _fill(
+    sets: AliasSets,
+    links: Links,
+    ranges: LiveRanges,
+    order: np.ndarray,
+    made: _Allocations,
+    counted: np.ndarray,
+    temporary: np.ndarray,
+) -> int:
+    """Makes the allocations; their number. `counted`, `temporary`: written, as in Homes."""
+    # Numbers that start as literals would compile what they are passed to twice.
+    clock, usables = np.int64(0), np.int64(0)
+    for v in range(len(ranges.end)):
+        clock = max(clock, ranges.end[v])
+    count = 0
     for b in order:
         home = -1
         members = sets.idx[sets.ptr[b] : sets.ptr[b + 1]]
@@ -141,13 +158,14 @@ def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) 
             made.usable[home] = kind == Kind.TEMP or replaced
             if made.usable[home]:
                 made.usables[usables] = home
-                put(made.gaps, usables, members, ranges.start, ranges.end, clock)
+                members_by_start = ranges.by_start[sets.ptr[b] : sets.ptr[b + 1]]
+                put(made.gaps, usables, members_by_start, ranges.start, ranges.end, clock)
                 usables += 1
         _move_in(made, members, home)
-    return Homes(made.home, made.bytes[:count], counted[:count], temporary[:count])
+    return count
 
 
-@jit
+@inner
 def _find(
     sets: AliasSets, links: Links, ranges: LiveRanges, made: _Allocations, b: int, usables: int
 ) -> int:
@@ -194,7 +212,7 @@ def _find(
             return int(home)
 
 
-@jit
+@inner
 def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
     """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
     for v in members:
@@ -206,7 +224,7 @@ def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
         made.tail[home] = v
 
 
-@jit
+@inner
 def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
     """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes)."""
     if ranges.end[b] == ranges.start[a]:
@@ -214,7 +232,7 @@ def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
     return _shares(links, b, a, ranges.last[a])
 
 
-@jit
+@inner
 def _shares(links: Links, b: int, a: int, position: int) -> bool:
     """Whether b may take over the memory of its operand a, last seen at that position."""
     for e in range(links.share_ptr[b], links.share_ptr[b + 1]):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 
 __all__ = ["LiveRanges", "References", "live_ranges"]
 
@@ -36,14 +36,15 @@ class LiveRanges(NamedTuple):
     Attributes:
       start, end: int64 [values], inclusive logical times.
       last: int64 [values], number of the position at which a value is last seen.
+      by_start: int64, the values of each alias set as they begin; rows as in its `set_ptr`.
     """
 
     start: np.ndarray
     end: np.ndarray
     last: np.ndarray
+    by_start: np.ndarray
 
 
-@jit
 def live_ranges(
     time: np.ndarray, total: int, refs: References, set_ptr: np.ndarray, set_idx: np.ndarray
 ) -> LiveRanges:
@@ -53,27 +54,50 @@ def live_ranges(
       time: int64 [points], logical time of every reference point. total: the schedule's end.
       refs: of the values. set_ptr, set_idx: alias set -> values (CSR).
     """
-    ranges = _whole(time, total, refs)
-    for b in range(len(set_ptr) - 1):
-        if set_ptr[b + 1] - set_ptr[b] < 2:
-            continue
-        members = set_idx[set_ptr[b] : set_ptr[b + 1]].copy()
-        _sort(members, ranges.start, ranges.end)
-        for i in range(len(members) - 1):
-            a, following = members[i], members[i + 1]
-            ranges.end[following] = max(ranges.end[a], ranges.end[following])
-            ranges.end[a] = min(ranges.end[a], ranges.start[following])
+    n = len(refs.start)
+    ranges = LiveRanges(
+        start=np.empty(n, np.int64),
+        end=np.empty(n, np.int64),
+        last=np.zeros(n, np.int64),
+        by_start=set_idx.copy(),
+    )
+    _fill(time, total, refs, set_ptr, ranges.start, ranges.end, ranges.last, ranges.by_start)
     return ranges
 
 
 @jit
-def _whole(time: np.ndarray, total: int, refs: References) -> LiveRanges:
-    """The ranges before they are cut."""
-    n = len(refs.start)
-    start = np.empty(n, np.int64)
-    end = np.empty(n, np.int64)
-    last = np.zeros(n, np.int64)
-    for v in range(n):
+def _fill(
+    time: np.ndarray,
+    total: int,
+    refs: References,
+    set_ptr: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    last: np.ndarray,
+    by_start: np.ndarray,
+) -> None:
+    """Writes the ranges; `by_start` has each set's values, to be sorted. Others as above."""
+    _whole(time, total, refs, start, end, last)
+    for b in range(len(set_ptr) - 1):
+        members = by_start[set_ptr[b] : set_ptr[b + 1]]
+        _sort(members, start, end)
+        for i in range(len(members) - 1):
+            a, following = members[i], members[i + 1]
+            end[following] = max(end[a], end[following])
+            end[a] = min(end[a], start[following])
+
+
+@inner
+def _whole(
+    time: np.ndarray,
+    total: int,
+    refs: References,
+    start: np.ndarray,
+    end: np.ndarray,
+    last: np.ndarray,
+) -> None:
+    """Writes the ranges before they are cut."""
+    for v in range(len(refs.start)):
         start[v] = time[refs.start[v]]
         stop = time[refs.end[v]]
         for e in range(refs.position_ptr[v], refs.position_ptr[v + 1]):
@@ -87,10 +111,9 @@ def _whole(time: np.ndarray, total: int, refs: References) -> LiveRanges:
             for e in range(refs.use_ptr[v], refs.use_ptr[v + 1]):
                 stop = max(stop, time[refs.use_idx[e]])
         end[v] = stop
-    return LiveRanges(start, end, last)
 
 
-@jit
+@inner
 def _sort(members: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
     """Sorts values by (start, end, id), in place; sets are small."""
     for i in range(1, len(members)):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from olla_xla.memory.arrays import GraphArrays, topological_order
-from olla_xla.memory.jit import jit
+from olla_xla.memory.arrays import GraphArrays, rows, topological_order
 
 __all__ = ["dfs_order", "post_order"]
 
@@ -37,7 +36,6 @@ def _sinks_first(g: GraphArrays) -> np.ndarray:
     return np.flatnonzero(np.diff(g.succ_ptr) == 0)
 
 
-@jit
 def _needs(
     order: np.ndarray,
     pred_ptr: np.ndarray,
@@ -49,44 +47,31 @@ def _needs(
 
     Both are capped, as in XLA, since they would grow exponentially.
     """
-    n = len(order)
-    limit = np.int64(1) << 40
-    extra = np.zeros(n, np.int64)
-    total = np.zeros(n, np.int64)
-    for v in order:
-        extra[v] = max(0, succ_ptr[v + 1] - succ_ptr[v] - 1)
-        total[v] = made[v]
-        for k in range(pred_ptr[v], pred_ptr[v + 1]):
-            extra[v] = min(limit, extra[v] + extra[pred_idx[k]])
-            total[v] = min(limit, total[v] + total[pred_idx[k]])
-    return extra, total
+    limit = 1 << 40
+    before = rows(pred_ptr, pred_idx)
+    extra = np.maximum(np.diff(succ_ptr) - 1, 0).tolist()
+    total = made.tolist()
+    for v in order.tolist():
+        for u in before[v]:
+            extra[v] = min(limit, extra[v] + extra[u])
+            total[v] = min(limit, total[v] + total[u])
+    return np.array(extra, np.int64), np.array(total, np.int64)
 
 
-@jit
 def _visit(pred_ptr: np.ndarray, pred_idx: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    n = len(pred_ptr) - 1
-    order = np.empty(n, np.int64)
-    seen = np.zeros(n, np.bool_)
-    stack = np.empty(n, np.int64)
-    at = np.empty(n, np.int64)
-    count = 0
-    for root in roots:
-        if seen[root]:
-            continue
+    before = rows(pred_ptr, pred_idx)
+    order: list[int] = []
+    seen = [False] * len(before)
+    for root in roots.tolist():
         seen[root] = True
-        depth = 0
-        stack[0], at[0] = root, pred_ptr[root]
-        while depth >= 0:
-            v = stack[depth]
-            if at[depth] == pred_ptr[v + 1]:
-                order[count] = v
-                count += 1
-                depth -= 1
-                continue
-            u = pred_idx[at[depth]]
-            at[depth] += 1
-            if not seen[u]:
+        stack = [(root, iter(before[root]))]
+        while stack:
+            v, left = stack[-1]
+            u = next((u for u in left if not seen[u]), None)
+            if u is None:
+                order.append(v)
+                stack.pop()
+            else:
                 seen[u] = True
-                depth += 1
-                stack[depth], at[depth] = u, pred_ptr[u]
-    return order
+                stack.append((u, iter(before[u])))
+    return np.array(order, np.int64)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.arrays import GraphArrays, rows
 from olla_xla.memory.jit import jit
 
 __all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
@@ -55,7 +55,7 @@ def backward_order(g: GraphArrays) -> np.ndarray:
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     needs = ~g.live_out[g.in_idx]
     new = _sum_by(readers[needs], g.bytes[g.in_idx[needs]], g.n)
-    return _backward(g, waiting, made - new, g.live_out.copy())
+    return _backward(g, waiting, made - new, g.live_out)
 
 
 def _sum_by(keys: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
@@ -98,40 +98,36 @@ def _state(g: GraphArrays) -> _State:
     )
 
 
-@jit
 def _forward(g: GraphArrays, s: _State) -> np.ndarray:
     """The order, int64 [n]; entries of the heap whose key has fallen since are passed over."""
-    order = np.empty(g.n, np.int64)
-    heap: list[Any] = [(np.int64(0), np.int64(0))]
-    heap.pop()
-    for v in range(g.n):
-        if s.waiting[v] == 0:
-            heapq.heappush(heap, (s.made[v] - s.freed[v], np.int64(v)))
-    count = 0
+    reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
+    after, sizes = rows(g.succ_ptr, g.succ_idx), g.bytes.tolist()
+    waiting, uses = s.waiting.tolist(), s.uses.tolist()
+    net = (s.made - s.freed).tolist()
+    done = [False] * g.n
+    heap = [(net[v], v) for v in range(g.n) if waiting[v] == 0]
+    heapq.heapify(heap)
+    order = []
     while heap:
         key, v = heapq.heappop(heap)
-        if s.done[v] or key != s.made[v] - s.freed[v]:
+        if done[v] or key != net[v]:
             continue
-        s.done[v] = True
-        order[count] = v
-        count += 1
-        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
-            a = g.in_idx[k]
-            s.uses[a] -= 1
-            if s.uses[a] != 1:
+        done[v] = True
+        order.append(v)
+        for a in reads[v]:
+            uses[a] -= 1
+            if uses[a] != 1:
                 continue
-            for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):  # the one sink left will free it
-                u = g.sink_idx[e]
-                if not s.done[u]:
-                    s.freed[u] += g.bytes[a]
-                    if s.waiting[u] == 0:
-                        heapq.heappush(heap, (s.made[u] - s.freed[u], u))
-        for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
-            u = g.succ_idx[k]
-            s.waiting[u] -= 1
-            if s.waiting[u] == 0:
-                heapq.heappush(heap, (s.made[u] - s.freed[u], u))
-    return order
+            for u in sinks[a]:  # the one sink left will free it
+                if not done[u]:
+                    net[u] -= sizes[a]
+                    if waiting[u] == 0:
+                        heapq.heappush(heap, (net[u], u))
+        for u in after[v]:
+            waiting[u] -= 1
+            if waiting[u] == 0:
+                heapq.heappush(heap, (net[u], u))
+    return np.array(order, np.int64)
 
 
 @jit
@@ -177,7 +173,6 @@ def _least_peak(g: GraphArrays, s: _State, live: Any) -> np.ndarray:
     return order
 
 
-@jit
 def _backward(
     g: GraphArrays, waiting: np.ndarray, gain: np.ndarray, needed: np.ndarray
 ) -> np.ndarray:
@@ -188,37 +183,31 @@ def _backward(
       gain: int64 [n], bytes that vanish, going backward, when an operator is taken, less those
         added. needed: bool [m], tensors that an operator that has been taken reads.
     """
-    n = len(waiting)
-    order = np.empty(n, np.int64)
-    done = np.zeros(n, np.bool_)
-    heap: list[Any] = [(np.int64(0), np.int64(0))]
-    heap.pop()
-    for v in range(n):
-        if waiting[v] == 0:
-            heapq.heappush(heap, (-gain[v], np.int64(-v)))
-    at = n
+    reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
+    before, sizes = rows(g.pred_ptr, g.pred_idx), g.bytes.tolist()
+    left, taken, net = waiting.tolist(), needed.tolist(), (-gain).tolist()
+    done = [False] * g.n
+    heap = [(net[v], -v) for v in range(g.n) if left[v] == 0]
+    heapq.heapify(heap)
+    order = []
     while heap:
         key, negative = heapq.heappop(heap)
         v = -negative
-        if done[v] or key != -gain[v]:
+        if done[v] or key != net[v]:
             continue
         done[v] = True
-        at -= 1
-        order[at] = v
-        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
-            a = g.in_idx[k]
-            if needed[a]:
+        order.append(v)
+        for a in reads[v]:
+            if taken[a]:
                 continue
-            needed[a] = True
-            for e in range(g.sink_ptr[a], g.sink_ptr[a + 1]):  # free for its other readers now
-                u = g.sink_idx[e]
+            taken[a] = True
+            for u in sinks[a]:  # free for its other readers now
                 if not done[u]:
-                    gain[u] += g.bytes[a]
-                    if waiting[u] == 0:
-                        heapq.heappush(heap, (-gain[u], -u))
-        for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
-            u = g.pred_idx[k]
-            waiting[u] -= 1
-            if waiting[u] == 0:
-                heapq.heappush(heap, (-gain[u], -u))
-    return order
+                    net[u] -= sizes[a]
+                    if left[u] == 0:
+                        heapq.heappush(heap, (net[u], -u))
+        for u in before[v]:
+            left[u] -= 1
+            if left[u] == 0:
+                heapq.heappush(heap, (net[u], -u))
+    return np.array(order[::-1], np.int64)
