@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["forced_live_bound", "forced_live_bytes"]
@@ -57,15 +57,18 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> np.ndarray:
     before = np.empty((g.n, words), np.uint64)
     after = np.empty((g.n, words), np.uint64)
     by_size = np.lexsort((g.bytes[g.pair_a], np.repeat(np.arange(g.n), np.diff(g.pair_ptr))))
+    scratch = np.empty((4, max(g.m, len(g.pair_a))), np.int64)
     for first in range(0, g.n, 64 * words):
         _reach(first, topological, g.pred_ptr, g.pred_idx, before)
         _reach(first, backward, g.succ_ptr, g.succ_idx, after)
         block = _Block(first, min(first + 64 * words, g.n), before, after)
-        _account(g, block, by_size, total)
+        scratch[:3] = -1
+        scratch[3] = _SURELY
+        _account(g, block, by_size, total, scratch)
     return total
 
 
-@jit
+@loop
 def _reach(
     first: int, order: np.ndarray, ptr: np.ndarray, idx: np.ndarray, reach: np.ndarray
 ) -> None:
@@ -86,11 +89,26 @@ def _reach(
                 reach[v, w] |= reach[u, w]
 
 
-@jit
-def _account(g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray) -> None:
-    """Completes the bound at the operators of the block; `by_size`: each one's pairs sorted so."""
+@loop
+def _account(
+    g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray, scratch: np.ndarray
+) -> None:
+    """Completes the bound at the operators of the block.
+
+    Subtracts at each of them the most that its outputs can take over. Every same-buffer input that
+    may die there counts. Of the others, at most as many of one size as there are outputs for them;
+    an output whose same-buffer input certainly dies there takes no other.
+
+    Args:
+      g: the graph. block: of operators. total: int64 [n], bytes by operator, added to.
+      by_size: int64 [pairs], each operator's pairs, sorted by the input's bytes.
+      scratch: three rows of -1 for tensors and one of _SURELY for pairs, overwritten.
+    """
+    passed, served, counted, deaths = scratch[0], scratch[1], scratch[2], scratch[3]
     _add_forced(g, block, total)
-    _subtract_shared(g, block, by_size, total)
+    _find_deaths(g, block, deaths)
+    _subtract_same_buffer(g, block, deaths, total, passed, served)
+    _subtract_others(g, block, by_size, deaths, total, passed, served, counted)
 
 
 @inner
@@ -122,24 +140,6 @@ def _add_where(total: np.ndarray, first: int, bits: np.uint64, bytes: int) -> No
             total[v] += bytes
         bits >>= np.uint64(1)
         v += 1
-
-
-@jit
-def _subtract_shared(g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray) -> None:
-    """Subtracts at each operator of the block the most that its outputs can take over.
-
-    Every same-buffer input that may die at v counts. Of the others, at most as many of one size
-    as there are outputs for them; an output whose same-buffer input certainly dies at v takes no
-    other.
-    """
-    passed = np.full(g.m, -1, np.int64)
-    served = np.full(g.m, -1, np.int64)
-    # The first place of the run of one size where a tensor counted.
-    counted = np.full(g.m, -1, np.int64)
-    deaths = np.full(g.pair_ptr[block.last] - g.pair_ptr[block.first], _SURELY, np.int64)
-    _find_deaths(g, block, deaths)
-    _subtract_same_buffer(g, block, deaths, total, passed, served)
-    _subtract_others(g, block, by_size, deaths, total, passed, served, counted)
 
 
 @inner

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Closure", "closure", "least_live"]
@@ -81,7 +81,7 @@ def least_live(
     choices, constant = _reuse(g, v, before, after)
     best: Closure | None = None
     for dropped in choices:
-        tails, heads, capacities, base = _arcs(g, v, side, _mask(g.m, dropped))
+        tails, heads, capacities, base = _problem(g, v, side, _mask(g.m, dropped))
         value, nodes = min_cut(tails, heads, capacities, _SOURCE, _SINK)
         total = value + base + int(g.transient[v]) - constant
         if best is None or total < best.bytes:
@@ -141,16 +141,20 @@ def closure(operators: np.ndarray, g: GraphArrays, *, forward: bool) -> np.ndarr
     return _closure(operators, g.pred_ptr, g.pred_idx)
 
 
-@jit
 def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
-    n = len(operators)
     reached = operators.copy()
-    stack = np.empty(n, np.int64)
-    count = 0
-    for v in range(n):
-        if reached[v]:
-            stack[count] = v
-            count += 1
+    stack = np.empty(len(operators), np.int64)
+    first = np.flatnonzero(operators)
+    stack[: len(first)] = first
+    _spread(reached, stack, len(first), ptr, idx)
+    return reached
+
+
+@loop
+def _spread(
+    reached: np.ndarray, stack: np.ndarray, count: int, ptr: np.ndarray, idx: np.ndarray
+) -> None:
+    """Marks all that is reached from the first `count` operators on the stack."""
     while count:
         count -= 1
         u = stack[count]
@@ -160,7 +164,6 @@ def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndar
                 reached[w] = True
                 stack[count] = w
                 count += 1
-    return reached
 
 
 class _Network(NamedTuple):
@@ -185,8 +188,7 @@ def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
     network.count[0] = k + 1
 
 
-@jit
-def _arcs(
+def _problem(
     g: GraphArrays, v: int, side: np.ndarray, dropped: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """The cut problem at `v`.
@@ -206,8 +208,28 @@ def _arcs(
         np.empty(most, np.int64),
         np.zeros(1, np.int64),
     )
-    infinite = 1 + g.bytes.sum()
     readers = np.empty(g.n + 1, np.int64)
+    base = _arcs(g, v, side, dropped, 1 + int(g.bytes.sum()), readers, network)
+    count = network.count[0]
+    return network.tails[:count], network.heads[:count], network.capacities[:count], base
+
+
+@loop
+def _arcs(
+    g: GraphArrays,
+    v: int,
+    side: np.ndarray,
+    dropped: np.ndarray,
+    infinite: int,
+    readers: np.ndarray,
+    network: _Network,
+) -> int:
+    """Adds the arcs; the bytes that are live in any case.
+
+    Args:
+      g, v, side, dropped: as in `_problem`. infinite: bytes, more than all tensors have.
+      readers: int64 [n + 1], overwritten. network: without arcs.
+    """
     base, spare = 0, _FIRST + g.n
     for i in range(g.m):
         made = g.source[i]
@@ -230,8 +252,7 @@ def _arcs(
                 _add(network, spare, readers[k], infinite)
             spare += 1
     _add_precedences(g, side, infinite, network)
-    count = network.count[0]
-    return network.tails[:count], network.heads[:count], network.capacities[:count], base
+    return base
 
 
 @inner

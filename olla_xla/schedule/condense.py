@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays, GraphLists
-from olla_xla.memory.jit import jit
 
 __all__ = ["Reduced", "reduce_graph"]
 
@@ -68,16 +67,11 @@ def reduce_graph(full: GraphArrays) -> Reduced:
     return Reduced(full, arrays, starts, by_group, keys, prologue)
 
 
-@jit
 def _gather(order: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
     """The rows of a CSR in the given order, end to end."""
-    result = np.empty(len(idx), np.int64)
-    count = 0
-    for g in order:
-        for k in range(ptr[g], ptr[g + 1]):
-            result[count] = idx[k]
-            count += 1
-    return result[:count]
+    lengths = np.diff(ptr)[order]
+    before = np.cumsum(lengths) - lengths
+    return idx[np.arange(lengths.sum()) + np.repeat(ptr[order] - before, lengths)]
 
 
 def _groups(g: GraphArrays) -> tuple[np.ndarray, bool]:

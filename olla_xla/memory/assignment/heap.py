@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 
 __all__ = ["pack", "share_in_place"]
 
@@ -43,12 +43,13 @@ def share_in_place(
     """
     starts, ends = start[ids], end[ids]
     by_start, by_end = ids[np.lexsort((ends, starts))], ids[np.lexsort((starts, ends))]
-    found = np.full((3, len(start)), -1, np.int64)
+    found = np.full((5, len(start)), -1, np.int64)
+    found[4, ids] = 1
     _replay(by_start, by_end, start, end, size, buffer, single, share_ptr, share_val, found)
     return found[0], found[1], found[2]
 
 
-@jit
+@loop
 def _replay(
     by_start: np.ndarray,
     by_end: np.ndarray,
@@ -61,18 +62,15 @@ def _replay(
     share_val: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Writes into the rows of `found`, all -1 at first, what `share_in_place` returns.
+    """Writes into the first rows of `found` what `share_in_place` returns.
 
     `by_start`, `by_end` are the values to place by (start, end) and by (end, start); others are as
-    there.
+    there. Two more rows of `found` are used: they say who has an alias set's memory, and whether a
+    value is yet to be freed, 1 for those to place. Whatever else is in `found` is -1 at first.
     """
     tick_start, tick_end, root = found[0], found[1], found[2]
-    n, k = len(start), len(by_start)
-    in_heap = np.zeros(n, np.bool_)
-    for v in by_start:
-        in_heap[v] = True
-    freed = np.zeros(n, np.bool_)
-    first_of_buffer = np.full(n, -1, np.int64)
+    first_of_buffer, waits = found[3], found[4]
+    k = len(by_start)
     tick = np.int64(0)
     a = 0
     b = 0
@@ -89,10 +87,10 @@ def _replay(
             if owner < 0 and single[v]:
                 for e in range(share_ptr[v], share_ptr[v + 1]):
                     o = share_val[e]
-                    if in_heap[o] and single[o] and end[o] == now and not freed[o]:
+                    if waits[o] > 0 and single[o] and end[o] == now:
                         tick_end[o] = tick
                         tick += 1
-                        freed[o] = True
+                        waits[o] = 0
                         owner = o
                         break
             if owner >= 0:
@@ -105,9 +103,9 @@ def _replay(
         while b < k and end[by_end[b]] == now:
             v = by_end[b]
             b += 1
-            if size[v] == 0 or freed[v]:
+            if size[v] == 0 or waits[v] == 0:
                 continue
-            freed[v] = True
+            waits[v] = 0
             tick_end[v] = tick
             tick += 1
 
@@ -152,33 +150,27 @@ class _Blocks(NamedTuple):
     value: np.ndarray
 
 
-@jit
 def _blocks(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Blocks:
     """Empty lists that can hold the values, which live from tick `start` to `end` by value id."""
-    ticks = np.int64(1)
-    for m in values:
-        ticks = max(ticks, end[m] + 1)
-    base = np.zeros(32, np.int64)
-    levels = 0
+    first, last = start[values], end[values]
+    latest, shift = int(last.max()), _BLOCK_BITS
+    base, held = [0], []
     while True:
-        shift = _BLOCK_BITS + 2 * levels
-        base[levels + 1] = base[levels] + ((ticks - 1) >> shift) + 1
-        levels += 1
-        if ticks <= (np.int64(1) << shift):
+        blocks = (latest >> shift) + 1
+        begin = np.bincount(first >> shift, minlength=blocks)
+        stop = np.bincount((last >> shift) + 1, minlength=blocks)
+        held.append(np.cumsum(begin - stop[:blocks]))
+        base.append(base[-1] + blocks)
+        if blocks == 1:
             break
-    ptr = np.zeros(base[levels] + 1, np.int64)
-    for level in range(levels):
-        shift = _BLOCK_BITS + 2 * level
-        for m in values:
-            for k in range(start[m] >> shift, (end[m] >> shift) + 1):
-                ptr[base[level] + k + 1] += 1
-    for k in range(base[levels]):
-        ptr[k + 1] += ptr[k]
-    count = np.zeros(base[levels], np.int64)
-    return _Blocks(base[: levels + 1], ptr, count, np.empty(ptr[-1], np.int64))
+        shift += 2
+    ptr = np.zeros(base[-1] + 1, np.int64)
+    np.cumsum(np.concatenate(held), out=ptr[1:])
+    count = np.zeros(base[-1], np.int64)
+    return _Blocks(np.array(base, np.int64), ptr, count, np.empty(ptr[-1], np.int64))
 
 
-@jit
+@loop
 def _place(
     order: np.ndarray,
     groups: _Groups,
@@ -186,15 +178,17 @@ def _place(
     end: np.ndarray,
     size: np.ndarray,
     alignment: int,
-) -> tuple[int, np.ndarray]:
-    """Best fit of groups, by their roots in `order`; other arguments as in `pack`.
+    blocks: _Blocks,
+    placed: np.ndarray,
+) -> int:
+    """Best fit of groups, by their roots in `order`; the heap's size in bytes.
 
-    Returns:
-      (heap size in bytes, offset by value id).
+    Args:
+      groups: the groups. start, end: ticks by value id. size, alignment: as in `pack`.
+      blocks: empty lists for all values.
+      placed: int64 [2, values], written: where each begins, and where it ends, aligned.
     """
-    blocks = _blocks(groups.idx, start, end)
-    offset = np.zeros(len(start), np.int64)
-    stop = np.zeros(len(start), np.int64)
+    offset, stop = placed[0], placed[1]
     heap = np.int64(0)
     for r in order:
         members = groups.idx[groups.ptr[r] : groups.ptr[r + 1]]
@@ -207,7 +201,7 @@ def _place(
             offset[m] = at
             stop[m] = (at + need + alignment - 1) // alignment * alignment
         _enter(members, start, end, blocks, offset)
-    return int(heap), offset
+    return int(heap)
 
 
 @inner
@@ -309,8 +303,11 @@ def pack(
     # By size, then duration (or the reverse), then id.
     spatial = roots[np.lexsort((tick_start[roots] - tick_end[roots], sizes))]
     temporal = roots[np.lexsort((sizes, first - last))]
-    heap, offset = _place(spatial, groups, tick_start, tick_end, size, alignment)
-    rival, other = _place(temporal, groups, tick_start, tick_end, size, alignment)
+    blocks = _blocks(groups.idx, tick_start, tick_end)
+    placed = np.zeros((2, 2, len(root)), np.int64)
+    heap = _place(spatial, groups, tick_start, tick_end, size, alignment, blocks, placed[0])
+    blocks.count[:] = 0
+    rival = _place(temporal, groups, tick_start, tick_end, size, alignment, blocks, placed[1])
     if rival < heap:
-        return rival, other
-    return heap, offset
+        return rival, placed[1, 0]
+    return heap, placed[0, 0]

@@ -14,7 +14,7 @@ import numpy as np
 
 from olla_xla.memory.assignment.gaps import new_gaps, previous, put
 from olla_xla.memory.assignment.live_ranges import LiveRanges
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 
 __all__ = ["AliasSets", "Homes", "Kind", "Links", "homes"]
 
@@ -124,7 +124,7 @@ def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) 
     return Homes(made.home, made.bytes[:count], counted[:count], temporary[:count])
 
 
-@jit
+@loop
 def _fill(
     sets: AliasSets,
     links: Links,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 
 __all__ = ["LiveRanges", "References", "live_ranges"]
 
@@ -65,7 +65,7 @@ def live_ranges(
     return ranges
 
 
-@jit
+@loop
 def _fill(
     time: np.ndarray,
     total: int,

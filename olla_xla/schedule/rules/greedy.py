@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays, rows
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import loop
 
 __all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
 
@@ -45,7 +45,9 @@ def list_order(g: GraphArrays) -> np.ndarray:
 
 def least_peak_order(g: GraphArrays) -> np.ndarray:
     """Least peak so far first."""
-    return _least_peak(g, _state(g), int(g.bytes[g.live_in].sum()))
+    order, ready = np.empty((2, g.n), np.int64)
+    _least_peak(g, _state(g), int(g.bytes[g.live_in].sum()), order, ready)
+    return order
 
 
 def backward_order(g: GraphArrays) -> np.ndarray:
@@ -130,11 +132,9 @@ def _forward(g: GraphArrays, s: _State) -> np.ndarray:
     return np.array(order, np.int64)
 
 
-@jit
-def _least_peak(g: GraphArrays, s: _State, live: Any) -> np.ndarray:
-    """The order, int64 [n]; `live`: bytes before the first operator."""
-    order = np.empty(g.n, np.int64)
-    ready = np.empty(g.n, np.int64)
+@loop
+def _least_peak(g: GraphArrays, s: _State, live: Any, order: np.ndarray, ready: np.ndarray) -> None:
+    """Writes the order, int64 [n]; `live`: bytes before the first operator; `ready`: scratch."""
     count = 0
     for v in range(g.n):
         if s.waiting[v] == 0:
@@ -170,7 +170,6 @@ def _least_peak(g: GraphArrays, s: _State, live: Any) -> np.ndarray:
             if s.waiting[u] == 0:
                 ready[count] = u
                 count += 1
-    return order
 
 
 def _backward(
