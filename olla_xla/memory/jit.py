@@ -30,11 +30,14 @@ def loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A `loop` that only compiled functions call; it compiles in half the time or less."""
+    """A `loop` that only compiled functions call; it compiles in half the time or less.
+
+    Called from Python it would end the process, so it must be private to its module.
+    """
     return _compiled(function, no_cpython_wrapper=True, _nrt=False)
 
 
-def _compiled(function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     try:
         return numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function)
     except RuntimeError:  # read-only installation and no writable user cache directory

@@ -92,7 +92,7 @@ def test_no_allocation_with_room_is_passed_over(allocations, wanted):
     for k, ranges in enumerate(allocations):
         start = np.array([min(r) for r in ranges])
         end = np.array([max(r) for r in ranges])
-        put(gaps, k, np.arange(len(ranges)), start, end, 12)
+        put(gaps, k, np.argsort(start), start, end, 12)
         if s == e or not any(_shares_time(s, e, *sorted(r)) for r in ranges):
             with_room.append(k)
     met, k = [], len(allocations)
