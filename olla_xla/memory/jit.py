@@ -18,6 +18,8 @@ import numba
 
 __all__ = ["inner", "jit", "loop"]
 
+_njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
+
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles with numba; the machine code is cached on disk wherever a directory allows it."""
@@ -39,6 +41,6 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     try:
-        return numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function)
+        return _njit(cache=True, no_cfunc_wrapper=True, **options)(function)
     except RuntimeError:  # read-only installation and no writable user cache directory
-        return numba.njit(no_cfunc_wrapper=True, **options)(function)
+        return _njit(no_cfunc_wrapper=True, **options)(function)
