@@ -1,0 +1,23 @@
+"""Steps over several devices: loops with collectives in them do without stacks too."""
+
+import json
+import os
+import subprocess
+import sys
+
+
+def test_a_scan_over_sharded_layers_is_planned_bit_identically():
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.sharded"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
+    )
+    assert run.returncode == 0, run.stderr
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["planned"] and row["same"], row
+        assert row["assigned"] < row["xla"]
+    assert rows[1]["stacks"] > 0
