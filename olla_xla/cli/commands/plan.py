@@ -19,10 +19,10 @@ from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner.module import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded

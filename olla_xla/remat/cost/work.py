@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
+from hlo.shapes import ShapeIndex
 
 __all__ = ["Work", "run_work", "work"]
 
@@ -123,8 +124,9 @@ def _bytes(i: Instruction, target: str) -> int:
     for number, operand in enumerate(i.operands):
         if operand in i.operands[:number]:
             continue
-        if number in updated:  # only the part that changes is touched, and counted as the update
-            total -= min(operand.shape.bytes, i.shape.at(updated[number]).bytes)
+        if number in updated:  # only the part that changes is touched
+            whole = min(operand.shape.bytes, i.shape.at(updated[number]).bytes)
+            total -= whole - min(whole, _updated(i, updated[number]))
             continue
         total += _read(i, number, operand)
     return total
@@ -135,10 +137,31 @@ def _read(i: Instruction, number: int, operand: Instruction) -> int:
     if i.opcode in _SLICES and number == 0:
         return _array_bytes(i)
     if i.opcode == "fusion":
-        users = i.called[0].parameters[number].users
+        users = list(_readers(i.called[0].parameters[number]))
         if users and all(u.opcode in _SLICES for u in users):
             return min(sum(_array_bytes(u) for u in users), operand.shape.bytes)
     return _array_bytes(operand)
+
+
+def _readers(i: Instruction) -> Iterator[Instruction]:
+    """What reads an instruction, through bitcasts."""
+    for user in i.users:
+        if user.opcode == "bitcast" and not user.is_root:
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _updated(i: Instruction, index: ShapeIndex) -> int:
+    """Bytes that are written of a result that is updated in place."""
+    if i.opcode == "fusion":
+        root = i.called[0].root
+        assert root is not None
+        i = root.operands[index[0]] if index and root.opcode == "tuple" else root
+        while i.opcode in ("bitcast", "copy"):
+            i = i.operands[0]
+    parts = {"dynamic-update-slice": 1, "scatter": len(i.operands) - 1}
+    return _array_bytes(i.operands[parts[i.opcode]] if i.opcode in parts else i)
 
 
 def _transposed(i: Instruction) -> int:
