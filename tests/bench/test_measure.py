@@ -57,7 +57,7 @@ def test_recomputation_is_measured_against_the_same_order_without():
     assert len(again.step_seconds) == len(kept.step_seconds) == 10
     assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
     assert result.recomputation.planned == result.planned.overhead > 0
-    assert stages[-1] == "with and without clones: 10 steps of each in turns"
+    assert stages[-1] == "with and without recomputation: 10 steps of each in turns"
 
 
 def test_noise_that_meets_both_variants_alike_cancels():
