@@ -123,10 +123,11 @@ class Front:
         dearer = 0
         for k in range(first, max(first, _LAST)):
             point = self.point(k)
+            if point.peak <= peak:
+                found.append(point)
             if point.peak > self.target_bytes(k):
                 break  # nothing lower can be reached
-            found.append(point)
-            cheapest = min(p.seconds for p in found)
+            cheapest = min((p.seconds for p in found), default=math.inf)
             dearer = dearer + 1 if point.seconds > 1.25 * cheapest else 0
             if dearer >= _PATIENCE or self._late():
                 break
@@ -152,8 +153,9 @@ class Front:
         return sorted((p for p in found if p.seconds <= seconds), key=lambda p: (p.peak, p.seconds))
 
     def least(self) -> Point:
-        """The choice with the least peak, whatever it takes."""
-        return self.point(_LAST)
+        """The choice with the least peak that is known, whatever it takes."""
+        self.point(_LAST)
+        return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
     def next_target(self, peak: int) -> int:
         """The least target of the front that is not below a peak."""
