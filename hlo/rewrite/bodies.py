@@ -58,6 +58,7 @@ class Body:
         self._by_id = {i.id: i for i in computation.instructions}
         self._by_name = {i.name: i for i in computation.instructions}
         self._new: list[int] = []
+        self._early: set[int] = set()
         self._dead: set[int] = set()
         self._next = max(self._by_id) + 1
         sequence = proto.schedule.sequences[computation.id].instruction_ids
@@ -92,13 +93,18 @@ class Body:
         """What reads an instruction."""
         return [i for i in self.instructions() if number in i.operand_ids]
 
-    def add(self, i: _Instruction) -> _Instruction:
-        """Adds an instruction; its place in the order comes from its readers."""
+    def add(self, i: _Instruction, *, early: bool = False) -> _Instruction:
+        """Adds an instruction; its place in the order comes from its readers.
+
+        With `early` it comes before all others that were there, but for parameters.
+        """
         i.id = self._next
         self._next += 1
         self._by_id[i.id] = i
         self._by_name[i.name] = i
         self._new.append(i.id)
+        if early:
+            self._early.add(i.id)
         return i
 
     def element(self, k: int) -> _Instruction:
@@ -202,6 +208,8 @@ class Body:
 
     def place_new(self) -> None:
         """Puts new instructions into the order, each right before its first reader."""
+        if not self._new:
+            return
         step = {k: n for n, k in enumerate(self._order)}
         readers: dict[int, list[int]] = {k: [] for k in self._new}
         for i in self.instructions():
@@ -209,10 +217,13 @@ class Body:
                 if k in readers:
                     readers[k].append(i.id)
         before: dict[int, list[int]] = {}
+        first = next(n for n, k in enumerate(self._order) if self._by_id[k].opcode != "parameter")
         for k in reversed(self._new):
             if k in self._dead:
                 continue
-            found = [step[r] for r in readers[k] if r in step]
+            found = [first] if k in self._early else [step[r] for r in readers[k] if r in step]
+            if found:
+                found += [step[w] for w in self._overwriting(self._by_id[k]) if w in step]
             if not found:
                 self._dead.add(k)  # made for a use that came to nothing
                 continue
@@ -223,6 +234,20 @@ class Body:
         self._order = [n for k in self._order for n in (*before.get(k, ()), k)]
         self._new = []
         self._put_operands_first()
+
+    def _overwriting(self, i: _Instruction) -> list[int]:
+        """Of a loop's body, what may write the next turn's state over elements that are read."""
+        root = self.root()
+        if root.opcode != "tuple":
+            return []
+        elements = [
+            o for o in self.operands(i) if o.opcode == "get-tuple-element" and self._of_state(o)
+        ]
+        nexts = {e.id: root.operand_ids[e.tuple_index] for e in elements}
+        return [n for e, n in nexts.items() if n != e]
+
+    def _of_state(self, element: _Instruction) -> bool:
+        return self._by_id[element.operand_ids[0]].opcode == "parameter"
 
     def _put_operands_first(self) -> None:
         """Moves what is read earlier now to before its first reader."""

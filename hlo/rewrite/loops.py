@@ -20,7 +20,15 @@ from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Given", "LoopEdit", "Made", "Taken", "change_loops", "with_loops_changed"]
+__all__ = [
+    "Given",
+    "LoopEdit",
+    "Made",
+    "Taken",
+    "change_loops",
+    "stack_shape",
+    "with_loops_changed",
+]
 
 _LOCAL = (1 << 32) - 1
 _S32 = 4
@@ -92,18 +100,22 @@ class LoopEdit:
     Attributes:
       writer, reader: names of the whiles, both of one computation.
       dropped: (element of the writer's state, of the reader's) that go.
-      added: names of instructions beside the loops that the reader's state has as new elements.
+      added: what the reader's state has as new elements: an instruction beside the loops, by name;
+        or a new stack of an element of the writer's state as each turn begins with it, by number.
       counter: name of the instruction of the reader's body that has the number of its turn.
-      place, turn: (factor, offset) of the slice that a turn of the reader reads, and of the turn of
-        the writer that wrote it.
+      turns: of each loop.
+      written, place: (factor, offset) of the slice that a turn of the writer writes, and of that
+        which one of the reader reads. turn: of the turn of the writer that wrote that.
       made: in an order in which each comes after those that it reads. taken: of the body's own.
     """
 
     writer: str
     reader: str
     dropped: tuple[tuple[int, int], ...]
-    added: tuple[str, ...]
+    added: tuple[str | int, ...]
     counter: str
+    turns: int
+    written: tuple[int, int]
     place: tuple[int, int]
     turn: tuple[int, int]
     made: tuple[Made, ...]
@@ -132,7 +144,7 @@ class _Change:
 
     def __init__(self, proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
         self._proto = proto
-        self._edit = edit
+        self.edit = edit
         self._computations = {c.id: c for c in proto.computations}
         self._homes = {i.name: c for c in proto.computations for i in c.instructions}
         self.names = Names(proto)
@@ -143,14 +155,15 @@ class _Change:
 
     def run(self) -> None:
         """Makes the change."""
-        edit = self._edit
+        edit = self.edit
         parent = self._body(self._home(edit.writer))
         writer, reader = parent.named(edit.writer), parent.named(edit.reader)
         made_from = self._body(self._computations[writer.called_computation_ids[0]])
         body = self._body(self._computations[reader.called_computation_ids[0]])
         self._thread = body.computation.execution_thread
-        for name in edit.added:
-            self._grow(parent, reader, parent.named(name))
+        for new in edit.added:
+            value = self._stacked(parent, writer, made_from, new) if isinstance(new, int) else None
+            self._grow(parent, reader, value or parent.named(str(new)))
         maker = _Maker(self, edit, body, made_from, parent)
         for made in edit.made:
             maker.make(made)
@@ -158,8 +171,8 @@ class _Change:
             maker.take(taken)
         self._shrink(parent, reader, [r for _, r in edit.dropped])
         self._shrink(parent, writer, [w for w, _ in edit.dropped])
-        body.place_new()
         for changed in self._bodies.values():
+            changed.place_new()
             changed.finish()
         list_computations(self._proto, self._fused)
 
@@ -193,6 +206,33 @@ class _Change:
         return made
 
     # The states.
+
+    def _stacked(
+        self, parent: Body, writer: _Instruction, body: Body, element: int
+    ) -> _Instruction:
+        """Gives the writing loop a new stack of an element of its state; what that ends as."""
+        value, counter = body.element(element), body.element(0)
+        whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), self.edit.turns))
+        name = f"{value.name}.stack"
+        zeros = _Fused(self, f"{name}.begin")
+        begun = zeros.fusion(
+            self.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
+        )
+        self._grow(parent, writer, parent.add(begun))
+        number = len(writer.shape.tuple_shapes) - 1
+        put = _Fused(self, f"{name}.put")
+        update = put.update(body.element(number), value, put.index(counter, self.edit.written))
+        made = put.fusion(self.names.new(f"{name}.put"), update, "kLoop", _Instruction())
+        # Before the next turn's value can be written over this one's.
+        body.root().operand_ids[number] = body.add(made, early=True).id
+        end = _Instruction(
+            name=self.names.new(f"{name}.end"),
+            opcode="get-tuple-element",
+            operand_ids=[writer.id],
+            tuple_index=number,
+        )
+        end.shape.CopyFrom(whole)
+        return parent.add(end)
 
     def _grow(self, parent: Body, loop: _Instruction, value: _Instruction) -> None:
         """Adds an element to a loop's state, which no turn changes."""
@@ -235,6 +275,15 @@ class _Change:
             inner.sweep([*ends, *lost])
             if still := inner.alive(lost):
                 raise HloError(f"{still} is read although its loop's state has it no more")
+
+
+def stack_shape(shape: bytes, turns: int) -> bytes:
+    """The shape of a stack of so many arrays, serialized, for that of one; slices lie in turn."""
+    part = _Shape.FromString(shape)
+    whole = _Shape(element_type=part.element_type, dimensions=[turns, *part.dimensions])
+    whole.layout.CopyFrom(part.layout)
+    whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
+    return whole.SerializeToString()
 
 
 def _slice_of(shape: _Shape) -> _Shape:
@@ -377,6 +426,17 @@ class _Maker:
             self._leaves[key] = self.body.add(leaf)
         return self._leaves[key]
 
+    def _given(self, inner: _Fused, given: Given) -> _Instruction:
+        """A value inside a fused computation."""
+        counter = self.body.named(self._edit.counter)
+        if given.turn:
+            return inner.index(counter, self._edit.turn)
+        if not given.whole:
+            return inner.parameter(self._value(given))
+        at = inner.index(counter, self._edit.place)
+        whole = _Shape.FromString(given.whole)
+        return inner.sliced(self.body.element(given.element), whole, at)
+
     def _turn(self) -> _Instruction:
         """The writer's turn as an instruction."""
         if "turn" not in self._made:
@@ -387,8 +447,8 @@ class _Maker:
     def _single(self, made: Made) -> _Instruction:
         """A fusion that only hands on a slice of a stack, converted maybe, or the turn."""
         ((_, given),) = made.operands
-        inner = _Fused(self, made.name)
-        root = inner.given(given)
+        inner = _Fused(self._change, made.name)
+        root = self._given(inner, given)
         if made.element_type:
             root = inner.converted(root, made.element_type)
         return self.body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
@@ -400,7 +460,7 @@ class _Maker:
         by_name = {i.name: i for i in body.instructions}
         given = {by_name[str(where)].id: value for where, value in made.operands}
         root = by_name[made.root]
-        inner = _Fused(self, made.name)
+        inner = _Fused(self._change, made.name)
         done: dict[int, _Instruction] = {}
         stack = [root.id]
         while stack:
@@ -409,7 +469,7 @@ class _Maker:
                 stack.pop()
                 continue
             if k in given:
-                done[k] = inner.cast(inner.given(given[k]), by_id[k].shape)
+                done[k] = inner.cast(self._given(inner, given[k]), by_id[k].shape)
                 continue
             missing = [o for o in by_id[k].operand_ids if o not in done]
             if missing:
@@ -505,13 +565,12 @@ def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
 
 
 class _Fused:
-    """A fused computation while it is made."""
+    """A fused computation while it is made, of values of a computation that runs step by step."""
 
-    def __init__(self, maker: _Maker, name: str) -> None:
-        self._maker = maker
-        self._change = maker._change
-        self._edit = maker._edit
-        self._computation = self._change.new_computation(f"{name}.computation")
+    def __init__(self, change: _Change, name: str) -> None:
+        self._change = change
+        self._edit = change.edit
+        self._computation = change.new_computation(f"{name}.computation")
         self._parameters: dict[int, _Instruction] = {}
         self._turns: dict[tuple[int, int], _Instruction] = {}
         self._zero: _Instruction | None = None
@@ -553,17 +612,10 @@ class _Fused:
         convert.shape.element_type = element_type
         return self._add(convert, "convert.loop")
 
-    def given(self, given: Given) -> _Instruction:
-        """A value inside the computation."""
-        if given.turn:
-            return self._index(self._edit.turn)
-        if not given.whole:
-            return self.parameter(self._maker._value(given))
-        stack = self.parameter(self._maker.body.element(given.element))
-        whole = _Shape.FromString(given.whole)
-        stack = self.cast(stack, whole)
+    def sliced(self, stack: _Instruction, whole: _Shape, at: _Instruction) -> _Instruction:
+        """One slice of a stack, which a bitcast may give another shape."""
+        stack = self.cast(self.parameter(stack), whole)
         part = _slice_of(whole)
-        at = self._index(self._edit.place)
         zeros = [self._constant(0, at.shape)] * (len(part.dimensions) - 1)
         i = _Instruction(
             opcode="dynamic-slice",
@@ -573,18 +625,37 @@ class _Fused:
         i.shape.CopyFrom(part)
         return self._add(i, "slice.loop")
 
-    def _index(self, form: tuple[int, int]) -> _Instruction:
-        """The reader's counter, times 1 or -1, and a constant."""
+    def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
+        """A stack with a value for one slice."""
+        part = self.cast(self.parameter(value), _slice_of(stack.shape))
+        zeros = [self._constant(0, at.shape)] * (len(stack.shape.dimensions) - 1)
+        operands = (self.parameter(stack), part, at, *zeros)
+        i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
+        i.shape.CopyFrom(stack.shape)
+        return self._add(i, "update.loop")
+
+    def zeros(self, shape: _Shape) -> _Instruction:
+        """An array of zeros."""
+        number = _Shape(element_type=_S32)
+        number.layout.SetInParent()
+        zero = self._constant(0, number)
+        if shape.element_type != _S32:
+            zero = self.converted(zero, shape.element_type)
+        i = _Instruction(opcode="broadcast", operand_ids=[zero.id])
+        i.shape.CopyFrom(shape)
+        return self._add(i, "zeros.loop")
+
+    def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
+        """A counter, times 1 or -1, and a constant."""
         if form not in self._turns:
-            body = self._maker.body
-            counter = self.parameter(body.named(self._edit.counter))
+            here = self.parameter(counter)
             factor, offset = form
-            result = counter
+            result = here
             if form != (1, 0):
-                constant = self._constant(offset, counter.shape)
-                operands = [constant.id, counter.id]
+                constant = self._constant(offset, here.shape)
+                operands = [constant.id, here.id]
                 i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
-                i.shape.CopyFrom(counter.shape)
+                i.shape.CopyFrom(here.shape)
                 result = self._add(i, "turn.loop")
             self._turns[form] = result
         return self._turns[form]

@@ -114,6 +114,13 @@ def test_a_stack_that_is_transposed_between_the_loops_can_go():
     assert moved <= {k for _, _, gone in last.records for k in gone}
 
 
+@pytest.mark.parametrize(("name", "target"), [("plain", "cpu"), ("lstm", "cpu"), ("lstm", "cuda")])
+def test_a_carry_gets_a_stack_where_others_can_be_made_of_it(name, target):
+    view = module_from_bytes(scheduled(name, target))
+    first = rungs(name, target)[0]  # the other tests run it
+    assert any(isinstance(new, int) for edit in edits(view, first.records) for new in edit.added)
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["gated", "attention", "moved"])
 def test_what_takes_no_longer_goes_by_default(name, target):

@@ -65,7 +65,8 @@ class Choice:
             arcs.append((here, run, _NEVER))
             if run not in priced:
                 priced.add(run)
-                arcs.append((run, sink, round(turns * self.ways.seconds(way) * self._scale)))
+                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
+                arcs.append((run, sink, min(round(cost * self._scale), _MOST)))
             for need in way.needs:
                 if need in self._needed and need not in self.ways.stacks:
                     arcs.append((run, node(need), _NEVER))
@@ -83,4 +84,5 @@ class Choice:
 
 def _run(way: Way) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
-    return way.owner, way.node if way.inside is not None else None, way.narrowed
+    node = way.node if way.inside is not None or way.stacked else None
+    return way.owner, node, way.narrowed

@@ -82,14 +82,16 @@ class Pair:
       writer, reader: the loops.
       stacks: that could be done without.
       refused: (element of the writer, why it is none of these), of what looks like one.
+      written: the slice that a turn of the writer writes.
+      place: the slice that a turn of the reader reads.
       turn: the turn of the writer that the reader's turn j goes back to, as a multiple of j.
-      place: the slice that it reads.
     """
 
     writer: Loop
     reader: Loop
     stacks: tuple[Stack, ...]
     refused: tuple[tuple[int, str], ...]
+    written: Affine
     turn: Affine
     place: Affine
 
@@ -254,7 +256,7 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     ]
     sign = written_at.factor
     turn = Affine(place.element, sign * place.factor, sign * (place.offset - written_at.offset))
-    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), turn, place)
+    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), written_at, turn, place)
 
 
 class _NotAStack(Exception):

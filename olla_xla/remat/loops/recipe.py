@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable
 
 from hlo.module import Instruction, Module
-from hlo.rewrite.loops import Given, LoopEdit, Made, Taken
+from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.nodes import Node
@@ -65,7 +65,7 @@ class _Recipe:
         self._made: list[Made] = []
         self._values: dict[int, Given] = {}
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
-        self._added: list[str] = []
+        self._added: list[str | int] = []
         self._making: set[int] = set()
 
     def edit(self) -> LoopEdit:
@@ -78,6 +78,8 @@ class _Recipe:
             dropped=tuple((s.written, s.read) for s in self._dropped),
             added=tuple(self._added),
             counter=self._counter(),
+            turns=pair.writer.turns,
+            written=(pair.written.factor, pair.written.offset),
             place=(pair.place.factor, pair.place.offset),
             turn=(pair.turn.factor, pair.turn.offset),
             made=tuple(self._made),
@@ -150,6 +152,13 @@ class _Recipe:
         if way is None:
             raise PlanMismatchError("a stack that is to go cannot be computed again")
         run = way.owner, way.node if way.inside is not None else None
+        if way.stacked:
+            self._added.append(way.node.index[0])
+            whole = self._stack_shape(way.node)
+            name = self._name(f"{way.node.i.name}.slice")
+            given = Given(element=len(self._pair.reader.start) + len(self._added) - 1, whole=whole)
+            self._made.append(Made(name, "", "", ((0, given),)))
+            return Given(made=name)
         if way.narrowed:
             name = self._name(f"{way.owner.name}.narrow")
             given = ((0, self._inside(way.needs[0])),)
@@ -182,6 +191,10 @@ class _Recipe:
             if leaf in inside:
                 given.append((i.name, self._inside(self._body.number(leaf.behind))))
         return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+
+    def _stack_shape(self, node: Node) -> bytes:
+        """The shape of a new stack of an element of the writing loop's state, serialized."""
+        return stack_shape(node.shape.key, self._pair.writer.turns)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""

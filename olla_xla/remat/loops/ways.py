@@ -25,6 +25,7 @@ class Way:
         as it is. needs: numbers of the values that it is given.
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
+      stacked: whether it is an element of the writing loop's state that gets a stack of its own.
     """
 
     node: Node
@@ -33,6 +34,7 @@ class Way:
     needs: tuple[int, ...]
     between: bool = False
     narrowed: bool = False
+    stacked: bool = False
 
 
 class Ways:
@@ -66,7 +68,10 @@ class Ways:
             return
         source = value.operands[0].behind
         first = self.body.number(source)
-        if first in self.stacks or self.is_there(first) or self.way(first) is not None:
+        if first in self.stacks or self.is_there(first):
+            return
+        way = self.way(first)
+        if way is not None and not way.stacked:
             return
         self._ways[first] = Way(source, value.owner, None, (number,), narrowed=True)
         self._ways[number] = None  # or each would be made of the other
@@ -108,6 +113,9 @@ class Ways:
 
     def seconds(self, way: Way) -> float:
         """Predicted time of one more run of a way's owner, for one slice."""
+        if way.stacked:
+            moved = Work(bytes=3 * way.node.shape.bytes, kernels=1)  # read, and written twice
+            return 0.0 if self._cost is None else self._cost.device.seconds(moved)
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.turns
         if way.narrowed:
@@ -136,6 +144,8 @@ class Ways:
         node = self._values.get(number)
         if stack is not None:
             node = stack.value
+        if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
+            return Way(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
         owner = node.owner
@@ -152,6 +162,15 @@ class Ways:
         if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
             return None
         return Way(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
+
+    def new_bytes(self, way: Way) -> int:
+        """Bytes of the stack that a way makes, if it makes one."""
+        return self.pair.writer.turns * way.node.shape.bytes if way.stacked else 0
+
+    def _can_be_stacked(self, node: Node) -> bool:
+        """Whether what an element of the state is at the beginning of each turn can be kept."""
+        shape = node.shape
+        return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
     def _results(self, owner: Instruction) -> list[Node]:
         fusion = self.body.fusions.get(owner, owner)
