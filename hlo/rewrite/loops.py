@@ -190,10 +190,6 @@ class _Change:
         """A computation by id."""
         return self._computations[number]
 
-    def fused(self, number: int) -> _Computation:
-        """A new fused computation by id."""
-        return next(c for c in self._fused if c.id == number)
-
     def new_computation(self, name: str) -> _Computation:
         """A new fused computation."""
         made = _Computation(
@@ -359,7 +355,7 @@ class _Maker:
                 self.body.cast(self._value(given[k]), shapes[k]).id for k in numbers
             ]
             if copy.opcode == "fusion":
-                copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0])
+                copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0]).id
         self._made[made.name] = self.body.add(copy)
 
     def _slice_moved(self, made: Made) -> _Instruction:
@@ -374,8 +370,8 @@ class _Maker:
         copy.operand_ids[:] = [self.body.cast(self._value(given), _slice_of(operand.shape)).id]
         copy.shape.CopyFrom(_slice_of(copy.shape))
         if copy.opcode == "fusion":
-            copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0])
-            inner = self._change.fused(copy.called_computation_ids[0])
+            inner = self._own(copy.called_computation_ids[0])
+            copy.called_computation_ids[0] = inner.id
             for i in inner.instructions:
                 i.shape.CopyFrom(_slice_of(i.shape))
         return self.body.add(copy)
@@ -389,7 +385,7 @@ class _Maker:
             raise HloError(f"{start.name} runs more than one fusion")
         return inner, [by_id[k].parameter_number for k in inner.operand_ids]
 
-    def _own(self, number: int) -> int:
+    def _own(self, number: int) -> _Computation:
         """A copy of a fused computation for a copy of the fusion; reducers are shared."""
         body = self._change.computation(number)
         copy = self._change.new_computation(f"{body.name}.loop")
@@ -400,7 +396,7 @@ class _Maker:
             made.id, made.name = renamed[i.id], self._change.names.new(f"{i.name}.loop")
             made.operand_ids[:] = [renamed[k] for k in i.operand_ids]
         copy.root_id = renamed[body.root_id]
-        return copy.id
+        return copy
 
     def _value(self, given: Given) -> _Instruction:
         """A value in the body."""
@@ -569,7 +565,6 @@ class _Fused:
 
     def __init__(self, change: _Change, name: str) -> None:
         self._change = change
-        self._edit = change.edit
         self._computation = change.new_computation(f"{name}.computation")
         self._parameters: dict[int, _Instruction] = {}
         self._turns: dict[tuple[int, int], _Instruction] = {}

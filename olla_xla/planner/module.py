@@ -29,7 +29,7 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
 from olla_xla.remat.loops.climb import climb, free
-from olla_xla.remat.loops.ladder import Rung
+from olla_xla.remat.loops.ladder import Ladder, Rung
 from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
@@ -107,12 +107,12 @@ def plan_module(
         options = _limited(options, seconds)
         first = _limited(options, seconds * _ORDER_SHARE)
     cost = CostModel(device(target), target)
-    found = free(module, target, cost) if options.loops else None
-    if found is None:
-        loops = None
+    steps = Ladder(module, target, cost) if options.loops else None
+    loops = None if steps is None else free(steps)
+    if steps is None or loops is None:
         plan = _order(module, first, target, xla_bytes, progress, more, schedule_seconds)
     else:
-        loops, total = found
+        total = steps.total
         plan = _order(loops.data, first, target, None, progress, None, schedule_seconds)
         xla = total if xla_bytes is None else xla_bytes, total
         view = module_from_bytes(module)
@@ -124,7 +124,7 @@ def plan_module(
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
     if budget is None or least > budget:
-        plan = _recompute(module, plan, loops, cost, options, started, seconds, progress)
+        plan = _recompute(module, plan, steps, loops, cost, options, started, seconds, progress)
     return plan
 
 
@@ -168,6 +168,7 @@ def _priced(
 def _recompute(
     module: bytes,
     base: Plan,
+    steps: Ladder | None,
     loops: Rung | None,
     cost: CostModel,
     options: PlanOptions,
@@ -178,7 +179,7 @@ def _recompute(
     """The plan with recomputation that the options ask for; `base` where that is no better.
 
     First loops do without stacks (`remat.loops`), then what is left of the allowance goes to clones
-    (`remat.fit`). `loops` is what they do without in `base`.
+    (`remat.fit`). `steps` are the choices for loops, `loops` is that of `base`.
     """
     view, xla = module_from_bytes(module), (base.xla_bytes, base.xla_predicted_bytes)
     budget = options.budget_bytes
@@ -193,10 +194,8 @@ def _recompute(
         return max(limit - (time.monotonic() - started), 0.1)
 
     data = module if loops is None else loops.data
-    if options.loops:
-        chosen = climb(
-            module, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan
-        )
+    if steps is not None:
+        chosen = climb(steps, base, budget=budget, allowance=allowance, seconds=left(), plan=plan)
         if chosen is not None:
             base, data = _without_stacks(chosen.plan, chosen.rung), chosen.rung.data
     if allowance is not None:

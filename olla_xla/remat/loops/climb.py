@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from hlo.module import HloError
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError, PlanMismatchError
-from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
-from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.loops.ladder import FREE_PRICES, Ladder, Rung
+from olla_xla.remat.loops.ladder import Ladder, Rung
 
 __all__ = ["Climb", "climb", "free"]
 
@@ -34,35 +32,24 @@ class Climb:
     plan: Plan
 
 
-def free(module: bytes, target: str, cost: CostModel) -> tuple[Rung, int] | None:
+def free(steps: Ladder) -> Rung | None:
     """Does without stacks at no cost: the choice of least predicted time, if it takes less memory.
 
     Such are stacks that another one holds, those that nothing reads, and those whose slices take
     longer to write and to read than to compute again.
 
-    Args:
-      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
-
-    Returns:
-      The choice and the predicted total of the module as it is, in XLA's order; None where there is
-      nothing to do without, or it gains nothing.
+    Returns None where there is nothing to do without, or it gains nothing.
     """
-    steps = Ladder(module, target, cost, prices=FREE_PRICES)
-    written = [rung for k in range(len(steps)) if (rung := _written(steps, k)) is not None]
-    free = sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds)
-    if not free:
-        return None
-    total = PlannedModule(module, target).simulate().total_bytes
-    for rung in free:
-        if rung.total < total and _is_right(module, rung, target):
-            return rung, total
+    written = [rung for k in range(steps.free) if (rung := _written(steps, k)) is not None]
+    for rung in sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds):
+        if rung.total < steps.total and _is_right(steps, rung):
+            return rung
     return None
 
 
 def climb(
-    module: bytes,
+    steps: Ladder,
     base: Plan,
-    cost: CostModel,
     *,
     budget: int | None,
     allowance: float | None,
@@ -72,8 +59,7 @@ def climb(
     """The cheapest choice that meets a budget, else the one of least total within an allowance.
 
     Args:
-      module: serialized, scheduled module. base: its plan without.
-      cost: prices operators.
+      steps: choices for a module. base: its plan so far.
       budget: bytes, or None. allowance: seconds that may be added, or None for any.
       seconds: how long it may take.
       plan: finds an order for a module within so many seconds.
@@ -82,11 +68,10 @@ def climb(
       The choice, or None where none is better than `base` within the allowance.
     """
     deadline = time.monotonic() + seconds * _SHARE
-    steps = Ladder(module, base.target, cost)
     best: Climb | None = None
     tried = 0
     for rung, lowest in _to_try(steps, budget, allowance):
-        if not _is_right(module, rung, base.target):
+        if not _is_right(steps, rung):
             continue
         left = max(deadline - time.monotonic(), 0.1) / max(_TRIES - tried, 1)
         found = plan(rung.data, left)
@@ -136,11 +121,11 @@ def _written(steps: Ladder, k: int) -> Rung | None:
         return None
 
 
-def _is_right(module: bytes, rung: Rung, target: str) -> bool:
+def _is_right(steps: Ladder, rung: Rung) -> bool:
     """Whether the referee accepts a choice."""
     try:
-        check_rewrite(module, rung.data, loops=True)
-        check_executable(rung.data, target)
+        check_rewrite(steps.module, rung.data, loops=True)
+        check_executable(rung.data, steps.target)
     except CheckError as error:
         _logger.warning("the referee refuses a choice for loops: %s", error)
         return False

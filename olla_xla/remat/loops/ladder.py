@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
@@ -21,12 +20,12 @@ from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.ways import Ways
 
-__all__ = ["FREE_PRICES", "Ladder", "Rung"]
+__all__ = ["Ladder", "Rung"]
 
-FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
+_FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 """Of these the least predicted time is chosen where none may be added."""
 
-_PRICES = (0.0, 1e-15, 1e-13, 3e-13, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
+_PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13."""
 
 
@@ -56,20 +55,36 @@ class Ladder:
 
     Args:
       module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
-      prices: seconds that a byte is worth, rising; at 0 nothing goes that would take longer.
+
+    Attributes:
+      module, target: as given.
+      free: of the first so many the one of least time is chosen where no time may be added.
     """
 
-    def __init__(
-        self, module: bytes, target: str, cost: CostModel, prices: Sequence[float] = _PRICES
-    ) -> None:
-        self._module = module
-        self._target = target
+    def __init__(self, module: bytes, target: str, cost: CostModel) -> None:
+        self.module = module
+        self.target = target
         self._cost = cost
         self._view = module_from_bytes(module)
         self._rungs: dict[int, Rung] = {}
         found = _apart(pairs(self._view))
         choices = [(pair, Choice(Ways(pair, cost))) for pair in found]
-        self._records = [r for r in dict.fromkeys(_records(choices, p) for p in prices) if r]
+        records = [_records(choices, p) for p in _PRICES]
+        self._records = [r for r in dict.fromkeys(records) if r]
+        self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
+
+    @functools.cached_property
+    def _step_seconds(self) -> float:
+        return self._cost.step_seconds(self._view)
+
+    @functools.cached_property
+    def _moved(self) -> int:
+        return module_work(self._view, self.target).bytes
+
+    @functools.cached_property
+    def total(self) -> int:
+        """Predicted bytes of the module as it is, in XLA's order."""
+        return PlannedModule(self.module, self.target).simulate().total_bytes
 
     def __len__(self) -> int:
         return len(self._records)
@@ -78,14 +93,14 @@ class Ladder:
         """Choice number `k`."""
         if k not in self._rungs:
             records = self._records[k]
-            data = with_loops_changed(self._module, edits(self._view, records))
+            data = with_loops_changed(self.module, edits(self._view, records))
             view = module_from_bytes(data)
             self._rungs[k] = Rung(
                 records,
                 data,
-                self._target,
-                self._cost.step_seconds(view) - self._cost.step_seconds(self._view),
-                module_work(view, self._target).bytes - module_work(self._view, self._target).bytes,
+                self.target,
+                self._cost.step_seconds(view) - self._step_seconds,
+                module_work(view, self.target).bytes - module_work(self._view, self.target).bytes,
             )
         return self._rungs[k]
 

@@ -154,7 +154,7 @@ class _Recipe:
         run = way.owner, way.node if way.inside is not None else None
         if way.stacked:
             self._added.append(way.node.index[0])
-            whole = self._stack_shape(way.node)
+            whole = stack_shape(way.node.shape.key, self._pair.writer.turns)
             name = self._name(f"{way.node.i.name}.slice")
             given = Given(element=len(self._pair.reader.start) + len(self._added) - 1, whole=whole)
             self._made.append(Made(name, "", "", ((0, given),)))
@@ -191,10 +191,6 @@ class _Recipe:
             if leaf in inside:
                 given.append((i.name, self._inside(self._body.number(leaf.behind))))
         return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
-
-    def _stack_shape(self, node: Node) -> bytes:
-        """The shape of a new stack of an element of the writing loop's state, serialized."""
-        return stack_shape(node.shape.key, self._pair.writer.turns)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""

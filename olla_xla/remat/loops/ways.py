@@ -114,19 +114,21 @@ class Ways:
     def seconds(self, way: Way) -> float:
         """Predicted time of one more run of a way's owner, for one slice."""
         if way.stacked:
-            moved = Work(bytes=3 * way.node.shape.bytes, kernels=1)  # read, and written twice
-            return 0.0 if self._cost is None else self._cost.device.seconds(moved)
+            return self._moving_seconds(3 * way.node.shape.bytes)  # read, and written twice
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.turns
         if way.narrowed:
-            (wide,) = (s for s in self.stacks[way.needs[0]][:1])
-            moved = wide.bytes // self.pair.writer.turns + way.node.shape.bytes
-            work = Work(bytes=moved, kernels=1)
-            return 0.0 if self._cost is None else self._cost.device.seconds(work)
+            wide = self.stacks[way.needs[0]][0].bytes // self.pair.writer.turns
+            return self._moving_seconds(wide + way.node.shape.bytes)
         return self._seconds(self.body.fusions.get(way.owner, way.owner))
 
     def _seconds(self, i: Instruction) -> float:
         return 0.0 if self._cost is None else self._cost.seconds(i)
+
+    def _moving_seconds(self, moved: int) -> float:
+        """Predicted time of an operator that only moves so many bytes."""
+        work = Work(bytes=moved, kernels=1)
+        return 0.0 if self._cost is None else self._cost.device.seconds(work)
 
     def saved_seconds(self, stack: Stack) -> float:
         """Predicted time of a turn of both loops that a stack takes by itself."""
