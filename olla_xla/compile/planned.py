@@ -388,6 +388,7 @@ def _xla_plan(plan: Plan, captured: Captured, assigned: int) -> Plan:
         loops=(),
         added_seconds=0.0,
         least_added_seconds=0.0,
+        least_stack_bytes=0,
         added_moved_bytes=0,
         offsets={},
         xla_bytes=assigned,

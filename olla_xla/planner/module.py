@@ -138,6 +138,7 @@ def _without_stacks(plan: Plan, rung: Rung) -> Plan:
     return dataclasses.replace(
         plan,
         loops=rung.records,
+        least_stack_bytes=rung.least_stack_bytes,
         added_seconds=rung.seconds,
         added_moved_bytes=rung.moved,
         source=f"loops+{plan.source}",
@@ -208,6 +209,7 @@ def _recompute(
             found.plan,
             clones=tuple((c.name, c.original, c.operands, c.readers) for c in found.clones),
             loops=base.loops,
+            least_stack_bytes=base.least_stack_bytes,
             least_added_seconds=found.bound,
             added_seconds=base.added_seconds + found.seconds,
             added_moved_bytes=base.added_moved_bytes + found.moved,

@@ -68,6 +68,8 @@ class Plan:
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
       added_seconds: predicted time that the clones add. least_added_seconds: no choice of clones
         that the integer programme knows adds less at the same peak; 0 where that is not known.
+      least_stack_bytes: within the same time no choice of `loops` that the integer programme knows
+        keeps stacks of fewer bytes; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
       xla_bytes: total of XLA's own order: assigned where that was compiled, else predicted.
@@ -115,6 +117,7 @@ class Plan:
     step_seconds: float = 0.0
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
+    least_stack_bytes: int = 0
     moved_bytes: int = 0
     added_moved_bytes: int = 0
     seconds: float = 0.0

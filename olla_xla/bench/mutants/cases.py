@@ -51,12 +51,22 @@ def _gpt(optimizer: str) -> Built:
     return _model("gpt", optimizer, config=config)
 
 
-def _llama() -> Built:
+def _llama(name: str) -> Built:
     config = LlamaConfig(
-        layers=2, width=16, heads=2, key_value_heads=1, hidden_width=24, sequence_length=8,
+        layers=3, width=16, heads=2, key_value_heads=1, hidden_width=24, sequence_length=8,
         vocabulary_size=32,
     )  # fmt: skip
-    return _model("llama_scan", "sgd", config=config)
+    return _model(name, "sgd", config=config)
+
+
+def _gpt_scan() -> Built:
+    config = GPTConfig(layers=3, width=16, heads=2, sequence_length=8, vocabulary_size=32)
+    return _model("gpt_scan", "sgd", config=config)
+
+
+def _lstm_scan() -> Built:
+    sizes = {"layers": 1, "width": 16, "sequence_length": 6, "vocabulary_size": 16}
+    return _model("lstm_scan", "sgd", 16, **sizes)
 
 
 def _transformer() -> Built:
@@ -126,7 +136,10 @@ CASES: dict[str, Case] = {
     "lstm": Case(lambda: _lstm("sgd"), 0.3),
     "lstm_adam": Case(lambda: _lstm("adam")),
     "gpt": Case(lambda: _gpt("sgd"), 0.3),
-    "llama_scan": Case(_llama),
+    "llama_scan": Case(lambda: _llama("llama_scan")),
+    "llama_saved": Case(lambda: _llama("llama_scan_saved"), 0.3, share=2),
+    "gpt_scan": Case(_gpt_scan, 0.3, share=2),
+    "lstm_scan": Case(_lstm_scan, 0.3, share=2),
     "transformer": Case(_transformer, 0.3),
     "vit": Case(_vit),
     "unet": Case(_unet, 0.3),

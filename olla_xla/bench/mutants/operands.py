@@ -9,7 +9,7 @@ from typing import Any
 
 from olla_xla.bench.mutants.draft import Draft, passes_on
 
-__all__ = ["any_operand", "clone_operand", "exchanged", "fused_operand", "index"]
+__all__ = ["any_operand", "clone_operand", "exchanged", "fused_operand", "index", "remade_operand"]
 
 Choice = tuple[Any, int, list[Any]]
 """(instruction, operand number, what it could read instead)."""
@@ -23,6 +23,17 @@ def any_operand(draft: Draft, rng: random.Random) -> str | None:
 def clone_operand(draft: Draft, rng: random.Random) -> str | None:
     """A clone, made to compute something again, reads another array."""
     return _replace(draft, rng, draft.scheduled(), lambda i, _: ".remat" in i.name)
+
+
+def remade_operand(draft: Draft, rng: random.Random) -> str | None:
+    """What makes a slice of a stack again, inside fusions too, reads another array."""
+    bodies = [*draft.scheduled(), *draft.fused()]
+    made = (".again", ".slice", ".narrow", ".loop")
+
+    def wanted(i: Any, _: int) -> bool:
+        return i.opcode != "tuple" and any(part in i.name for part in made)
+
+    return _replace(draft, rng, bodies, wanted)
 
 
 def fused_operand(draft: Draft, rng: random.Random) -> str | None:

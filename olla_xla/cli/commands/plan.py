@@ -127,7 +127,7 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
         console.print(clones_line(plan), markup=False)
     if plan.loops and count:
         rows = stack_rows(module_from_bytes(module), plan)
-        stacks_table(rows, count).print(console)
+        stacks_table(rows, count, plan.least_stack_bytes).print(console)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

@@ -12,11 +12,12 @@ from olla_xla.remat.loops.account import StackRow
 __all__ = ["stacks_table"]
 
 
-def stacks_table(rows: Sequence[StackRow], count: int) -> Table:
+def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
     """The largest stacks of loops, each kept or computed again.
 
     Args:
       rows: not empty, largest first. count: how many to list.
+      least: bytes that any choice keeps in the time allowed; 0 where that is not known.
     """
     kept = sum(row.bytes for row in rows if row.kept)
     loops = len({row.loop for row in rows})
@@ -25,6 +26,8 @@ def stacks_table(rows: Sequence[StackRow], count: int) -> Table:
         f"{'loop' if loops == 1 else 'loops'}: {megabytes(kept)} MB of "
         f"{megabytes(sum(row.bytes for row in rows))} are kept"
     )
+    if least:
+        title += f"; in the time allowed no choice keeps less than {megabytes(least)}"
     cells = [
         (
             megabytes(row.bytes),

@@ -9,6 +9,8 @@ graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from hlo.module import Instruction
@@ -16,26 +18,31 @@ from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.ways import Way, Ways
 from olla_xla.solvers.max_flow import min_cut
 
-__all__ = ["Choice"]
+__all__ = ["Choice", "run_of"]
 
 _ALL, _MOST, _NEVER = 1 << 40, 1 << 44, 1 << 50
 """Capacities: of all that could be computed again, of the dearest stack, of what cannot be."""
 
 
 class Choice:
-    """The choice for one pair of loops."""
+    """The choice for one pair of loops.
+
+    Attributes:
+      ways: for its values.
+      needed: numbers of stacks' values and of all that they could be made of -> the way to make it.
+    """
 
     def __init__(self, ways: Ways) -> None:
         self.ways = ways
-        self._needed: dict[int, Way | None] = {}
+        self.needed: dict[int, Way | None] = {}
         waiting = list(ways.stacks)
         while waiting:
             number = waiting.pop()
-            if number in self._needed or ways.is_there(number):
+            if number in self.needed or ways.is_there(number):
                 continue
-            way = self._needed[number] = ways.way(number)
+            way = self.needed[number] = ways.way(number)
             waiting += way.needs if way is not None else ()
-        runs = {_run(way): ways.seconds(way) for way in self._needed.values() if way is not None}
+        runs = {run_of(way): ways.seconds(way) for way in self.needed.values() if way is not None}
         self._scale = _ALL / max(ways.pair.writer.turns * sum(runs.values()), 1e-12)
 
     def dropped(self, price: float) -> frozenset[int]:
@@ -52,7 +59,7 @@ class Choice:
             return nodes.setdefault(key, len(nodes) + 2)
 
         turns, priced = self.ways.pair.writer.turns, set()
-        for number, way in self._needed.items():
+        for number, way in self.needed.items():
             here = node(number)
             stacks = self.ways.stacks.get(number, ())
             if stacks:
@@ -61,28 +68,39 @@ class Choice:
             if way is None:
                 arcs.append((here, sink, _NEVER))
                 continue
-            run = node(_run(way))
+            run = node(run_of(way))
             arcs.append((here, run, _NEVER))
             if run not in priced:
                 priced.add(run)
                 cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
                 arcs.append((run, sink, min(round(cost * self._scale), _MOST)))
             for need in way.needs:
-                if need in self._needed and need not in self.ways.stacks:
+                if need in self.needed and need not in self.ways.stacks:
                     arcs.append((run, node(need), _NEVER))
         again: set[int] = set()
         if arcs:
             tails, heads, capacities = (np.array(a, np.int64) for a in zip(*arcs, strict=True))
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
+        return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+
+    def without(self, again: Collection[int]) -> frozenset[int]:
+        """The elements of the writing loop's state that go where values are computed again."""
         gone = {s.written for s in self.ways.unread}
         for number, stacks in self.ways.stacks.items():
-            is_there = number not in self._needed
-            kept = 0 if is_there or nodes[number] in again else 1
+            is_there = number not in self.needed
+            kept = 0 if is_there or number in again else 1
             gone.update(s.written for s in stacks[kept:])
         return frozenset(gone)
 
+    @property
+    def free_seconds(self) -> float:
+        """Predicted seconds of a step that all stacks take by themselves, those kept twice too."""
+        turns = self.ways.pair.writer.turns
+        every = [s for stacks in self.ways.stacks.values() for s in stacks] + self.ways.unread
+        return turns * sum(self.ways.saved_seconds(s) for s in every)
 
-def _run(way: Way) -> tuple[Instruction, Node | None, bool]:
+
+def run_of(way: Way) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
     node = way.node if way.inside is not None or way.stacked else None
     return way.owner, node, way.narrowed

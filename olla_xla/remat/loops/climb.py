@@ -89,7 +89,8 @@ def _to_try(
 ) -> Iterator[tuple[Rung, bool]]:
     """The choices that promise most: towards a budget the cheapest first, then the lowest.
 
-    Each with whether it is the lowest that is left.
+    Where only time limits them, the one that the programme finds comes first. Each with whether it
+    is the lowest that is left.
     """
 
     def allowed(k: int) -> Rung | None:
@@ -105,17 +106,27 @@ def _to_try(
             rung = allowed(k)
             if rung is not None and rung.total <= _HOPE * budget and len(hopeful) < _TRIES - 1:
                 hopeful.append(rung)
+    elif allowance is not None and (rung := _within(steps, allowance)) is not None:
+        hopeful.append(rung)
     yield from ((rung, False) for rung in hopeful)
     for k in reversed(range(last + 1)):  # the next one only where the referee refuses the last
         rung = allowed(k)
-        if rung is not None and rung not in hopeful:
+        if rung is not None and all(rung.records != other.records for other in hopeful):
             yield rung, True
 
 
 def _written(steps: Ladder, k: int) -> Rung | None:
     """A choice, if the module can be written with it."""
+    return _if_possible(lambda: steps.rung(k))
+
+
+def _within(steps: Ladder, allowance: float) -> Rung | None:
+    return _if_possible(lambda: steps.within(allowance))
+
+
+def _if_possible(write: Callable[[], Rung | None]) -> Rung | None:
     try:
-        return steps.rung(k)
+        return write()
     except (HloError, PlanMismatchError) as error:
         _logger.info("loops keep their stacks: %s", error)
         return None

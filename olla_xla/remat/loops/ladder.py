@@ -1,14 +1,16 @@
 """Choices of stacks to do without, from those that cost nothing to as many as can go.
 
 Stacks that hold what another one holds, and those that nothing reads, cost nothing. What else goes
-is for each price of a byte the cheapest choice (`choice`); its time and total are those of the
-module that has the change.
+is for each price of a byte the cheapest choice (`choice`), or for an allowance of time the one that
+keeps the fewest bytes (`stacks_ilp`); its time and total are those of the module that has the
+change.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
@@ -18,6 +20,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 
 __all__ = ["Ladder", "Rung"]
@@ -28,6 +31,9 @@ _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13."""
 
+_ASKED = 4
+"""Times that the programme is asked, each time corrected by what the module says of the last."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rung:
@@ -36,6 +42,8 @@ class Rung:
     Attributes:
       records: as `Plan.loops`. data: the module. target: "cpu" or "cuda".
       seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
+      least_stack_bytes: no choice of the same time, added up operator by operator, keeps stacks of
+        fewer bytes; 0 if not known.
     """
 
     records: tuple[LoopRecord, ...]
@@ -43,6 +51,7 @@ class Rung:
     target: str
     seconds: float = 0.0
     moved: int = 0
+    least_stack_bytes: int = 0
 
     @functools.cached_property
     def total(self) -> int:
@@ -66,10 +75,9 @@ class Ladder:
         self.target = target
         self._cost = cost
         self._view = module_from_bytes(module)
-        self._rungs: dict[int, Rung] = {}
-        found = _apart(pairs(self._view))
-        choices = [(pair, Choice(Ways(pair, cost))) for pair in found]
-        records = [_records(choices, p) for p in _PRICES]
+        self._rungs: dict[tuple[LoopRecord, ...], Rung] = {}
+        self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view))]
+        records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._records = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
@@ -91,26 +99,48 @@ class Ladder:
 
     def rung(self, k: int) -> Rung:
         """Choice number `k`."""
-        if k not in self._rungs:
-            records = self._records[k]
+        return self._written(self._records[k])
+
+    def within(self, allowance: float) -> Rung | None:
+        """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
+
+        The programme adds up operators as they are now; by how much the changed module differs from
+        that, it is asked again for more or less. None where nothing was found.
+        """
+        asked, best, fewest = allowance, None, 0
+        seen: set[tuple[LoopRecord, ...]] = set()
+        for _ in range(_ASKED):
+            found = least(self._choices, asked)
+            records = () if found is None else self._named(found.dropped)
+            if found is None or not records or records in seen:
+                break
+            seen.add(records)
+            rung = self._written(records)
+            if rung.seconds <= allowance and (best is None or found.bytes < fewest):
+                best, fewest = dataclasses.replace(rung, least_stack_bytes=found.bound), found.bytes
+            asked += allowance - rung.seconds
+        return best
+
+    def _written(self, records: tuple[LoopRecord, ...]) -> Rung:
+        if records not in self._rungs:
             data = with_loops_changed(self.module, edits(self._view, records))
             view = module_from_bytes(data)
-            self._rungs[k] = Rung(
+            self._rungs[records] = Rung(
                 records,
                 data,
                 self.target,
                 self._cost.step_seconds(view) - self._step_seconds,
-                module_work(view, self.target).bytes - module_work(self._view, self.target).bytes,
+                module_work(view, self.target).bytes - self._moved,
             )
-        return self._rungs[k]
+        return self._rungs[records]
 
-
-def _records(choices: list[tuple[Pair, Choice]], price: float) -> tuple[LoopRecord, ...]:
-    return tuple(
-        (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
-        for pair, choice in choices
-        if (gone := choice.dropped(price))
-    )
+    def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
+        pairs = [choice.ways.pair for choice in self._choices]
+        return tuple(
+            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
+            for pair, gone in zip(pairs, dropped, strict=True)
+            if gone
+        )
 
 
 def _apart(found: list[Pair]) -> list[Pair]:

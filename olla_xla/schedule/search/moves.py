@@ -12,14 +12,16 @@ some moves ago (late acceptance), which needs no temperature.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, loop
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["Problem", "State", "anneal", "evaluate", "new_state", "perturb", "standing"]
+__all__ = ["Problem", "State", "anneal", "evaluate", "load", "new_state", "perturb", "standing"]
 
 
 _FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
@@ -133,7 +135,18 @@ def new_state(problem: Problem, order: np.ndarray, seed: int) -> State:
     return state
 
 
-@jit
+@functools.cache
+def load() -> None:
+    """Loads the machine code of this file's loops, or compiles it where it is new: for seconds."""
+    operators = (Operator("a", "add"), Operator("b", "add"))
+    tensors = (Tensor("a", 1, source=0, sinks=(1,), buffer=0),)
+    problem = Problem.of(GraphArrays.of(TensorGraph("", operators, tensors)))
+    state = new_state(problem, np.arange(2), seed=0)
+    anneal(problem, state, 0, 0, 1, np.zeros(1), state.order.copy(), 0)
+    perturb(problem, state, 0, 1)
+
+
+@inner
 def _next(random: np.ndarray) -> np.uint64:
     """splitmix64."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -143,13 +156,13 @@ def _next(random: np.ndarray) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@jit
+@inner
 def _below(random: np.ndarray, limit: int) -> Any:
     """A number in [0, limit)."""
     return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
 
 
-@jit
+@loop
 def evaluate(p: Problem, s: State) -> int:
     """Fills the state from its order; returns the peak."""
     n, m = len(s.order), len(p.size)
@@ -167,15 +180,16 @@ def evaluate(p: Problem, s: State) -> int:
             end += p.size[i]
     if n:
         s.after[n - 1] = end
-        _try(p, s, 0, n - 1)
-        _commit(p, s, 0, n - 1)
+        begin = n - n  # numba compiles functions anew for a literal
+        _try(p, s, begin, n - 1)
+        _commit(p, s, begin, n - 1)
     peak = 0
     for t in range(n):
         peak = max(peak, s.live[t])
     return peak
 
 
-@jit
+@inner
 def _try(p: Problem, s: State, lo: int, hi: int) -> None:
     """Live bytes of the window [lo, hi] if the operators ran as `trial` has them."""
     s.counters[0] += 1
@@ -219,7 +233,7 @@ def _try(p: Problem, s: State, lo: int, hi: int) -> None:
     s.counters[1] = touched
 
 
-@jit
+@inner
 def _commit(p: Problem, s: State, lo: int, hi: int) -> None:
     """Makes the trial of [lo, hi] the state."""
     for t in range(lo, hi + 1):
@@ -233,7 +247,7 @@ def _commit(p: Problem, s: State, lo: int, hi: int) -> None:
         s.last[a] = s.trial_last[a]
 
 
-@jit
+@inner
 def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
     """Sets the trial of [lo, hi]: the marked operators and their ancestors, then the others.
 
@@ -256,7 +270,7 @@ def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
             back -= 1
 
 
-@jit
+@inner
 def _push(p: Problem, s: State, lo: int, hi: int) -> None:
     """Sets the trial of [lo, hi]: the others, then the marked operators and their descendants."""
     stamp = s.counters[0]
@@ -276,7 +290,7 @@ def _push(p: Problem, s: State, lo: int, hi: int) -> None:
             front += 1
 
 
-@jit
+@inner
 def _distance(s: State, longest: int) -> int:
     """A length in [1, longest], short ones more often."""
     bits = 1
@@ -286,7 +300,20 @@ def _distance(s: State, longest: int) -> int:
     return min(1 + _below(s.random, span), longest)
 
 
-@jit
+@inner
+def _drawn(pick: np.ndarray, ball: int) -> int:
+    """The first tensor whose running sum is above `ball`."""
+    lo, hi = 0, len(pick)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if pick[middle] <= ball:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@inner
 def _live_tensor(p: Problem, s: State, step: int) -> Any:
     """A tensor that is live at `step` and read or made elsewhere, drawn by size; -1 if unlucky."""
     total = p.pick[-1] if len(p.pick) else 0
@@ -294,14 +321,14 @@ def _live_tensor(p: Problem, s: State, step: int) -> Any:
         return -1
     for _ in range(24):
         ball = np.int64(_next(s.random) >> np.uint64(2)) % total
-        a = np.searchsorted(p.pick, ball, side="right")
+        a = _drawn(p.pick, ball)
         start = 0 if p.live_in[a] else s.place[p.source[a]]
         if start <= step <= s.last[a]:
             return a
     return -1
 
 
-@jit
+@inner
 def _propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
     """Draws a move into `trial`; the window, or (0, -1) for none."""
     kind = _below(s.random, 8)
@@ -320,7 +347,7 @@ def _propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
     return _push_one(p, s, kind, here)
 
 
-@jit
+@inner
 def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) -> tuple[Any, Any]:
     """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
     lo, hi = step, s.last[a]
@@ -335,7 +362,7 @@ def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) 
     return lo, hi
 
 
-@jit
+@inner
 def _appear_later(
     p: Problem, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
@@ -352,7 +379,7 @@ def _appear_later(
     return lo, hi
 
 
-@jit
+@inner
 def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
     """Pulls the operator of a step, with _PULL_FREELY to right behind its last predecessor."""
     v = s.order[here]
@@ -370,7 +397,7 @@ def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[A
     return lo, here
 
 
-@jit
+@inner
 def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
     """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
     n = len(s.order)
@@ -389,7 +416,7 @@ def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
     return here, hi
 
 
-@jit
+@inner
 def _excess(live: np.ndarray, lo: int, hi: int, target: int, scale: float) -> float:
     cost = 0.0
     for t in range(lo, hi + 1):
@@ -399,7 +426,32 @@ def _excess(live: np.ndarray, lo: int, hi: int, target: int, scale: float) -> fl
     return cost
 
 
-@jit
+@inner
+def _largest(live: np.ndarray, lo: int, hi: int) -> int:
+    largest = live[lo]
+    for t in range(lo + 1, hi + 1):
+        largest = max(largest, live[t])
+    return largest
+
+
+@inner
+def _keep(order: np.ndarray, best: np.ndarray) -> None:
+    for t in range(len(order)):
+        best[t] = order[t]
+
+
+@inner
+def _find_hot(s: State, level: int, above: bool) -> None:
+    """Lists the steps above a level, or those at it too."""
+    hot = 0
+    for t in range(len(s.order)):
+        if s.live[t] > level or (s.live[t] == level and not above):
+            s.hot[hot] = t
+            hot += 1
+    s.counters[2] = hot
+
+
+@loop
 def anneal(
     p: Problem,
     s: State,
@@ -408,7 +460,7 @@ def anneal(
     steps: int,
     history: np.ndarray,
     best: np.ndarray,
-    cap: int = 0,
+    cap: int,
 ) -> tuple[int, int]:
     """Runs `steps` moves, or fewer if the target is met; returns (peak of best, moves done).
 
@@ -418,30 +470,26 @@ def anneal(
     n = len(s.order)
     scale = 100.0 / max(target, 1)
     cost = _excess(s.live, 0, n - 1, target, scale)
-    history[:] = cost
-    peak = s.live.max()
-    best[:] = s.order
+    for k in range(len(history)):
+        history[k] = cost
+    peak = _largest(s.live, 0, n - 1)
+    _keep(s.order, best)
     least_cost = cost
     for step in range(steps):
         if step % 64 == 0:
-            hot = 0
-            for t in range(n):
-                if s.live[t] > target:
-                    s.hot[hot] = t
-                    hot += 1
-            s.counters[2] = hot
+            _find_hot(s, target, True)
             cost = _excess(s.live, 0, n - 1, target, scale)
-            if hot == 0:  # without cost, moves go on lowering the peak unseen
-                now = s.live.max()
+            if s.counters[2] == 0:  # without cost, moves go on lowering the peak unseen
+                now = _largest(s.live, 0, n - 1)
                 if now < peak:
                     peak = now
-                    best[:] = s.order
+                    _keep(s.order, best)
                 return peak, step
         lo, hi = _propose(p, s, first)
         if hi < lo:
             continue
         _try(p, s, lo, hi)
-        if cap and s.trial_live[lo : hi + 1].max() > cap:
+        if cap and _largest(s.trial_live, lo, hi) > cap:
             continue
         delta = _excess(s.trial_live, lo, hi, target, scale) - _excess(
             s.live, lo, hi, target, scale
@@ -452,30 +500,27 @@ def anneal(
             cost += delta
             if cost < least_cost:
                 least_cost = cost
-                now = s.live.max()
+                now = _largest(s.live, 0, n - 1)
                 if now < peak or cap:
                     peak = now
-                    best[:] = s.order
+                    _keep(s.order, best)
         history[slot] = cost
     return peak, steps
 
 
-@jit
+@loop
 def perturb(p: Problem, s: State, first: int, cap: int) -> int:
     """Makes a few random moves around the steps with much live memory; returns their number.
 
     A move is left out if it raises a step above `cap` bytes.
     """
     n = len(s.order)
-    top, bottom = s.live.max(), s.live.min()
+    top, bottom = s.live[0], s.live[0]
+    for t in range(n):
+        top, bottom = max(top, s.live[t]), min(bottom, s.live[t])
     part = _below(s.random, 1024) / 1024.0
     level = top - np.int64((top - bottom) * part * part)
-    hot = 0
-    for t in range(n):
-        if s.live[t] >= level:
-            s.hot[hot] = t
-            hot += 1
-    s.counters[2] = hot
+    _find_hot(s, level, False)
     wanted = 1 + _below(s.random, 1 << _below(s.random, 5))
     done = 0
     for _ in range(8 * wanted):

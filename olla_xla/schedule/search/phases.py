@@ -26,7 +26,15 @@ from olla_xla.schedule.condense import Reduced, reduce_graph
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
 from olla_xla.schedule.search.flatten import flattened
-from olla_xla.schedule.search.moves import Problem, anneal, evaluate, new_state, perturb, standing
+from olla_xla.schedule.search.moves import (
+    Problem,
+    anneal,
+    evaluate,
+    load,
+    new_state,
+    perturb,
+    standing,
+)
 from olla_xla.schedule.search.settings import Settings
 
 __all__ = ["SearchOptions", "SearchResult", "search"]
@@ -146,6 +154,12 @@ class _Limits:
             raise _Stop(StopReason.STEP_LIMIT)
         if time.monotonic() >= self.deadline:
             raise _Stop(StopReason.TIME_LIMIT)
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Does work that is not charged to the search."""
+        started = time.monotonic()
+        work()
+        self.deadline += time.monotonic() - started
 
     def allowed(self, steps: int) -> int:
         """At most `steps`, and no more than the limit leaves."""
@@ -413,6 +427,7 @@ class _Run:
 
     def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
         """Local search for the peak of a problem, until it stalls; returns the best groups."""
+        self.limits.aside(load)
         state = new_state(problem, groups, seed)
         settings = self.settings
         chunk = settings.chunk_work // len(groups)
@@ -424,7 +439,7 @@ class _Run:
         while idle < settings.patience and not self._near(peak):
             target = max(self.cuts.bound, int(peak * (1 - settings.gain)))
             steps = self.limits.allowed(chunk)
-            least, done = anneal(problem, state, self.first, target, steps, history, met)
+            least, done = anneal(problem, state, self.first, target, steps, history, met, 0)
             idle += 1
             if least < peak:
                 if least < peak * settings.stall:
@@ -436,6 +451,7 @@ class _Run:
 
     def polish(self, problems: Sequence[Problem], now: _Scored, patience: int, seed: int) -> None:
         """Local search accepted on the objective, until `patience` evaluations bring nothing."""
+        self.limits.aside(load)
         states = [
             new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)
         ]

@@ -1,0 +1,94 @@
+"""Which stacks to keep within an allowance of time: an integer programme, with its bound.
+
+The variables are those of the minimum cut (`choice`): whether a stack is kept, and whether what
+makes a value runs again. A price of memory finds only choices on the lower hull of bytes and time;
+a row for the time finds those between as well, and its bound says what no choice could go below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from olla_xla.remat.loops.choice import Choice, run_of
+from olla_xla.solvers.linear import Limits, Model
+from olla_xla.solvers.solve import solve
+
+__all__ = ["Least", "least"]
+
+_LIMITS = Limits(time_limit=20.0, node_limit=5000)
+_UNIT = 1e-12
+"""Seconds; times are whole numbers of it, so that rows are checked without rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Least:
+    """What the programme found.
+
+    Attributes:
+      dropped: for each choice the elements of the writing loop's state to do without.
+      bytes: of the stacks that stay, new ones too.
+      bound: no choice of these ways within the allowance keeps fewer bytes.
+    """
+
+    dropped: tuple[frozenset[int], ...]
+    bytes: int
+    bound: int
+
+
+def least(choices: Sequence[Choice], allowance: float) -> Least | None:
+    """Keeps the fewest bytes of stacks.
+
+    Args:
+      choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
+        cost model has them operator by operator.
+
+    Returns:
+      None where nothing keeps within the allowance, or none is found.
+    """
+    model = Model("stacks")
+    times: dict[int, int] = {}
+    kept = [_add(model, choice, times) for choice in choices]
+    gained = sum(_ticks(choice.free_seconds) for choice in choices)
+    model.add_row(list(times), list(times.values()), upper=_ticks(allowance) + gained, tag="time")
+    result = solve(model, _LIMITS)
+    if result.x is None or result.value is None:
+        return None
+    dropped = tuple(
+        choice.without({n for n, column in columns.items() if result.x[column] < 0.5})
+        for choice, columns in zip(choices, kept, strict=True)
+    )
+    return Least(dropped, round(result.value), max(round(result.bound), 0))
+
+
+def _ticks(seconds: float) -> int:
+    return round(seconds / _UNIT)
+
+
+def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
+    """Adds a pair's variables and rows; by number of a stack's value the column "it is kept"."""
+    ways, turns = choice.ways, choice.ways.pair.writer.turns
+    kept: dict[int, int] = {}
+    runs: dict[object, int] = {}
+    for number, way in choice.needed.items():
+        stack = next(iter(ways.stacks.get(number, ())), None)
+        if stack is not None:
+            kept[number] = model.add_variable(cost=stack.bytes, name=f"keep_{number}")
+            times[kept[number]] = _ticks(turns * ways.saved_seconds(stack))
+        if way is not None and run_of(way) not in runs:
+            column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
+            times[column] = _ticks(turns * ways.seconds(way))
+            runs[run_of(way)] = column
+    for number, way in choice.needed.items():
+        again = [] if way is None else [runs[run_of(way)]]
+        if number in kept:
+            made = [kept[number], *again]
+            model.add_row(made, [1] * len(made), lower=1, tag="held")
+        for need in () if way is None else way.needs:
+            if need in choice.needed and need not in kept:
+                other = choice.needed[need]
+                if other is None:
+                    model.fix(again[0], 0)
+                else:
+                    model.add_row([runs[run_of(other)], again[0]], [1, -1], lower=0, tag="needed")
+    return kept

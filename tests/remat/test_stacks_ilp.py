@@ -1,0 +1,79 @@
+"""The integer programme for stacks against every subset of them, and what a plan says of it."""
+
+import itertools
+
+import jax
+import pytest
+
+from hlo.module import module_from_bytes
+from olla_xla.compile.capture import capture
+from olla_xla.remat.cost.roofline import CostModel, Device
+from olla_xla.remat.loops.choice import Choice, run_of
+from olla_xla.remat.loops.ladder import Ladder
+from olla_xla.remat.loops.pairs import pairs
+from olla_xla.remat.loops.stacks_ilp import least
+from olla_xla.remat.loops.ways import Ways
+from tests.support.loops import STEPS
+
+DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+def _module(name):
+    step, arguments = STEPS[name]()
+    return capture(jax.jit(step).lower(*arguments)).module
+
+
+def _choices(module):
+    cost = CostModel(DEVICE, "cpu")
+    return [Choice(Ways(pair, cost)) for pair in pairs(module_from_bytes(module))]
+
+
+def _every_subset(choice):
+    """(bytes of stacks, seconds) of every set of stacks that can be kept."""
+    ways, turns = choice.ways, choice.ways.pair.writer.turns
+    numbers = [n for n in choice.needed if n in ways.stacks]
+    for count in range(len(numbers) + 1):
+        for kept in itertools.combinations(numbers, count):
+            runs, waiting, possible = {}, [n for n in numbers if n not in kept], True
+            seen = set()
+            while waiting and possible:
+                number = waiting.pop()
+                if number in seen or number in kept or number not in choice.needed:
+                    continue
+                seen.add(number)
+                way = choice.needed[number]
+                possible = way is not None
+                if way is not None:
+                    runs[run_of(way)] = way
+                    waiting += way.needs
+            if possible:
+                stacks = [ways.stacks[n][0] for n in kept]
+                new = sum(ways.new_bytes(way) for way in runs.values())
+                seconds = turns * sum(ways.saved_seconds(s) for s in stacks)
+                seconds += turns * sum(ways.seconds(way) for way in runs.values())
+                yield sum(s.bytes for s in stacks) + new, seconds - choice.free_seconds
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
+    choices = _choices(_module(name))
+    assert len(choices) == 1
+    every = list(_every_subset(choices[0]))
+    times = sorted(seconds for _, seconds in every)
+    assert len(every) > 1
+    for allowance in (times[0] + 1e-9, times[len(times) // 3] + 1e-9, times[-1] + 1e-9):
+        found = least(choices, allowance)
+        assert found is not None
+        assert found.bytes == found.bound == min(b for b, s in every if s <= allowance)
+    assert least(choices, times[0] - 1e-6) is None
+
+
+def test_the_time_of_the_module_itself_keeps_the_allowance():
+    module = _module(next(iter(STEPS)))
+    steps = Ladder(module, "cpu", CostModel(DEVICE, "cpu"))
+    seconds = sorted(steps.rung(k).seconds for k in range(len(steps)))
+    for allowance in (0.0, seconds[-1] / 2, seconds[-1]):
+        rung = steps.within(allowance)
+        assert rung is None or rung.seconds <= allowance
+    rung = steps.within(seconds[-1])
+    assert rung is not None and rung.total <= steps.rung(len(steps) - 1).total
