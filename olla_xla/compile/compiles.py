@@ -197,12 +197,11 @@ class Compiles:
 
     def judged(self, compiled: jax.stages.Compiled, plan: Plan) -> Applied:
         """An executable with a plan, after the referee and the check of its order."""
-        reason = order_difference(plan, final_module(compiled))
-        if reason:
+        final = final_module(compiled)
+        if reason := order_difference(plan, final):
             return Applied(compiled, reason, False)
         case = self._case or objection.Case(target=plan.target, results=plan.results)
-        final, assignment = final_module(compiled), assignment_proto(compiled)
-        case = dataclasses.replace(case, final=final, assignment=assignment)
+        case = dataclasses.replace(case, final=final, assignment=assignment_proto(compiled))
         objects = self._objection(case, plan)
         return Applied(compiled, objects, bool(objects))
 

@@ -7,8 +7,9 @@ optimization barriers); those that are in both and do any work must stand in the
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
-from hlo.module import Module, module_from_bytes
+from hlo.module import Module, parse_module_proto
 from olla_xla.errors import CheckError
 from olla_xla.problem.plan import Plan
 
@@ -19,6 +20,9 @@ IDLE = frozenset(
 )
 """Opcodes that neither read nor write memory when they run."""
 
+_LOCAL = 2**32 - 1
+"""Part of an instruction's id that is its own in its computation; schedules may have that alone."""
+
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Clones that compute nothing; XLA may do without them."""
 
@@ -26,7 +30,7 @@ _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 def order_difference(plan: Plan, final: bytes) -> str:
     """What keeps the order of an executable's module (serialized) from being the plan's, or ""."""
     try:
-        compare_orders(plan, module_from_bytes(final))
+        _compare(plan, _schedules(final))
     except CheckError as error:
         return str(error)
     return ""
@@ -45,17 +49,41 @@ def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[s
       CheckError: naming the first instruction out of order, or a clone that is missing; or if most
         of a computation is.
     """
+    return _compare(
+        plan,
+        {
+            c.name: [(i.name, i.opcode) for i in c.schedule]
+            for c in module.control_computations
+            if c.schedule is not None
+        },
+    )
+
+
+def _schedules(module: bytes) -> dict[str, list[tuple[str, str]]]:
+    """(name, opcode) of the instructions of a serialized module, by computation, as they run."""
+    proto = parse_module_proto(module)
+    found = {}
+    for c in proto.computations:
+        if c.id in proto.schedule.sequences:
+            by_id = {i.id & _LOCAL: (i.name, i.opcode) for i in c.instructions}
+            ids = proto.schedule.sequences[c.id].instruction_ids
+            found[c.name] = [by_id[k & _LOCAL] for k in ids]
+    return found
+
+
+def _compare(
+    plan: Plan, actual: Mapping[str, Sequence[tuple[str, str]]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     added: list[str] = []
     dropped: list[str] = []
-    actual = {c.name: c.schedule for c in module.control_computations if c.schedule is not None}
     common = sorted(plan.order.keys() & actual.keys())
     if not common:
         raise CheckError("the executable has none of the plan's computations")
-    _check_clones(plan, {i.name for order in actual.values() for i in order})
+    _check_clones(plan, {name for order in actual.values() for name, _ in order})
     for name in common:
         ours = set(plan.order[name])
-        theirs = {i.name for i in actual[name]}
-        working = [i.name for i in actual[name] if i.opcode not in IDLE]
+        theirs = {n for n, _ in actual[name]}
+        working = [n for n, opcode in actual[name] if opcode not in IDLE]
         added += [n for n in working if n not in ours]
         dropped += [n for n in plan.order[name] if n not in theirs]
         met = [n for n in working if n in ours]
