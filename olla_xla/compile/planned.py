@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from hlo.gc_pause import without_collection
 from olla_xla.check.executable import results_digest
 from olla_xla.check.graph import lifetime_peak
 from olla_xla.compile import plan_store
@@ -211,6 +212,7 @@ class _Midst:
         if mentioned_bytes(compiles.text) > _SMALL:
             self._loading.start()
 
+    @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
         """The module with a plan in it, or None to leave XLA's schedule.
 
@@ -237,6 +239,7 @@ class _Midst:
             return None
         return None if self._objection else planned
 
+    @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
         """What came of the compile in which `answer` was asked."""
         plan, captured = self._plan, self._captured

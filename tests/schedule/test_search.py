@@ -131,7 +131,8 @@ def test_incremental_evaluation_agrees_with_the_evaluator(graph, steps, seed):
     state = new_state(problem, np.arange(arrays.n), seed)
     assert (state.live == timeline(arrays, state.order)).all()
     best = np.empty(arrays.n, np.int64)
-    peak, _ = anneal(problem, state, 0, 0, steps if arrays.n > 1 else 0, np.empty(20), best)
+    moves = steps if arrays.n > 1 else 0
+    peak, _ = anneal(problem, state, 0, 0, moves, np.empty(20), best, 0)
     assert (state.live == timeline(arrays, state.order)).all()
     assert peak == peak_bytes(graph, best) <= peak_bytes(graph, range(arrays.n))
     assert _is_legal(graph, state.order)
