@@ -64,11 +64,14 @@ class Limits:
     Attributes:
       options: of the whole plan. seconds: how long it may take.
       enough_bytes: the search ends when the total is no more than this above the bound.
+      deadline: gives the time of the monotonic clock up to which searching is worth it where the
+        best total so far is so many bytes; None for no such limit.
     """
 
     options: PlanOptions
     seconds: float
     enough_bytes: int = 0
+    deadline: Callable[[int], float] | None = None
 
     def tolerance(self, bound: int) -> float:
         """The part of the bound that the total may lie above it."""
@@ -153,6 +156,7 @@ def solve(
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
         tolerance=limits.tolerance(look.bound),
+        deadline=limits.deadline,
         progress=progress,
     )
     work.add({"lifetimes": least.lifetime_order})
@@ -207,6 +211,7 @@ def _towards_the_total(
             seed=options.seed,
             bound_bytes=bound,
             tolerance=limits.tolerance(bound),
+            deadline=limits.deadline,
             progress=progress,
         )
 

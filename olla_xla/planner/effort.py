@@ -11,12 +11,12 @@ __all__ = ["Effort", "effort"]
 _LIMIT = 20.0
 """Seconds where more was asked for than an order: a budget, an overhead, or a number of steps."""
 
-_PART, _PART_PER_GAP, _WIDEST = 0.3, 4.0, 0.1
+_PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
-times the gap between XLA's total and the bound, of which no more than the widest counts."""
+times the gap between the best total so far and the bound; no more than the widest counts."""
 
-_SHORTEST = 0.25
-"""Seconds that any search may take; less finds next to nothing."""
+_SHORTEST, _SHORTEST_PER_GAP = 0.2, 4.0
+"""Seconds that any search may take, and more for the same gap; less finds next to nothing."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
@@ -29,10 +29,26 @@ class Effort:
     Attributes:
       seconds: of search, at most.
       enough_bytes: the search ends when its total is no more than this above the bound.
+      bound: no order takes fewer bytes. schedule_seconds: what XLA took to get to its schedule;
+        None where only `seconds` limits the search.
     """
 
     seconds: float
     enough_bytes: int = 0
+    bound: int = 0
+    schedule_seconds: float | None = None
+
+    def worth(self, total: int) -> float:
+        """Seconds of search in all that are worth it where the best total so far is `total` bytes.
+
+        So a search goes on while there is something to be gained, and ends early where the first
+        orders are nearly as good as any can be.
+        """
+        if self.schedule_seconds is None:
+            return self.seconds
+        gap = min((total - self.bound) / max(self.bound, 1), _WIDEST)
+        seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
+        return min(max(seconds, _SHORTEST + _SHORTEST_PER_GAP * gap), _LIMIT)
 
 
 def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bound: int) -> Effort:
@@ -47,7 +63,6 @@ def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bou
         return Effort(options.time_limit)
     if options.step_limit is not None or options.recomputes or schedule_seconds is None:
         return Effort(_LIMIT)
-    gap = min((total - bound) / max(bound, 1), _WIDEST)
-    seconds = schedule_seconds * (_PART + _PART_PER_GAP * gap)
     enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))
-    return Effort(min(max(seconds, _SHORTEST), _LIMIT), enough)
+    widest = Effort(_LIMIT, enough, bound, schedule_seconds)
+    return dataclasses.replace(widest, seconds=widest.worth(total))

@@ -20,7 +20,7 @@ from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
-from olla_xla.planner.effort import effort
+from olla_xla.planner.effort import Effort, effort
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
@@ -257,7 +257,8 @@ def _order(
             break
         if not look.holds(planned):
             look = Look.at(planned, computation)
-        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes)
+        until = _deadline(worth) if key == entry else None
+        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes, until)
         solved = solve(look, limits, progress, more)
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
@@ -303,6 +304,12 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 def _changed_status(status: PlanStatus) -> PlanStatus:
     """The status of a changed module's plan: XLA's order of that is no order of XLA's own."""
     return PlanStatus.FEASIBLE if status is PlanStatus.XLA else status
+
+
+def _deadline(worth: Effort) -> Callable[[int], float]:
+    """Up to when searching is worth it, from now on, where the best total so far is `total` bytes."""
+    now = time.monotonic()
+    return lambda total: now + worth.worth(total)
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

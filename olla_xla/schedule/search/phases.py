@@ -12,6 +12,7 @@ All limits count steps (settings.py); the clock only ever stops early.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Required, TypedDict, Unpack
@@ -69,6 +70,10 @@ class SearchOptions(TypedDict, total=False):
 
     tolerance: float
     """The search ends at (1 + tolerance) times the bound; 0 if left out."""
+
+    deadline: Callable[[int], float] | None
+    """Gives the time of the monotonic clock at which the search ends where its best objective is so
+    many bytes, if that is sooner; there is no such limit if it is left out."""
 
     progress: Callable[[str], None] | None
     """Called with one line of text at each phase."""
@@ -143,23 +148,26 @@ class _Limits:
     seconds: float
     most_steps: int | None
     steps: int = 0
+    sooner: float = math.inf
+    """A time of the monotonic clock at which the search ends if its seconds are not over before."""
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.seconds
+        self._aside = 0.0
 
     def spend(self, steps: int) -> None:
         """Counts steps; raises _Stop when a limit is reached."""
         self.steps += steps
         if self.most_steps is not None and self.steps >= self.most_steps:
             raise _Stop(StopReason.STEP_LIMIT)
-        if time.monotonic() >= self.deadline:
+        if time.monotonic() - self._aside >= min(self.deadline, self.sooner):
             raise _Stop(StopReason.TIME_LIMIT)
 
     def aside(self, work: Callable[[], None]) -> None:
         """Does work that is not charged to the search."""
         started = time.monotonic()
         work()
-        self.deadline += time.monotonic() - started
+        self._aside += time.monotonic() - started
 
     def allowed(self, steps: int) -> int:
         """At most `steps`, and no more than the limit leaves."""
@@ -191,6 +199,7 @@ class _Run:
         self.objective = options.get("objective")
         self.exact = options.get("exact")
         self.excess = options.get("excess", 0)
+        self.deadline = options.get("deadline")
         self.full = graph
         self.reduced: Reduced = reduce_graph(graph)
         self.first = int(self.reduced.prologue)
@@ -245,6 +254,8 @@ class _Run:
             found = value if self.exact is None else int(self.exact(order)), peak
             if self.best_order is None or found < self.best_exact:
                 self.best_exact, self.best_order = found, order
+                if self.deadline is not None:
+                    self.limits.sooner = self.deadline(found[0])
         return scored
 
     def report(self, phase: str) -> None:
