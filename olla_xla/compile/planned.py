@@ -261,7 +261,7 @@ class _Midst:
           BudgetError: the budget cannot be met.
         """
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
-        captured = Captured(platform, module, compiles.more(platform), taken)
+        captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
         self._captured = captured
         small = scratch_bytes(captured.view) <= _SMALL  # read here, and kept for all that follow
         if options.is_default and small:
@@ -318,6 +318,7 @@ def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOpti
                 more=captured.more,
                 progress=progress,
                 schedule_seconds=captured.seconds,
+                device_kind=captured.device_kind,
             )
     except BudgetError as error:
         if attempt is options or options.budget_bytes is None:

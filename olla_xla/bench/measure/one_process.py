@@ -128,11 +128,14 @@ def _run_in_turns(request: Request) -> Recomputation:
 
 
 def _predicted(compiled: Any, platform: str) -> float:
-    """Seconds of a step by the cost model; of any GPU by the rates that plans are made with."""
+    """Seconds of a step by the cost model, by the rates that plans are made with."""
+    import jax
+
     target = "cuda" if platform == "gpu" else "cpu"
+    kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))
-    return CostModel(device(target), target).run_seconds(module, temporaries)
+    return CostModel(device(target, kind), target).run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024

@@ -111,7 +111,10 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         loaded()
         progress.stage("planning")
         if given is None:
-            plan = plan_module(module, options, target=platform, progress=progress)
+            kind = targets.card(values.target).kind if platform == "cuda" else ""
+            plan = plan_module(
+                module, options, target=platform, progress=progress, device_kind=kind
+            )
         else:
             plan = dataclasses.replace(given, assigned_bytes=None)  # of this dump, predicted
         planned = apply_plan(module, plan)
