@@ -28,6 +28,7 @@ from olla_xla.errors import (
 if TYPE_CHECKING:
     from olla_xla import check as check
     from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
+    from olla_xla.compile.max_batch import max_batch
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
@@ -51,6 +52,7 @@ __all__ = [
     "VersionError",
     "__version__",
     "check",
+    "max_batch",
     "plan",
     "sublinear",
 ]
@@ -63,6 +65,7 @@ _HOMES = {
     "PlanWarning": "compile.decorator",
     "PlannedCompiled": "compile.decorator",
     "PlannedFunction": "compile.decorator",
+    "max_batch": "compile.max_batch",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }

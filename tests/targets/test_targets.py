@@ -34,7 +34,7 @@ def test_every_card_compiles(name):
     compiled = planned.lower(*target.place(arguments)).compile()
     assert compiled.plan is not None, compiled.reason
     own = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(arguments))
-    assert own <= total_bytes(compiled) <= compiled.plan.xla_bytes < 4 * own
+    assert own <= total_bytes(compiled) <= compiled.plan.xla_bytes < 8 * own
 
 
 @pytest.mark.parametrize(
