@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from olla_xla import check as check
     from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
     from olla_xla.compile.max_batch import max_batch
+    from olla_xla.compile.measure import measure
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "check",
     "max_batch",
+    "measure",
     "plan",
     "sublinear",
 ]
@@ -66,6 +68,7 @@ _HOMES = {
     "PlannedCompiled": "compile.decorator",
     "PlannedFunction": "compile.decorator",
     "max_batch": "compile.max_batch",
+    "measure": "compile.measure",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }

@@ -312,6 +312,11 @@ class PlannedFunction:
             self._outcomes.clear()
 
     @property
+    def jit_options(self) -> dict[str, Any]:
+        """The arguments of `jax.jit` that it was made with."""
+        return dict(self._jit_options)
+
+    @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans made so far, in the order their signatures were compiled."""
         return tuple(self._plans)
@@ -437,6 +442,11 @@ class PlannedCompiled(_Stage):
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
+
+    @property
+    def stage(self) -> jax.stages.Compiled:
+        """JAX's own stage."""
+        return self._stage
 
     def __repr__(self) -> str:
         if self.planned and self.plan is not None:
