@@ -27,7 +27,9 @@ from olla_xla.errors import (
 
 if TYPE_CHECKING:
     from olla_xla import check as check
-    from olla_xla.compile.decorator import PlanWarning, plan
+    from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
+    from olla_xla.compile.max_batch import max_batch
+    from olla_xla.compile.measure import measure
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
@@ -45,17 +47,28 @@ __all__ = [
     "PlanMismatchError",
     "PlanOptions",
     "PlanWarning",
+    "PlannedCompiled",
+    "PlannedFunction",
     "SolverError",
     "VersionError",
+    "__version__",
     "check",
+    "max_batch",
+    "measure",
     "plan",
     "sublinear",
 ]
+
+__version__ = "0.1.0"
 
 _HOMES = {
     "Plan": "problem.plan",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
+    "PlannedCompiled": "compile.decorator",
+    "PlannedFunction": "compile.decorator",
+    "max_batch": "compile.max_batch",
+    "measure": "compile.measure",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }

@@ -60,6 +60,7 @@ def plan_model(
     stage: Progress,
     progress: Progress,
     compare: bool = True,
+    given: Plan | None = None,
 ) -> PlannedModel:
     """Plans and compiles a model's step.
 
@@ -67,11 +68,13 @@ def plan_model(
       model: the step. target: what to compile it for. options: limits and seed.
       stage: called with one line at each stage. progress: at each improvement.
       compare: also compile with XLA's scheduler for memory, where it has one.
+      given: a plan to apply instead of looking for one.
 
     Raises:
       InputError: the step cannot be traced.
       VersionError: JAX is too old.
       CheckError: XLA's buffer assignment contradicts the plan.
+      PlanMismatchError: the given plan is of another program.
       OllaError: planning failed.
     """
     import jax
@@ -80,7 +83,7 @@ def plan_model(
     arguments = target.place(model.arguments)
     settings = dataclasses.asdict(options)
     with tracing(model.name):
-        planned = olla_xla.plan(model.step, **settings, **model.jit_options)
+        planned = olla_xla.plan(model.step, plan=given, **settings, **model.jit_options)
         stage("tracing")
         lowered = planned.lower(*arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -53,7 +53,7 @@ class Ways:
         self.target = target
         self.options = options
         self.arguments = target.place(model.arguments)
-        self.cost = CostModel(device(target.platform), target.platform)
+        self.cost = CostModel(device(target.platform, target.kind), target.platform)
 
     def compiled(self, options: dict[str, Any] | None = None) -> Any:
         """The step as JAX compiles it, traced anew."""

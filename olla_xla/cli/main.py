@@ -17,6 +17,7 @@ from olla_xla.errors import InputError, OllaError, VersionError
 
 __all__ = ["main"]
 
+_LIST_TARGETS = "--list_targets"
 _HELP = ("-h", "--help", "-help", "--helpfull", "--helpshort", "help")
 
 
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in _HELP:
         print(_overview())
         return 0 if arguments else 2
+    if _LIST_TARGETS in arguments:
+        _print_targets()
+        return 0
     two = " ".join(arguments[:2])
     words = 2 if two in COMMANDS else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
@@ -75,6 +79,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def _print_targets() -> None:
+    # Targets take JAX, which no other word of this module does.
+    shared = importlib.import_module("olla_xla.cli.commands.shared")
+    report = importlib.import_module("olla_xla.cli.report.target_list")
+    report.targets_table().print(shared.console())
+
+
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()]
@@ -86,7 +97,8 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "olla_xla COMMAND --help lists the flags of a command.",
+            "olla_xla COMMAND --help lists the flags of a command, olla_xla --list_targets what",
+            "--target can be.",
         ]
     )
 

@@ -39,6 +39,7 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
         captured.platform,
         captured.module,
         captured.more,
+        device_kind=captured.device_kind,
         assigned_bytes=assigned_bytes(compiled),
         final=final_module(compiled),
         assignment=assignment_proto(compiled),

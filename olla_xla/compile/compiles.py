@@ -20,7 +20,7 @@ from hlo.module import Module, module_from_bytes
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.hook import Request, listening
-from olla_xla.compile.jax_private import forget_compiles, no_cache_writes
+from olla_xla.compile.jax_private import device_kind, forget_compiles, no_cache_writes
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.tokens import Token, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError
@@ -46,6 +46,7 @@ class Captured:
       more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
         a compile takes; None where XLA has no other scheduler.
       seconds: what XLA took to get there, or None.
+      device_kind: JAX's name of the devices, or "".
       view: of the module, read once for all that look at it (hlo.module.module_from_bytes).
     """
 
@@ -53,6 +54,7 @@ class Captured:
     module: bytes
     more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
     seconds: float | None = None
+    device_kind: str = ""
 
     @functools.cached_property
     def view(self) -> Module:
@@ -124,7 +126,7 @@ class Compiles:
             raise OllaError(NO_HOOK)
         platform, module = found[-1]
         self._own = compiled
-        return Captured(platform, module, self.more(platform)), compiled
+        return self._captured(platform, module), compiled
 
     def capture(self) -> Captured:
         """XLA's own schedule; the compile ends with it."""
@@ -132,7 +134,15 @@ class Compiles:
         self._scheduled({}, found)
         if not found:
             raise OllaError(NO_HOOK)
-        return Captured(*found[-1], self.more(found[-1][0]))
+        return self._captured(*found[-1])
+
+    def _captured(self, platform: str, module: bytes) -> Captured:
+        return Captured(platform, module, self.more(platform), device_kind=self.device_kind)
+
+    @property
+    def device_kind(self) -> str:
+        """JAX's name of the devices, or ""."""
+        return device_kind(self._lowered)
 
     def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
         """Gives the orders of XLA's scheduler for memory, where the platform has one."""

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.core
@@ -25,11 +25,14 @@ import jax.extend.core
 
 from olla_xla.compile import verification
 from olla_xla.compile.accounting import Donation, donation
+from olla_xla.compile.foreign import refuse_foreign
 from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
-from olla_xla.compile.planned import Outcome, compile_planned, require_budget
+from olla_xla.compile.keywords import PlanKeywords
+from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
 from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
     from olla_xla.compile.assignment import AssignmentReport
@@ -48,6 +51,7 @@ _logger = logging.getLogger("olla_xla")
 _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 """Where a warning is not located: it points at the caller's line."""
 _OLDEST_JAX = (0, 11, 2)
+_DISABLED = "enabled=False"
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(jax.jit).parameters if name != "fun")
 
@@ -58,13 +62,31 @@ class PlanWarning(UserWarning):
 
 @overload
 def plan(
-    fn: Callable[..., Any], /, *, verify: bool | None = None, **options: Any
+    fn: Callable[..., Any],
+    /,
+    *,
+    verify: bool | None = None,
+    plan: Plan | None = None,
+    enabled: bool = True,
+    **options: Unpack[PlanKeywords],
 ) -> PlannedFunction: ...
 @overload
 def plan(
-    *, verify: bool | None = None, **options: Any
+    *,
+    verify: bool | None = None,
+    plan: Plan | None = None,
+    enabled: bool = True,
+    **options: Unpack[PlanKeywords],
 ) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
-def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> Any:
+def plan(
+    fn: Any = None,
+    /,
+    *,
+    verify: bool | None = None,
+    plan: Plan | None = None,
+    enabled: bool = True,
+    **options: Any,
+) -> Any:
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
 
     Args:
@@ -75,6 +97,9 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
         then on. It costs one more compile, one more run, and for that run the memory of the copies
         and of both results. Functions with side effects are not run twice, hence not verified.
         None: where the environment has OLLA_XLA_VERIFY=1.
+      plan: one made before, `olla_xla.Plan.load(path)`, to apply instead of looking for one. It
+        fits one program: the same function, shapes, devices, jax and XLA flags.
+      enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`); for a plain function also
         `jax.jit`'s own arguments. By default nothing is computed twice; with
@@ -90,6 +115,7 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
       LimitError: a limit is not positive.
       BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
         least that was reached.
+      PlanMismatchError: when first called or compiled, if `plan` is of another program.
       VersionError: JAX is too old.
 
     Examples:
@@ -98,6 +124,7 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
       >>> state, loss = step(state, batch)
       >>> step.lower(state, batch).compile().plan.assigned_bytes
       >>> smaller = olla_xla.plan(train_step, memory_budget="10GiB", donate_argnums=0)
+      >>> again = olla_xla.plan(train_step, plan=olla_xla.Plan.load("step.plan"))
     """
     _check_jax()
     if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
@@ -107,10 +134,23 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
         )
     settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
     jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
-    verifies = verification.wanted(verify)
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
+    if not isinstance(enabled, bool):
+        raise InputError(f"enabled={enabled!r} must be True or False")
+    ways = _Ways(settings, verification.wanted(verify), plan, enabled)
     if fn is None:
-        return lambda function: _planned(function, settings, jit_options, verifies)
-    return _planned(fn, settings, jit_options, verifies)
+        return lambda function: _planned(function, ways, jit_options)
+    return _planned(fn, ways, jit_options)
+
+
+class _Ways(NamedTuple):
+    """How a function is planned: options, and the arguments of `plan` beside them."""
+
+    options: PlanOptions
+    verify: bool = False
+    plan: Plan | None = None
+    enabled: bool = True
 
 
 def _check_jax() -> None:
@@ -121,11 +161,10 @@ def _check_jax() -> None:
         )
 
 
-def _planned(
-    fn: Any, options: PlanOptions, jit_options: dict[str, Any], verify: bool = False
-) -> PlannedFunction:
+def _planned(fn: Any, ways: _Ways, jit_options: dict[str, Any]) -> PlannedFunction:
     """The planned form of a jitted or plain function."""
     kind = type(fn).__name__
+    refuse_foreign(fn)
     if isinstance(fn, PlannedFunction):
         raise InputError(f"{fn.__name__} is planned already")
     if isinstance(fn, _STAGES):
@@ -149,7 +188,7 @@ def _planned(
         jitted = jax.jit(functools.partial(function), **jit_options)
     except TypeError as error:
         raise InputError(f"jax.jit refuses the function: {error}") from error
-    return PlannedFunction(function, jitted, options, jit_options, verify)
+    return PlannedFunction(function, jitted, ways, jit_options)
 
 
 class _First(NamedTuple):
@@ -166,25 +205,23 @@ class PlannedFunction:
     Args:
       function: the plain function.
       jitted: a jitted form of it that nothing else uses.
-      options: limits and seed of every plan.
+      ways: how it is planned.
       jit_options: the arguments that `jitted` was made with.
-      verify: whether first calls are compared with XLA's own executable.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         jitted: jax.stages.Wrapped,
-        options: PlanOptions,
+        ways: _Ways,
         jit_options: Mapping[str, Any],
-        verify: bool = False,
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._jitted: Any = jitted
-        self._call = with_miss_handler(jitted, self._before_miss)
-        self._options = options
+        self._ways, self._options = ways, ways.options
+        self._call = with_miss_handler(jitted, self._before_miss) if ways.enabled else jitted
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
@@ -195,7 +232,7 @@ class PlannedFunction:
         )
         self._plans: list[Plan] = []
         self._said: set[str] = set()
-        self._verify = verify
+        self._verify = ways.verify and ways.enabled
         self._pending = threading.local()
         self._refused: set[str] = set()
         """Digests of lowered modules whose planned results differed from XLA's."""
@@ -244,10 +281,17 @@ class PlannedFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles as what was given to `plan`; executables do not travel."""
-        return _planned, (self.__wrapped__, self._options, self._jit_options, self._verify)
+        return _planned, (self.__wrapped__, self._ways, self._jit_options)
 
     def __repr__(self) -> str:
-        return f"<olla_xla.plan of {self.__wrapped__!r}>"
+        count = len(self._plans)
+        if not self._ways.enabled:
+            found = f"not planned: {_DISABLED}"
+        elif not count:
+            found = "nothing planned yet"
+        else:
+            found = f"{in_a_line(self._plans[-1])}{f'; {count} plans' * (count > 1)}"
+        return f"<olla_xla.plan of {self.__name__}: {found}>"
 
     def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
         """As `jax.jit`'s: traces for these arguments."""
@@ -268,6 +312,11 @@ class PlannedFunction:
             self._outcomes.clear()
 
     @property
+    def jit_options(self) -> dict[str, Any]:
+        """The arguments of `jax.jit` that it was made with."""
+        return dict(self._jit_options)
+
+    @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans made so far, in the order their signatures were compiled."""
         return tuple(self._plans)
@@ -280,18 +329,24 @@ class PlannedFunction:
         with self._lock:
             outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
             if variant not in outcomes:
-                reason = self._reason_not_to_plan(lowered)
-                if reason:
-                    compiled = lowered.compile(**compile_kwargs)
-                    require_budget(compiled, self._options, reason)
-                    outcomes[variant] = Outcome(compiled, None, False, reason)
-                else:
-                    environment = f"{device_key} {self._compiler_options}"
-                    outcomes[variant] = compile_planned(
-                        lowered, self._options, environment=environment, **compile_kwargs
-                    )
+                outcomes[variant] = self._compiled(lowered, device_key, compile_kwargs)
                 self._report(outcomes[variant])
             return outcomes[variant]
+
+    def _compiled(
+        self, lowered: jax.stages.Lowered, device_key: str, compile_kwargs: dict[str, Any]
+    ) -> Outcome:
+        """Compiles `lowered`: without a plan, with the one that was given, or with a new one."""
+        if not self._ways.enabled:
+            return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
+        if reason := self._reason_not_to_plan(lowered):
+            compiled = lowered.compile(**compile_kwargs)
+            require_budget(compiled, self._options, reason)
+            return Outcome(compiled, None, False, reason)
+        if self._ways.plan is not None:
+            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
+        environment = f"{device_key} {self._compiler_options}"
+        return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
         config: Any = jax.config
@@ -311,7 +366,8 @@ class PlannedFunction:
         if outcome.plan is not None:
             self._plans.append(outcome.plan)
         elif outcome.error is None:
-            self._say(outcome.reason)
+            if self._ways.enabled:
+                self._say(outcome.reason)
         else:
             self._warn(
                 f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {outcome.reason}"
@@ -386,6 +442,20 @@ class PlannedCompiled(_Stage):
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
+
+    @property
+    def stage(self) -> jax.stages.Compiled:
+        """JAX's own stage."""
+        return self._stage
+
+    def __repr__(self) -> str:
+        if self.planned and self.plan is not None:
+            found = f"planned, {in_a_line(self.plan)}"
+        elif self.plan is not None:
+            found = f"not planned, {self.reason}: {in_a_line(self.plan)}"
+        else:
+            found = f"not planned, {self.reason}"
+        return f"<olla_xla.plan of {self._function.__name__}, compiled: {found}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.stages.Compiled`: runs the executable."""

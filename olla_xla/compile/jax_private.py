@@ -14,6 +14,7 @@ import jax
 from olla_xla.errors import InputError
 
 __all__ = [
+    "device_kind",
     "forget_compiles",
     "jit_parameters",
     "lowering_identity",
@@ -84,6 +85,16 @@ def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
     for several devices; then only the first is planned for calls.
     """
     return getattr(lowered, "_lowering", None) or lowered.compiler_ir("stablehlo")
+
+
+def device_kind(lowered: jax.stages.Lowered) -> str:
+    """JAX's name of the devices that `lowered` is for, from `lowered._lowering._device_list`.
+
+    A stage has no public devices. "" where it has none, or another JAX another attribute: a GPU is
+    then priced as an H100.
+    """
+    devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
+    return next((device.device_kind for device in devices or ()), "")
 
 
 def forget_compiles(lowered: jax.stages.Lowered) -> None:

@@ -36,7 +36,13 @@ from olla_xla.errors import BudgetError, OllaError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 
-__all__ = ["Outcome", "compile_planned", "compile_without_clones", "require_budget"]
+__all__ = [
+    "Outcome",
+    "compile_given",
+    "compile_planned",
+    "compile_without_clones",
+    "require_budget",
+]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -99,6 +105,43 @@ def compile_planned(
     try:
         outcome = _compile(compiles, options, environment, store, compiler_options)
         outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
+    finally:
+        compiles.forget()
+    require_budget(outcome.compiled, options, outcome.reason)
+    return outcome
+
+
+def compile_given(
+    lowered: jax.stages.Lowered,
+    plan: Plan,
+    options: PlanOptions,
+    *,
+    compiler_options: dict[str, Any] | None = None,
+    **compile_kwargs: Any,
+) -> Outcome:
+    """Compiles `lowered` with a plan that was made before; the referee sees it as any other.
+
+    Raises:
+      PlanMismatchError: the plan was made for another program.
+      BudgetError: XLA assigns more than the options' memory budget.
+    """
+    compiles = Compiles(lowered, compiler_options, compile_kwargs)
+    try:
+        if plan.keeps_xla:
+            captured, own = compiles.captured()
+            if captured.view.fingerprint != plan.fingerprint:
+                raise PlanMismatchError(
+                    f"the plan for {plan.module} does not fit module {captured.view.name}"
+                )
+            outcome = Outcome(own, plan, False, _NO_GAIN)
+        else:
+            outcome = _chosen(compiles, plan, compiles.apply(plan))
+        outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
+    except PlanMismatchError as error:
+        raise PlanMismatchError(
+            f"plan=: {error}; it must be of this function, these shapes and devices ({plan.target} "
+            "it was made for), this jax and these flags"
+        ) from error
     finally:
         compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
@@ -220,7 +263,7 @@ class _Midst:
           BudgetError: the budget cannot be met.
         """
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
-        captured = Captured(platform, module, compiles.more(platform), taken)
+        captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
         self._captured = captured
         small = scratch_bytes(captured.view) <= _SMALL  # read here, and kept for all that follow
         if options.is_default and small:
@@ -278,6 +321,7 @@ def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOpti
                 more=captured.more,
                 progress=progress,
                 schedule_seconds=captured.seconds,
+                device_kind=captured.device_kind,
             )
     except BudgetError as error:
         if attempt is options or options.budget_bytes is None:

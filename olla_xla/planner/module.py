@@ -72,6 +72,7 @@ def plan_module(
     more: MoreOrders | None = None,
     progress: Progress | None = None,
     schedule_seconds: float | None = None,
+    device_kind: str = "",
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
 
@@ -90,6 +91,7 @@ def plan_module(
       progress: called with one line at each improvement.
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
+      device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -106,7 +108,7 @@ def plan_module(
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         options = _limited(options, seconds)
         first = _limited(options, seconds * _ORDER_SHARE)
-    cost = CostModel(device(target), target)
+    cost = CostModel(device(target, device_kind), target)
     steps = Ladder(module, target, cost) if options.loops else None
     loops = None if steps is None else free(steps)
     if steps is None or loops is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
@@ -19,6 +20,8 @@ _FORM = 'a number of bytes or a string such as "10GiB", "512MiB" or "1.5GB"'
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
     """Limits and seed of one planning run, checked at construction.
+
+    Numbers may be scalars of numpy or JAX; they are kept as Python's.
 
     Attributes:
       time_limit: seconds that planning may add; a wall clock only ever stops early. None: in
@@ -75,6 +78,8 @@ class PlanOptions:
         )
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         limit = self.time_limit
         if isinstance(limit, bool) or not isinstance(limit, int | float | None):
             raise InputError(f"time_limit={limit!r} is not a number of seconds")
@@ -109,6 +114,12 @@ class PlanOptions:
             raise LimitError(f"max_overhead={value} must be at least 0: {form}")
 
 
+def _plain(value: Any) -> Any:
+    """A scalar of an array library as Python's own; anything else as it is."""
+    is_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
+    return value.item() if is_scalar else value
+
+
 def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
     """Bytes from a number or a string; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024.
 
@@ -121,6 +132,7 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
       >>> parse_bytes("512MiB")
       536870912
     """
+    text = _plain(text)
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     if isinstance(text, str):

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from olla_xla.errors import PlanFileError
+from olla_xla.problem import summary
 from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps", "loads"]
@@ -42,7 +43,7 @@ class PlanStatus(enum.StrEnum):
     """XLA's own order is kept, and is not proven to be the best."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Plan:
     """A schedule for every planned computation of one module, with what is known about it.
 
@@ -145,6 +146,18 @@ class Plan:
     def overhead(self) -> float:
         """Predicted time that the clones add, as a part of the step's."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def keeps_xla(self) -> bool:
+        """Whether nothing better than XLA's own order was found, so that this is kept."""
+        return self.predicted_bytes >= self.xla_predicted_bytes
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.module}, {self.target}: {summary.in_a_line(self)}>"
+
+    def summary(self) -> str:
+        """What is known of it as a table in plain text, to print; sizes in MB of 2^20 bytes."""
+        return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a plan file in one step: nobody ever reads half of it.

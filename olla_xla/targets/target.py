@@ -1,12 +1,17 @@
-"""The devices a step can be planned for: this machine's CPU, and an H100 that need not be there.
+"""The devices a step can be planned for: this machine's CPU, and GPUs that need not be there.
 
-The H100 is a compile-only device: XLA's whole GPU pipeline runs, from fusion to buffer assignment,
+The GPUs are compile-only devices: XLA's whole GPU pipeline runs, from fusion to buffer assignment,
 but nothing can be executed. It takes JAX's CUDA plugin and no card.
+
+What XLA must know of a card lies beside this file as text of its GpuTargetConfigProto. The figures
+are those of openxla/xla, xla/backends/gpu/target_config/specs, with the versions of the libraries
+that JAX's plugin brings; memory is what the driver reports of such a card. XLA has none of an L4.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import re
@@ -14,54 +19,116 @@ from importlib import resources
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import topologies
 
 from olla_xla.errors import InputError
 
-__all__ = ["TARGETS", "Target", "prepare_environment", "target"]
+__all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
 
-TARGETS = {"cpu": "cpu", "h100": "cuda"}
+_CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")
+
+TARGETS = {"cpu": "cpu", **dict.fromkeys(_CARDS, "cuda")}
 """Target name -> the platform whose memory rules hold there."""
 
 
 @dataclasses.dataclass(frozen=True)
+class Card:
+    """What XLA is told of a GPU.
+
+    Attributes:
+      name: the target's. kind: as JAX names such a device (`device_kind`).
+      memory_bytes: what the device has. bytes_per_second: of its memory, at most.
+      plugin: JAX's plugin that compiles for it. CUDA 13 knows nothing older than compute capability
+        7.5, which leaves "cuda12" for a V100.
+      config: text of a GpuTargetConfigProto.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: int
+    bytes_per_second: int
+    config: str = dataclasses.field(repr=False)
+    plugin: str = "cuda13"
+
+
+@functools.cache
+def card(name: str) -> Card:
+    """The card of a GPU target. It takes no plugin.
+
+    Raises:
+      InputError: there is no such GPU.
+    """
+    if TARGETS.get(name) != "cuda":
+        raise InputError(f"target={name!r} is no GPU; use one of {', '.join(_CARDS)}")
+    config = resources.files("olla_xla.targets").joinpath(f"{name}.txtpb").read_text()
+    found = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
+    return Card(
+        name=name,
+        kind=found["device_description_str"].strip('"'),
+        memory_bytes=int(found["device_memory_size"]),
+        bytes_per_second=int(found["memory_bandwidth"]),
+        config=config,
+        plugin="cuda12" if name == "v100" else "cuda13",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
-    """A device to compile for.
+    """Devices to compile for.
 
     Attributes:
       name: one of `TARGETS`.
       device: a compile-only `jax.Device`, or None for the default device of this process.
-      memory_bytes: what the device has; None where that is this machine's affair.
+      memory_bytes: what each device has; None where that is this machine's affair.
+      devices: all of them; more than one where a step is to be sharded.
+      kind: as JAX names the device; "" for this machine's.
     """
 
     name: str
     device: Any = None
     memory_bytes: int | None = None
+    devices: tuple[Any, ...] = ()
+    kind: str = ""
 
     @property
     def platform(self) -> str:
         """The name of its memory rules, one of the values of `TARGETS`."""
         return TARGETS[self.name]
 
-    def place(self, arguments: Any) -> Any:
-        """A pytree of arrays or `jax.ShapeDtypeStruct` as shapes on the device."""
-        if self.device is None:
-            return arguments
-        sharding = jax.sharding.SingleDeviceSharding(self.device)
+    def place(self, arguments: Any, split: Any = None) -> Any:
+        """A pytree of arrays or `jax.ShapeDtypeStruct` as shapes on the devices.
 
-        def on_device(leaf: Any) -> Any:
+        Args:
+          arguments: the pytree; leaves that are no arrays stay as they are.
+          split: the same tree with, at each leaf, the axis that is divided among the devices, or
+            -1 to have the leaf on each of them. None: every device has everything.
+        """
+        if self.device is None and len(self.devices) < 2:
+            return arguments
+
+        def on_devices(leaf: Any, axis: int) -> Any:
             if not hasattr(leaf, "dtype"):
                 return leaf  # a static argument
-            weak = getattr(leaf, "weak_type", False)
+            weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis)
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
-        return jax.tree.map(on_device, arguments)
+        if split is None:
+            split = jax.tree.map(lambda _: -1, arguments)
+        return jax.tree.map(on_devices, arguments, split)
+
+    def _sharding(self, axis: int) -> jax.sharding.Sharding:
+        if len(self.devices) < 2:
+            return jax.sharding.SingleDeviceSharding(self.device)
+        mesh = jax.sharding.Mesh(np.array(self.devices), ("devices",))
+        spec = (None,) * axis + ("devices",) if axis >= 0 else ()
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
 def prepare_environment(name: str) -> None:
     """Sets what must be set before JAX starts a backend, here and in processes started from here.
 
-    Neither target takes a card, so JAX is kept from looking for one, and XLA from tuning on it.
+    No target takes a card, so JAX is kept from looking for one, and XLA from tuning on it.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
@@ -70,35 +137,55 @@ def prepare_environment(name: str) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
 
 
-def target(name: str) -> Target:
+def target(name: str, devices: int = 1) -> Target:
     """The target of that name.
+
+    Args:
+      name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
 
     Raises:
       InputError: it is unknown, or this installation cannot compile for it.
     """
     if name not in TARGETS:
         raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
+    if devices < 1:
+        raise InputError(f"devices={devices} must be at least 1")
     if name == "cpu":
-        if jax.default_backend() != "cpu":
-            raise InputError(
-                f"target=cpu, but JAX runs on {jax.default_backend()}; set JAX_PLATFORMS=cpu"
-            )
-        return Target(name)
-    config = resources.files("olla_xla.targets").joinpath("h100.txtpb").read_text()
-    memory = re.search(r"device_memory_size: (\d+)", config)
-    return Target(name, _h100(config), int(memory[1]) if memory else None)
+        return _cpu(devices)
+    found = card(name)
+    described = _described(found, devices)
+    return Target(name, described[0], found.memory_bytes, described, found.kind)
 
 
-def _h100(config: str) -> Any:
-    hint = "pip install 'olla-xla[cuda13]'"
+def _cpu(devices: int) -> Target:
+    if jax.default_backend() != "cpu":
+        raise InputError(
+            f"target=cpu, but JAX runs on {jax.default_backend()}; set JAX_PLATFORMS=cpu"
+        )
+    if devices == 1:
+        return Target("cpu")
+    if len(jax.devices()) < devices:
+        raise InputError(
+            f"target=cpu has {len(jax.devices())} devices here, not {devices}; set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}"
+        )
+    return Target("cpu", devices=tuple(jax.devices()[:devices]))
+
+
+def _described(found: Card, count: int) -> tuple[Any, ...]:
+    """Compile-only devices of a card."""
+    hint = f"pip install 'olla-xla[{found.plugin}]'"
+    needs = f"target={found.name} needs JAX's CUDA plugin"
     # Without the check JAX would name its plugins' entry points rather than what is missing.
     if importlib.util.find_spec("jax_plugins") is None:
-        raise InputError(f"target=h100 needs JAX's CUDA plugin; {hint}")
+        raise InputError(f"{needs}; {hint}")
+    if found.plugin == "cuda12" and importlib.util.find_spec("jax_plugins.xla_cuda12") is None:
+        raise InputError(f"{needs} for CUDA 12, the last that compiles for it; {hint}")
     try:
         topology = topologies.get_topology_desc(
-            platform="cuda", target_config=config, topology="1x1x1"
+            platform="cuda", target_config=found.config, topology=f"1x1x{count}"
         )
     except (NotImplementedError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"target=h100 needs JAX's CUDA plugin ({reason}); {hint}") from error
-    return topology.devices[0]
+        raise InputError(f"{needs} ({reason}); {hint}") from error
+    return tuple(topology.devices)

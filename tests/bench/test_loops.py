@@ -42,7 +42,7 @@ def gated(*, batch_size, optimizer):
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     for module in (planner, ways):
-        monkeypatch.setattr(module, "device", lambda target: CPU)
+        monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
 def test_policies_reach_the_bodies_of_scans():
@@ -124,7 +124,7 @@ def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
     ("flag", "message"),
     [
         ("--cases=mlp", "must read model/batch_size/optimizer/target"),
-        ("--cases=mlp/1/sgd/tpu", "target='tpu' is not known; use cpu, h100"),
+        ("--cases=mlp/1/sgd/tpu", "target='tpu' is not known; use cpu, v100"),
         ("--overheads=x", "0.05 for 5%"),
         ("--out=no/such/folder/rows.json", "there is no such folder"),
     ],

@@ -13,6 +13,7 @@ from olla_xla.cli.report.measured import (
     cost_summary,
     cost_table,
     measured_verdict,
+    memory_table,
     recomputation_table,
 )
 from olla_xla.errors import InputError, OllaError
@@ -113,6 +114,30 @@ def test_a_gpu_runs_both(monkeypatch, capsys, difference, code):
     (peak,) = [line for line in printed.splitlines() if "peak in use on device" in line]
     assert "100.0 MB" in peak and "50.0 MB" in peak and "-50.0 %" in peak
     assert ("identical bit for bit" in printed) == (code == 0)
+
+
+def test_predicted_assigned_and_measured_stand_in_a_row():
+    mb = 2**20
+    theirs = measured(
+        planned=False, assigned_bytes=9 * mb, device_peak_bytes=8 * mb, arguments_bytes=mb,
+        profiled_bytes=7 * mb,
+    )  # fmt: skip
+    ours = measured(assigned_bytes=5 * mb, predicted_bytes=4 * mb, xla_predicted_bytes=6 * mb)
+    assert memory_table(Comparison(ours, theirs, "")).rows == [
+        ("XLA's order", "6.0", "9.0", "8.0", "1.0", "7.0"),
+        ("planned", "4.0", "5.0", "not measured", "-", "-"),
+    ]
+    assert measured(steps_peak_bytes=3, device_peak_bytes=4).measured_bytes == 4
+    assert measured(steps_peak_bytes=3).measured_bytes == 3
+
+
+def test_a_card_that_is_not_here_is_compiled_for(capsys):
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
+    flags = ("--target=a100_40", "--model=mlp", "--batch_size=8", "--time_limit=2")
+    assert main.main(["olla_xla", "measure", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "NVIDIA A100-SXM4-40GB" in out and out.count("not measured") == 2
+    assert "Not measured: nothing runs for a target that is not there" in out
 
 
 def test_without_a_gpu_there_is_one_line(monkeypatch, capsys):

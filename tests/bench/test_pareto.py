@@ -18,7 +18,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     for module in (planner, ways):
-        monkeypatch.setattr(module, "device", lambda target: CPU)
+        monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
 def test_every_way_is_compiled_run_and_priced(monkeypatch):

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, PlanFileError
 from olla_xla.problem import plan as plan_file
+from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.stop_reason import StopReason
 
@@ -87,6 +90,54 @@ def test_round_trip_is_exact(plan):
 def test_numbers_of_numpy_are_numbers():
     plan = dataclasses.replace(PLAN, tolerance=np.float64(PLAN.tolerance))
     assert plan_file.dumps(plan) == plan_file.dumps(PLAN)
+
+
+def test_a_plan_is_printed_in_a_line():
+    plan = dataclasses.replace(
+        PLAN, xla_bytes=19_700_000, xla_predicted_bytes=19_700_000, predicted_bytes=16_900_000,
+        lower_bound_bytes=16_850_000, seconds=3.04,
+    )  # fmt: skip
+    assert repr(plan) == ("<Plan of jit_step, cpu: 16.1 MB instead of 18.8, bound 16.1, 3.0 s>"), (
+        "of a plan with any number of operators"
+    )
+    assigned = dataclasses.replace(plan, assigned_bytes=17_000_000)
+    assert "16.2 MB instead of 18.8" in repr(assigned), "the assigned total, where it is known"
+    kept = dataclasses.replace(plan, predicted_bytes=19_700_000, lower_bound_bytes=2**17)
+    assert repr(kept) == "<Plan of jit_step, cpu: 18.8 MB, XLA's own order, bound 0.125, 3.0 s>"
+
+
+def test_summary_has_what_is_known():
+    lines = PLAN.summary().splitlines()
+    assert lines[0] == "jit_step, cpu"
+    cells = [re.split(r"  +", line) for line in lines[1:]]
+    found = {name: rest for name, *rest in cells}
+    assert found["XLA's own order"][1] == "assigned", "another total than the predicted one"
+    assert found["planned"][1] == "predicted; -22.2 %"
+    assert found["computed again"] == ["2", "instructions"]
+    assert found["results bound in place"] == ["2"] and "stacks that loops do without" not in found
+    assert found["status"] == ["feasible", "xla; stopped by step limit"]
+    starts = {
+        line.index(rest[-1])
+        for line, (_, *rest) in zip(lines[1:], cells, strict=True)
+        if len(rest) > 1
+    }
+    assert len(starts) == 1, "columns are aligned"
+    kept = dataclasses.replace(PLAN, predicted_bytes=8, assigned_bytes=8).summary()
+    assert "XLA's own order, kept" in kept and "planned" not in kept
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.array, jnp.float32])
+def test_options_may_be_scalars_of_array_libraries(kind):
+    options = PlanOptions(time_limit=kind(2.5), step_limit=np.int64(7), seed=np.uint8(3))
+    assert options == PlanOptions(time_limit=2.5, step_limit=7, seed=3)
+    assert repr(options) == repr(PlanOptions(time_limit=2.5, step_limit=7, seed=3)), (
+        "keys are equal"
+    )
+    assert PlanOptions(memory_budget=np.int32(5), in_place=np.bool_(False)).budget_bytes == 5
+    with pytest.raises(InputError, match="step_limit=7.0 must be an integer"):
+        PlanOptions(step_limit=np.float32(7))
+    with pytest.raises(InputError, match="time_limit"):
+        PlanOptions(time_limit=np.ones(2))
 
 
 def test_save_and_load(tmp_path):

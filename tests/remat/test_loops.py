@@ -30,7 +30,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     monkeypatch.setattr(
-        "olla_xla.planner.module.device", lambda target: CPU if target == "cpu" else H100
+        "olla_xla.planner.module.device", lambda target, _: CPU if target == "cpu" else H100
     )
 
 

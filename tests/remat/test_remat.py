@@ -44,7 +44,7 @@ MIB = 2**20
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     monkeypatch.setattr(
-        "olla_xla.planner.module.device", lambda target: CPU if target == "cpu" else H100
+        "olla_xla.planner.module.device", lambda target, _: CPU if target == "cpu" else H100
     )
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,14 @@ from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
 from olla_xla.compile.planned import compile_without_clones
+from olla_xla.compile.process_memory import (
+    device_bytes,
+    give_memory_back,
+    has_profiler,
+    profiled_peak,
+    reset_peak,
+    status_bytes,
+)
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
@@ -47,21 +56,25 @@ def _run(request: Request) -> Measured:
     function, compiled, reason = _compiled(model, request)
     cached = bool(compiles) and all(event.endswith("hits") for event in compiles)
     device = jax.devices()[0]
-    held = _device_bytes(device, "bytes_in_use")
+    held = device_bytes(device, "bytes_in_use")
     arguments = _arguments(model, request.seed, device) if request.steps else ()
     gc.collect()
-    _give_memory_back()
-    resident = _status_bytes("VmRSS")
+    give_memory_back()
+    resident = status_bytes("VmRSS")
+    own = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if _is_array(leaf))
     if resident is not None:
-        leaves = [leaf for leaf in jax.tree.leaves(arguments) if _is_array(leaf)]
-        resident -= sum(leaf.nbytes for leaf in leaves)
-    before = _device_bytes(device, "peak_bytes_in_use")
-    can_reset = _reset_peak()
+        resident -= own
+    before = device_bytes(device, "peak_bytes_in_use")
+    can_reset = reset_peak()
     names, digests, times = _steps(function, arguments, model, request, device)
-    peak = _status_bytes("VmHWM")
-    device_peak = _device_bytes(device, "peak_bytes_in_use")
+    peak = status_bytes("VmHWM")
+    device_peak = device_bytes(device, "peak_bytes_in_use")
     process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
+    profiled = None
+    if request.steps and request.platform == "gpu" and has_profiler():
+        arguments = None
+        profiled = _profiled(function, model, request, device)
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
         reason=reason,
@@ -83,7 +96,24 @@ def _run(request: Request) -> Measured:
         predicted_seconds=_predicted(compiled, "cpu")
         if request.steps and request.platform == "cpu"
         else None,
+        predicted_bytes=None if plan is None else plan.predicted_bytes,
+        xla_predicted_bytes=None if plan is None else plan.xla_predicted_bytes,
+        arguments_bytes=own if request.steps else None,
+        profiled_bytes=profiled,
     )
+
+
+def _profiled(
+    function: Callable[..., Any], model: Any, request: Request, device: Any
+) -> int | None:
+    """The profiler's peak over one step."""
+    import jax
+
+    arguments = _arguments(model, request.seed, device)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(function(*arguments))
+        return profiled_peak(Path(folder))
 
 
 def _run_in_turns(request: Request) -> Recomputation:
@@ -128,11 +158,14 @@ def _run_in_turns(request: Request) -> Recomputation:
 
 
 def _predicted(compiled: Any, platform: str) -> float:
-    """Seconds of a step by the cost model; of any GPU by the rates that plans are made with."""
+    """Seconds of a step by the cost model, by the rates that plans are made with."""
+    import jax
+
     target = "cuda" if platform == "gpu" else "cpu"
+    kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))
-    return CostModel(device(target), target).run_seconds(module, temporaries)
+    return CostModel(device(target, kind), target).run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -252,37 +285,6 @@ def _digest(leaf: Any) -> str:
     else:
         digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _give_memory_back() -> None:
-    """Has malloc return what it holds free, else steps would use it and look cheaper."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
-    if trim is not None:
-        trim(0)
-
-
-def _reset_peak() -> bool:
-    """Resets the peak of resident memory; False where the system does not let us."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status, in bytes; None where there is none."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(found[0]) * 1024 if found else None
-
-
-def _device_bytes(device: Any, field: str) -> int | None:
-    stats = device.memory_stats()
-    return None if not stats else stats.get(field)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -65,6 +65,11 @@ class Measured:
       clones: instructions that are computed again. stacks: that loops do without. overhead: the
         time that both were predicted to add, as a part of the step's.
       predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
+      predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
+        None where nothing was planned.
+      arguments_bytes: the arguments' own part of what was in use.
+      profiled_bytes: the peak that JAX's profiler saw over another step; None without XProf, and
+        on CPU.
     """
 
     planned: bool
@@ -83,11 +88,20 @@ class Measured:
     stacks: int = 0
     overhead: float = 0.0
     predicted_seconds: float | None = None
+    predicted_bytes: int | None = None
+    xla_predicted_bytes: int | None = None
+    arguments_bytes: int | None = None
+    profiled_bytes: int | None = None
 
     @property
     def seconds(self) -> float:
         """Median step time."""
         return statistics.median(self.step_seconds)
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """The most that was in use: on the device, or on CPU what was resident over the steps."""
+        return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
 
 
 @dataclasses.dataclass(frozen=True)

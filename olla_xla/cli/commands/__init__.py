@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
+    "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
     "bench first_call": "what planning adds to a first call, against jax.jit, in fresh processes",

@@ -7,19 +7,30 @@ measured: the plan is run in turns with the same plan without recomputation; whe
 stacks, in turns with XLA's own order.
 
 With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
-deterministic. Exit code 1 if an output differs, 2 if there is no GPU.
+deterministic. With another target, a card that need not be there, the step is planned and compiled
+for it, and what it takes is not measured. Exit code 1 if an output differs, 2 if there is no GPU.
 """
 
 from __future__ import annotations
 
 from absl import flags
 
+from olla_xla import targets
+from olla_xla.bench import models
 from olla_xla.bench.measure.processes import gpu_kind, measure
 from olla_xla.bench.measure.records import Request
+from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.measured import measured_table, measured_verdict, recomputation_table
+from olla_xla.cli.report.measured import (
+    measured_table,
+    measured_verdict,
+    memory_table,
+    recomputation_table,
+    unmeasured_table,
+)
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]
 
@@ -28,7 +39,11 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_enum(
-        "target", "cpu", ["cpu", "gpu"], "What of this machine to run on.", flag_values=values
+        "target",
+        "cpu",
+        ["cpu", "gpu", *(name for name, kind in targets.TARGETS.items() if kind == "cuda")],
+        "What of this machine to run on, or a card to compile for.",
+        flag_values=values,
     )
     flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
     flags.DEFINE_integer(
@@ -47,11 +62,13 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")
+    if values.target in targets.TARGETS and values.target != "cpu":
+        return _compile_only(values, options)
     device = gpu_kind() if values.target == "gpu" else "cpu"
     if not device:
         raise InputError(
-            "target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's CUDA plugin, "
-            "pip install 'olla-xla[cuda13]'"
+            "not measured: target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's "
+            "CUDA plugin, pip install 'olla-xla[cuda13]'; --target=h100 compiles without a card"
         )
     request = Request(
         model=values.model,
@@ -72,7 +89,24 @@ def run(values: flags.FlagValues) -> int:
     title = f"{request.model}, batch {request.batch_size}, {request.optimizer}, {device}"
     console = shared.console()
     measured_table(comparison, title).print(console)
+    memory_table(comparison).print(console)
     if comparison.recomputation is not None:
         recomputation_table(comparison.recomputation).print(console)
     console.print(measured_verdict(comparison), markup=False)
     return 1 if comparison.difference else 0
+
+
+def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
+    """Plans and compiles for a card, and says that nothing was measured."""
+    targets.prepare_environment(values.target)
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        target = targets.target(values.target)
+        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        result = plan_model(
+            model, target, options, stage=progress.stage, progress=progress, compare=False
+        )
+    title = f"{values.model}, batch {values.batch_size}, {values.optimizer}, {target.kind}"
+    unmeasured_table(result.plan, title).print(shared.console())
+    print(f"Not measured: nothing runs for a target that is not there ({values.target}).")
+    return 0

@@ -2,11 +2,13 @@
 
 With --model the step is traced, planned and compiled for --target, and XLA's own accounting of both
 orders is printed. With --hlo a module that XLA dumped is planned: HLO text or proto, or StableHLO;
-nothing is compiled, so totals are predicted.
+nothing is compiled, so totals are predicted. With --plan nothing is looked for: a plan file, as
+--plan_out writes it, is applied, and refused if it is of another program.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -43,6 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
     )
     shared.define_recomputation(values)
+    flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)
     flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
@@ -59,20 +62,24 @@ def run(values: flags.FlagValues) -> int:
     # Better now than after a minute of planning.
     if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
         raise PlanFileError(f"cannot write {plan_out}: there is no such folder")
+    given = None if values["plan"].value is None else Plan.load(values["plan"].value)
     targets.prepare_environment(values.target)
-    plan = _plan_hlo(values, options) if values.model is None else _plan_model(values, options)
+    make = _plan_hlo if values.model is None else _plan_model
+    plan = make(values, options, given)
     if plan_out is not None:
         plan.save(plan_out)
     return 0
 
 
-def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
+def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
     name = values.model
     with Progress() as progress:
         progress.stage("loading JAX and the model")
         target = targets.target(values.target)
         model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
-        result = plan_model(model, target, options, stage=progress.stage, progress=progress)
+        result = plan_model(
+            model, target, options, stage=progress.stage, progress=progress, given=given
+        )
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
     console = shared.console()
     table = plan_table(
@@ -91,7 +98,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions) -> Plan:
     return result.plan
 
 
-def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
+def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
     started = time.monotonic()
     platform = targets.TARGETS[values.target]
     with Progress() as progress:
@@ -103,7 +110,14 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
         progress.stage("loading the planner, whose loops are compiled once")
         loaded()
         progress.stage("planning")
-        plan = plan_module(module, options, target=platform, progress=progress)
+        if given is None:
+            kind = targets.card(values.target).kind if platform == "cuda" else ""
+            plan = plan_module(
+                module, options, target=platform, progress=progress, device_kind=kind
+            )
+        else:
+            plan = dataclasses.replace(given, assigned_bytes=None)  # of this dump, predicted
+        planned = apply_plan(module, plan)
     console = shared.console()
     table = plan_table(
         plan,
@@ -117,7 +131,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions) -> Plan:
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
-    _print_peak(console, apply_plan(module, plan), platform, values.largest)
+    _print_peak(console, planned, platform, values.largest)
     return plan
 
 

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from olla_xla.bench.measure.records import Comparison, Measured, Recomputation, Request
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.problem.plan import Plan
 
 __all__ = [
     "cost_summary",
     "cost_table",
+    "memory_table",
     "measured_table",
     "measured_verdict",
     "recomputation_table",
+    "unmeasured_table",
 ]
 
 
@@ -40,6 +43,39 @@ def measured_table(comparison: Comparison, title: str) -> Table:
         )
     )
     return Table((":", "XLA's order", "planned", ":"), rows, title)
+
+
+def memory_table(comparison: Comparison) -> Table:
+    """Predicted, assigned and measured totals, a row for each order."""
+    ours, theirs = comparison.planned, comparison.unplanned
+    rows = []
+    for name, one, predicted in (
+        ("XLA's order", theirs, ours.xla_predicted_bytes),
+        ("planned", ours, ours.predicted_bytes),
+    ):
+        measured = one.measured_bytes
+        rows.append(
+            (
+                name,
+                megabytes(predicted),
+                megabytes(one.assigned_bytes),
+                "not measured" if measured is None else megabytes(measured),
+                megabytes(one.arguments_bytes),
+                megabytes(one.profiled_bytes),
+            )
+        )
+    headings = (":", "predicted", "assigned", "measured", "of it arguments", "profiler")
+    return Table(headings, rows, "Memory, MB")
+
+
+def unmeasured_table(plan: Plan, title: str) -> Table:
+    """The totals of a step for a card that is not here."""
+    rows = [
+        ("XLA's order", plan.xla_predicted_bytes, plan.xla_bytes),
+        ("planned", plan.predicted_bytes, plan.assigned_bytes),
+    ]
+    cells = [(name, megabytes(p), megabytes(a), "not measured") for name, p, a in rows]
+    return Table((":", "predicted", "assigned", "measured"), cells, f"{title}, MB")
 
 
 def recomputation_table(found: Recomputation) -> Table:

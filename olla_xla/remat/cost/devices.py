@@ -2,12 +2,70 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
 from olla_xla.remat.cost.calibrate import calibrated_cpu
 from olla_xla.remat.cost.roofline import H100, Device
 
-__all__ = ["device"]
+__all__ = ["SOURCES", "card_device", "device"]
+
+_logger = logging.getLogger("olla_xla")
 
 
-def device(target: str) -> Device:
-    """The rates of a target's device: "cuda" an H100's figures, "cpu" this machine's, measured."""
-    return H100 if target == "cuda" else calibrated_cpu()
+def _card(name: str, terabytes: float, float32: float, matrix: float) -> Device:
+    """A card from its peak rates: TB/s of memory, TFLOP/s in float32, TFLOP/s of its float32 dots.
+
+    What kernels sustain of them is taken to be as on an H100 (roofline.H100): nothing is measured.
+    """
+    return Device(
+        name,
+        0.9 * terabytes * 1e12,
+        0.5 * float32 * 1e12,
+        float32 * 1e12 / 8,
+        0.6 * matrix * 1e12,
+        2e-6,
+    )
+
+
+# Dots in float32 run in TF32 from Ampere on; the datasheets' TF32 figures with sparsity are halved.
+_CARDS: tuple[tuple[str, Device, str], ...] = (
+    (r"\bV100", _card("V100", 0.9, 15.7, 15.7), "NVIDIA V100 datasheet (SXM2)"),
+    (r"\bA100.*80GB", _card("A100 80 GB", 2.039, 19.5, 156), "NVIDIA A100 datasheet (SXM)"),
+    (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156), "NVIDIA A100 datasheet (SXM)"),
+    (r"\bRTX A6000", _card("RTX A6000", 0.768, 38.7, 77.4), "NVIDIA GA102 whitepaper"),
+    (
+        r"\bRTX PRO 6000",
+        _card("RTX PRO 6000", 1.792, 125, 252),
+        "NVIDIA RTX PRO Blackwell whitepaper",
+    ),
+    (r"\bH100", H100, "NVIDIA H100 datasheet (SXM)"),
+    (r"\bH200", _card("H200", 4.8, 67, 494), "NVIDIA H200 datasheet (SXM)"),
+    (r"\bB200", _card("B200", 8.0, 75, 1125), "NVIDIA HGX B200 datasheet, one of eight"),
+    (r"\bGB200", _card("GB200", 8.0, 80, 1250), "NVIDIA GB200 NVL72 datasheet, one of two"),
+)
+"""By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
+
+SOURCES = {found.name: source for _, found, source in _CARDS}
+"""A card's name -> the document that its peak rates are from."""
+
+
+def card_device(kind: str) -> Device | None:
+    """The rates of an NVIDIA card by JAX's name of it (`device_kind`); None if it is not known."""
+    return next((found for pattern, found, _ in _CARDS if re.search(pattern, kind)), None)
+
+
+def device(target: str, kind: str = "") -> Device:
+    """The rates of a target's device.
+
+    Args:
+      target: "cpu": this machine's, measured; "cuda": a card's.
+      kind: JAX's name of the card. Where it is "", or of a card that is not in the list, the
+        rates are an H100's.
+    """
+    if target != "cuda":
+        return calibrated_cpu()
+    found = card_device(kind)
+    if kind and found is None:
+        _logger.info("the rates of a %s are not known; it is priced as an H100", kind)
+    return found or H100

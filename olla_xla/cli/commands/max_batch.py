@@ -1,0 +1,100 @@
+"""The largest batch of a model that fits a device: XLA alone, planned, and with recomputation.
+
+Sizes are compiled for --target as far as XLA's schedule, where totals are predicted, until the
+largest that fits is known; this and the next larger one are then compiled in full. With --devices
+the batch is divided among as many, and the rest is on each of them.
+
+A step may use as much of a card as JAX's allocator takes of it by default, three quarters:
+--memory_fraction says another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does to JAX, and --memory a
+number of bytes for each device, which target=cpu needs.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from olla_xla import targets
+from olla_xla.bench.batches import lowering
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.batches import batch_table, batch_verdict
+from olla_xla.cli.report.progress import Progress
+from olla_xla.compile.max_batch import max_batch
+from olla_xla.errors import InputError, LimitError
+from olla_xla.planner.warm_up import loaded
+from olla_xla.problem.options import PlanOptions, parse_bytes
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string(
+        "model", None, "A registry name, or package.module:function.", flag_values=values
+    )
+    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
+    flags.DEFINE_enum(
+        "target", "h100", list(targets.TARGETS), "What is to run it.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "devices", 1, "How many, which share the batch.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_string(
+        "memory", None, 'Bytes for the step on each, such as "30GiB".', flag_values=values
+    )
+    flags.DEFINE_float(
+        "memory_fraction", 0.75, "Part of the target's memory for the step.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "max_overhead",
+        0.05,
+        "Predicted time to add by computing things again, at most; 0: no such answer.",
+        flag_values=values,
+    )
+    shared.define_limits(values)
+    shared.define_format(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Searches, and prints three answers."""
+    options = PlanOptions(
+        time_limit=values.time_limit, step_limit=values.step_limit, seed=values.seed
+    )
+    PlanOptions(max_overhead=values.max_overhead)  # complains about a bad one
+    if values.model is None:
+        raise InputError("give --model=NAME; see olla_xla max_batch --help")
+    targets.prepare_environment(values.target)
+    memory, what = _memory(values)
+    with Progress() as progress:
+        progress.stage("loading JAX, the model and the planner")
+        target = targets.target(values.target, values.devices)
+        lower = lowering(values.model, values.optimizer, target)
+        loaded()
+        found = max_batch(
+            lower,
+            memory,
+            max_overhead=values.max_overhead,
+            multiple_of=values.devices,
+            start=8 * values.devices,
+            options=options,
+            progress=progress.stage,
+        )
+    devices = f" x {values.devices}" if values.devices > 1 else ""
+    title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
+    shared.print_table(values, batch_table(found, title))
+    print(batch_verdict(found))
+    return 0
+
+
+def _memory(values: flags.FlagValues) -> tuple[int, str]:
+    """Bytes of each device for the step, and what they are."""
+    if values.memory is not None:
+        size = parse_bytes(values.memory, "--memory")
+        return size, f"{size / 2**20:,.1f} MB for the step"
+    if targets.TARGETS[values.target] == "cpu":
+        raise InputError('target=cpu has no memory of its own; give --memory, such as "4GiB"')
+    fraction = values.memory_fraction
+    if not 0 < fraction <= 1:
+        raise LimitError(f"--memory_fraction={fraction} must be above 0 and at most 1")
+    card = targets.card(values.target)
+    size = int(fraction * card.memory_bytes)
+    return size, f"{size / 2**20:,.1f} MB for the step, {fraction:.0%} of the card's"

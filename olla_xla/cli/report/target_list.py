@@ -1,0 +1,36 @@
+"""The targets as a table."""
+
+from __future__ import annotations
+
+from olla_xla import targets
+from olla_xla.cli.report.tables import Table
+from olla_xla.remat.cost.devices import SOURCES, device
+
+__all__ = ["targets_table"]
+
+
+def targets_table() -> Table:
+    """Every target: memory and bandwidth as XLA is told them, rates that predictions are made with.
+
+    The rates are what kernels are taken to sustain of the peaks in the document that is named.
+    """
+    rows = []
+    for name, platform in targets.TARGETS.items():
+        if platform == "cpu":
+            rows.append((name, "this machine's CPU", "-", "-", "-", "-", "measured when needed"))
+            continue
+        card = targets.card(name)
+        rates = device(platform, card.kind)
+        rows.append(
+            (
+                name,
+                card.kind,
+                f"{card.memory_bytes / 2**30:.1f}",
+                f"{card.bytes_per_second / 1e12:.2f}",
+                f"{rates.bytes_per_second / 1e12:.2f}",
+                f"{rates.matrix_per_second / 1e12:,.0f}",
+                SOURCES[rates.name],
+            )
+        )
+    headings = ("target:", "device:", "GiB", "TB/s", "priced TB/s", "priced TFLOP/s", "peaks from:")
+    return Table(headings, rows)

@@ -1,0 +1,320 @@
+"""The largest batch that fits a memory: in XLA's order, planned, and with recomputation.
+
+A compile that ends at XLA's schedule is enough to predict the totals of a batch size. Totals grow
+nearly in proportion to it, so a line through two of them points at the answer, and a bracket that
+closes around it takes a handful of sizes. What was found is then compiled in full, with the next
+larger size: the totals that are reported are XLA's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import jax
+
+from olla_xla import planner
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.compiles import Captured, Compiles
+from olla_xla.compile.planned import compile_given
+from olla_xla.errors import BudgetError, LimitError
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.problem.plan import Plan
+
+__all__ = ["LargestBatch", "MaxBatch", "max_batch"]
+
+Make = Callable[[int], jax.stages.Lowered]
+Progress = Callable[[str], None]
+
+_LARGEST = 2**24
+"""A batch that nothing is looked for beyond: its size does not seem to matter."""
+
+_GROWTH, _REACH = 4, 32
+"""Times the largest size known to fit that is tried next, while none is too large: where nothing
+points at a size, and at most."""
+
+_FIRST = {"planned": 1.1, "recomputed": 1.3}
+"""Times the answer of the way before that is tried first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch that fits in one way.
+
+    Attributes:
+      way: "xla", "planned" or "recomputed".
+      batch: the largest that fits; 0 where none does.
+      bytes: XLA's assigned total for it, on each device; 0 where none fits.
+      next_batch: the next larger one, which does not fit.
+      next_bytes: what that takes at least: XLA's assigned total, or where `next_is_predicted` the
+        least for which a plan was found.
+      overhead: predicted time that is added by computing things again, as a part of the step's.
+    """
+
+    way: str
+    batch: int
+    bytes: int
+    next_batch: int
+    next_bytes: int
+    next_is_predicted: bool = False
+    overhead: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxBatch:
+    """What `max_batch` found.
+
+    Attributes:
+      memory_bytes: what a device has for the step.
+      xla, planned, recomputed: the largest batch in each way; `recomputed` is None where nothing
+        was to be computed again.
+      tried: batch sizes that were compiled as far as their schedule.
+      seconds: of it all.
+    """
+
+    memory_bytes: int
+    xla: LargestBatch
+    planned: LargestBatch
+    recomputed: LargestBatch | None
+    tried: tuple[int, ...]
+    seconds: float
+
+
+def max_batch(
+    make: Make,
+    memory: int | str,
+    *,
+    max_overhead: float = 0.05,
+    multiple_of: int = 1,
+    start: int = 8,
+    options: PlanOptions | None = None,
+    progress: Progress | None = None,
+) -> MaxBatch:
+    """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
+
+    Larger batches are taken to need more memory. No order or choice of what to compute again is
+    proven to be the best, so a larger batch than was found may fit.
+
+    Args:
+      make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,
+        with shapes as arguments; on a target that need not be there with those that its `place`
+        gives (`olla_xla.targets`). Batches divided among devices count as a whole.
+      memory: what each device has for the step, in bytes or as in "30GiB".
+      max_overhead: predicted time that may be added by computing things again, as a part of the
+        step's; 0 looks for no such answer.
+      multiple_of: batches are multiples of it, as of the number of devices.
+      start: the first size that is tried.
+      options: limits and seed of each plan; a budget and an overhead in them are not used.
+      progress: called with a line at each size.
+
+    Raises:
+      InputError: an argument is of the wrong type.
+      LimitError: it is not positive, or no size is too large.
+      OllaError: the backend does not show its schedule.
+    """
+    started, memory_bytes = time.monotonic(), parse_bytes(memory, "memory")
+    for name, value in (("memory", memory_bytes), ("multiple_of", multiple_of), ("start", start)):
+        if value <= 0:
+            raise LimitError(f"{name}={value} must be positive")
+    base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
+    again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
+    work = _Work(make, memory_bytes, multiple_of, progress or (lambda line: None))
+    xla = work.answer(_Xla(work), 0, start)
+    planned = work.answer(_Planned(work, base), xla.batch, start)
+    recomputed = None
+    if max_overhead > 0:
+        recomputed = work.answer(_Recomputed(work, again), planned.batch, start)
+    tried = tuple(sorted(work.captured_at))
+    return MaxBatch(memory_bytes, xla, planned, recomputed, tried, time.monotonic() - started)
+
+
+class _Work:
+    """Batch sizes as XLA schedules them, and the search for the largest that fits."""
+
+    def __init__(self, make: Make, memory: int, unit: int, progress: Progress) -> None:
+        self.make, self.memory, self.unit, self.progress = make, memory, unit, progress
+        self.captured_at: dict[int, Captured] = {}
+
+    def captured(self, batch: int) -> Captured:
+        """A batch size as XLA schedules it."""
+        if batch not in self.captured_at:
+            self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
+            compiles = Compiles(self.make(batch), None, {})
+            try:
+                self.captured_at[batch] = compiles.capture()
+            finally:
+                compiles.forget()
+        return self.captured_at[batch]
+
+    def answer(self, way: _Way, fits: int, start: int) -> LargestBatch:
+        """The largest batch that fits in a way, compiled, and the next one.
+
+        Args:
+          way: how. fits: a size that is known to fit, or 0. start: to try first, if that is 0.
+        """
+        first = int(fits * _FIRST.get(way.name, 1)) or start
+        batch = self._predicted(way, fits, first)
+        while batch and way.assigned(batch) > self.memory:
+            batch -= self.unit
+        while (size := way.assigned(batch + self.unit)) <= self.memory:
+            batch += self.unit
+        found = LargestBatch(
+            way=way.name,
+            batch=batch,
+            bytes=way.assigned(batch) if batch else 0,
+            next_batch=batch + self.unit,
+            next_bytes=size,
+            next_is_predicted=not way.is_compiled(batch + self.unit),
+            overhead=way.overhead(batch) if batch else 0.0,
+        )
+        self.progress(f"{way.name}: batch {batch:,} fits, {batch + self.unit:,} does not")
+        return found
+
+    def _predicted(self, way: _Way, low: int, start: int) -> int:
+        """The largest size whose predicted total fits; `low` fits."""
+        high, rounds = None, 0
+        points: list[tuple[int, int]] = []
+        guess = self._rounded(start)
+        while high is None or high - low > self.unit:
+            guess = max(guess, low + self.unit)
+            guess = guess if high is None else min(guess, high - self.unit)
+            if guess > _LARGEST:
+                raise LimitError(
+                    f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
+                )
+            size = way.predicted(guess)
+            self.progress(f"batch {guess:,}, {way.name}: {size / 2**20:,.0f} MB predicted")
+            if size <= self.memory:
+                low = guess
+            else:
+                high = guess
+            if way.is_linear or size > self.memory:
+                points.append((guess, size))
+            rounds += 1
+            guess = self._next(points, low, high, halve=rounds % 3 == 0)
+        return low
+
+    def _next(self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool) -> int:
+        """The size to try next: where a line through two totals meets the memory."""
+        middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
+        near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
+        if halve and high is not None or not near:
+            return self._rounded(middle)
+        (batch, size), (other, other_size) = near[0], near[-1] if len(near) > 1 else (0, 0)
+        if batch == other or (size - other_size) / (batch - other) <= 0:
+            return self._rounded(middle)
+        meets = batch + (self.memory - size) * (batch - other) / (size - other_size)
+        return self._rounded(int(min(meets, _REACH * max(low, self.unit))))
+
+    def _rounded(self, batch: int) -> int:
+        return max(batch // self.unit, 1) * self.unit
+
+
+class _Way:
+    """A way to make a batch fit.
+
+    Attributes:
+      name: of the way. is_linear: whether its totals lie on a line.
+    """
+
+    name = "xla"
+    is_linear = True
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+        self._assigned: dict[int, int] = {}
+
+    def predicted(self, batch: int) -> int:
+        """The predicted total; what no plan gets below, where it does not fit."""
+        raise NotImplementedError
+
+    def compiled(self, batch: int) -> int | None:
+        """XLA's total of the batch, compiled this way; None where there is nothing to compile."""
+        raise NotImplementedError
+
+    def overhead(self, batch: int) -> float:
+        """Predicted time that is added, as a part of the step's."""
+        return 0.0
+
+    def assigned(self, batch: int) -> int:
+        """XLA's total, or the predicted one where there is nothing to compile."""
+        if batch not in self._assigned:
+            self.work.progress(f"batch {batch:,}, {self.name}: compiling")
+            size = self.compiled(batch)
+            if size is None:
+                return self.predicted(batch)
+            self._assigned[batch] = size
+        return self._assigned[batch]
+
+    def is_compiled(self, batch: int) -> bool:
+        """Whether `assigned` is XLA's."""
+        return batch in self._assigned
+
+
+class _Xla(_Way):
+    """XLA's own order."""
+
+    def predicted(self, batch: int) -> int:
+        captured = self.work.captured(batch)
+        return PlannedModule(captured.module, captured.platform).simulate().total_bytes
+
+    def compiled(self, batch: int) -> int | None:
+        compiles = Compiles(self.work.make(batch), None, {})
+        try:
+            return assigned_bytes(compiles.own())
+        finally:
+            compiles.forget()
+
+
+class _Planned(_Way):
+    """A planned order; that of the size before is one that competes."""
+
+    name = "planned"
+
+    def __init__(self, work: _Work, options: PlanOptions) -> None:
+        super().__init__(work)
+        self.options = options
+        self._plans: dict[int, Plan | int] = {}
+        self._last: Plan | None = None
+
+    def plan(self, batch: int) -> Plan | int:
+        """The plan for a batch, or the least that was reached where the budget cannot be met."""
+        if batch not in self._plans:
+            captured, last = self.work.captured(batch), self._last
+            try:
+                found = planner.plan_module(
+                    captured.module,
+                    self.options,
+                    target=captured.platform,
+                    more=None if last is None else lambda: last.order,
+                    device_kind=captured.device_kind,
+                )
+                self._plans[batch] = self._last = found
+            except BudgetError as error:
+                self._plans[batch] = error.least_bytes
+        return self._plans[batch]
+
+    def predicted(self, batch: int) -> int:
+        found = self.plan(batch)
+        return found if isinstance(found, int) else found.predicted_bytes
+
+    def compiled(self, batch: int) -> int | None:
+        found = self.plan(batch)
+        if isinstance(found, int):
+            return None
+        # With no budget: what XLA assigns is compared with it by the caller.
+        outcome = compile_given(self.work.make(batch), found, PlanOptions())
+        return assigned_bytes(outcome.compiled)
+
+    def overhead(self, batch: int) -> float:
+        found = self.plan(batch)
+        return 0.0 if isinstance(found, int) else found.overhead
+
+
+class _Recomputed(_Planned):
+    """A plan that computes things again, to fit."""
+
+    name = "recomputed"
+    is_linear = False

@@ -1,0 +1,81 @@
+"""What this process and its devices hold: resident memory, allocators, the profiler's figure."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "device_bytes",
+    "give_memory_back",
+    "has_profiler",
+    "peak_of",
+    "profiled_peak",
+    "reset_peak",
+    "status_bytes",
+]
+
+
+def give_memory_back() -> None:
+    """Has malloc return what it holds free, else steps would use it and look cheaper."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
+    if trim is not None:
+        trim(0)
+
+
+def reset_peak() -> bool:
+    """Resets the peak of resident memory; False where the system does not let us."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def status_bytes(field: str) -> int | None:
+    """A field of /proc/self/status, such as "VmHWM", in bytes; None where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def device_bytes(device: Any, field: str) -> int | None:
+    """A field of a device's memory statistics, such as "peak_bytes_in_use"; None on CPU."""
+    stats = device.memory_stats()
+    return None if not stats else stats.get(field)
+
+
+def has_profiler() -> bool:
+    """Whether XProf is there to read what JAX's profiler writes."""
+    return importlib.util.find_spec("xprof") is not None
+
+
+def profiled_peak(folder: Path) -> int | None:
+    """The most bytes in use that JAX's profiler saw on a device, by XProf's memory profile.
+
+    Args:
+      folder: that `jax.profiler.trace` wrote to.
+
+    Returns:
+      None where the trace has no memory events, as on CPU.
+    """
+    convert = importlib.import_module("xprof.convert.raw_to_tool_data")
+    traces = sorted(map(str, folder.rglob("*.xplane.pb")))
+    text, _ = convert.xspace_to_tool_data(traces, "memory_profile", {})
+    return peak_of(json.loads(text)) if text else None
+
+
+def peak_of(profile: dict[str, Any]) -> int | None:
+    """The largest peak among the allocators of a MemoryProfile, as JSON of its proto."""
+    allocators = profile.get("memoryProfilePerAllocator", {}).values()
+    peaks = [
+        int(allocator.get("profileSummary", {}).get("peakStats", {}).get("peakBytesInUse", 0))
+        for allocator in allocators
+    ]
+    return max(peaks, default=0) or None

@@ -1,0 +1,66 @@
+"""A plan in words: in one line, and as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from olla_xla.problem.plan import Plan
+
+__all__ = ["in_a_line", "table"]
+
+_MB = 2**20
+
+
+def in_a_line(plan: Plan) -> str:
+    """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s"."""
+    total, rest = _total(plan), f"bound {_mb(plan.lower_bound_bytes)}, {plan.seconds:.1f} s"
+    if plan.keeps_xla:
+        return f"{_mb(total)} MB, XLA's own order, {rest}"
+    return f"{_mb(total)} MB instead of {_mb(plan.xla_bytes)}, {rest}"
+
+
+def table(plan: Plan) -> str:
+    """What is known of a plan, a line for each figure, in three columns; no newline at the end."""
+    kind = "predicted" if plan.assigned_bytes is None else "assigned"
+    xla_kind = "predicted" if plan.xla_bytes == plan.xla_predicted_bytes else "assigned"
+    if plan.keeps_xla:
+        rows = [("XLA's own order, kept", f"{_mb(_total(plan))} MB", kind)]
+    else:
+        change = 100 * (_total(plan) / max(plan.xla_bytes, 1) - 1)
+        rows = [
+            ("XLA's own order", f"{_mb(plan.xla_bytes)} MB", xla_kind),
+            ("planned", f"{_mb(_total(plan))} MB", f"{kind}; {change:+.1f} %"),
+        ]
+    rows += [
+        ("lifetime peak", f"{_mb(plan.peak_bytes)} MB", "predicted"),
+        ("lower bound", f"{_mb(plan.lower_bound_bytes)} MB", "no order needs less"),
+        ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak found, over the bound"),
+        ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over that least peak"),
+    ]
+    bound = sum(map(len, plan.aliases.values()))
+    rows += [("results bound in place", f"{bound:,}", "")] if bound else []
+    stacks = sum(len(gone) for _, _, gone in plan.loops)
+    rows += [("stacks that loops do without", f"{stacks:,}", "")] if stacks else []
+    rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
+    if plan.step_seconds:
+        more = f"predicted; {1e3 * plan.added_seconds:.2f} ms of {1e3 * plan.step_seconds:.2f}"
+        rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
+    stopped = plan.stopped_by.replace("_", " ")
+    rows += [
+        ("status", plan.status, f"{plan.source}; stopped by {stopped}"),
+        ("planning", f"{plan.seconds:.1f} s", f"{plan.steps:,} steps, seed {plan.seed}"),
+    ]
+    first, second = (max(len(row[k]) for row in rows) for k in range(2))
+    lines = [f"{name:{first}}  {value:>{second}}  {note}".rstrip() for name, value, note in rows]
+    return "\n".join([f"{plan.module}, {plan.target}", *lines])
+
+
+def _total(plan: Plan) -> int:
+    return plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+
+
+def _mb(size: int) -> str:
+    """Bytes in MB: to a tenth, or three digits where that is less than one."""
+    value = size / _MB
+    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.3g}"

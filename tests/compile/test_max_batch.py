@@ -1,0 +1,102 @@
+"""The largest batch that fits, against every batch size compiled."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import olla_xla
+from olla_xla.cli import main
+from olla_xla.compile import max_batch as module
+from tests.support.compiles import total_bytes
+
+MEMORY = 200_000
+W = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 6
+OPTIONS = olla_xla.PlanOptions(step_limit=2000, time_limit=5)
+
+
+def step(w, x):
+    """One large temporary a branch; XLA's order on CPUs keeps several at once."""
+    hidden = [jnp.tanh(x @ a) for a in w]
+    return [a * jnp.sum(h @ h.T) for a, h in zip(w, hidden, strict=True)]
+
+
+def lower(batch):
+    x = jax.ShapeDtypeStruct((batch, 64), jnp.float32)
+    return jax.jit(step, donate_argnums=0).lower(W, x)
+
+
+def planned_total(batch):
+    function = olla_xla.plan(step, donate_argnums=0, step_limit=2000, time_limit=5)
+    return total_bytes(function.lower(W, jax.ShapeDtypeStruct((batch, 64), jnp.float32)).compile())
+
+
+def test_answers_are_those_of_every_size():
+    lines = []
+    memory = total_bytes(lower(40).compile())
+    found = olla_xla.max_batch(lower, memory, options=OPTIONS, progress=lines.append)
+    fits = [n for n in range(30, 60) if total_bytes(lower(n).compile()) <= memory]
+    assert found.xla.batch == max(fits)
+    assert found.xla.bytes == total_bytes(lower(found.xla.batch).compile()) <= memory
+    assert found.xla.next_bytes == total_bytes(lower(found.xla.batch + 1).compile()) > memory
+    planned = found.planned
+    assert planned.batch > found.xla.batch, "an order helps this step"
+    assert planned_total(planned.batch) == planned.bytes <= memory
+    assert planned_total(planned.batch + 1) == planned.next_bytes > memory
+    assert found.recomputed.batch >= planned.batch and found.recomputed.overhead <= 0.05
+    assert len(found.tried) < 24 and any("xla: batch" in line for line in lines)
+
+
+def test_multiples_and_ways():
+    memory = f"{total_bytes(lower(40).compile()) / 1000}KB"
+    found = olla_xla.max_batch(lower, memory, multiple_of=16, max_overhead=0, options=OPTIONS)
+    assert found.recomputed is None
+    for answer in (found.xla, found.planned):
+        assert answer.batch % 16 == 0 and answer.next_batch == answer.batch + 16
+        assert answer.bytes <= found.memory_bytes < answer.next_bytes
+
+
+def test_nothing_fits():
+    found = olla_xla.max_batch(lower, 50_000, max_overhead=0, options=OPTIONS)
+    assert found.xla.batch == found.planned.batch == 0 and found.xla.bytes == 0
+    assert found.xla.next_batch == 1 and found.xla.next_bytes > 50_000
+
+
+def test_bad_input():
+    with pytest.raises(olla_xla.LimitError, match="multiple_of=0 must be positive"):
+        olla_xla.max_batch(lower, MEMORY, multiple_of=0)
+    with pytest.raises(olla_xla.InputError, match="memory='much' is not a number of bytes"):
+        olla_xla.max_batch(lower, "much")
+    with pytest.raises(olla_xla.LimitError, match="does the step use it"):
+        olla_xla.max_batch(lambda n: lower(4), "1GB", options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("points", "low", "high", "halve", "expected"),
+    [
+        ([], 8, None, False, 32),
+        ([(8, 100)], 8, None, False, 80),  # in proportion
+        ([(8, 100), (16, 110)], 16, None, False, 512),  # 728, further than is gone at once
+        ([(8, 500), (16, 800)], 16, 40, False, 21),
+        ([(8, 500), (16, 800)], 16, 40, True, 28),
+        ([(8, 500), (16, 400)], 16, 40, False, 28),  # larger batches took less here
+    ],
+)
+def test_the_next_size(points, low, high, halve, expected):
+    work = module._Work(lower, 1000, 1, print)
+    assert work._next(points, low, high, halve) == expected
+
+
+def test_the_command(capsys):
+    arguments = ("--model=mlp", "--optimizer=sgd", "--target=cpu", "--time_limit=2")
+    code = main.main(["olla_xla", "max_batch", *arguments, "--memory=4MiB", "--max_overhead=0"])
+    out, err = capsys.readouterr()
+    assert code == 0 and "mlp, sgd, cpu: 4.0 MB for the step" in out and "XLA alone" in out
+    assert "with recomputation" not in out and "planned: batch" in err
+    for bad, said in (
+        ((), "target=cpu has no memory of its own; give --memory"),
+        (("--target=h100", "--memory_fraction=2"), "--memory_fraction=2.0 must be above 0"),
+        (("--memory=0GB",), "memory=0 must be positive"),
+        (("--memory=4MiB", "--max_overhead=-1"), "max_overhead=-1.0 must be at least 0"),
+    ):
+        code = main.main(["olla_xla", "max_batch", *arguments, *bad])
+        assert code == 2 and said in capsys.readouterr().err
