@@ -27,12 +27,15 @@ from olla_xla.errors import (
 
 if TYPE_CHECKING:
     from olla_xla import check as check
+    from olla_xla.analysis.analysis import Analysis
+    from olla_xla.compile.analyze import analyze
     from olla_xla.compile.decorator import PlanWarning, plan
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
 
 __all__ = [
+    "Analysis",
     "BudgetError",
     "CheckError",
     "GraphError",
@@ -47,15 +50,18 @@ __all__ = [
     "PlanWarning",
     "SolverError",
     "VersionError",
+    "analyze",
     "check",
     "plan",
     "sublinear",
 ]
 
 _HOMES = {
+    "Analysis": "analysis.analysis",
     "Plan": "problem.plan",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
+    "analyze": "compile.analyze",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }
