@@ -45,7 +45,7 @@ def test_a_model(target):
 
 
 def test_a_planned_function_is_seen_in_both_orders():
-    step, arguments, options = load("lenet")(batch_size=64, optimizer="momentum")
+    step, arguments, options = load("mlp")(batch_size=64, optimizer="adam")
     analysis = olla_xla.analyze(plan(step, **options), *arguments, title="mine")
     assert analysis.title == "mine" and analysis.planned is not None
     assert analysis.planned.total_bytes == analysis.plan.assigned_bytes
@@ -137,3 +137,19 @@ def test_shardings_that_differ():
     outcome, why = outcomes(olla_xla.analyze(jitted, argument))["x"]
     assert outcome in (Outcome.LOST, Outcome.REUSED)
     assert why.startswith("sharding: it is sharded") and "output result" in why
+
+
+def test_plan_says_what_could_be_donated(caplog):
+    def step(state, x):
+        return {"w": state["w"] * 0.9 + x.sum(), "n": state["n"] + 1}, jnp.tanh(state["w"] @ x)
+
+    state = {
+        "w": jax.ShapeDtypeStruct((1024, 1024), jnp.float32),
+        "n": jax.ShapeDtypeStruct((), jnp.int32),
+    }
+    x = jax.ShapeDtypeStruct((1024, 8), jnp.float32)
+    plan(step, donate_argnums=0).lower(state, x).compile()
+    assert not caplog.records
+    plan(step).lower(state, x).compile()
+    (record,) = caplog.records
+    assert "argument [0]['w']" in record.getMessage() and "donate_argnums" in record.getMessage()

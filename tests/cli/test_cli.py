@@ -57,6 +57,18 @@ def test_plan_of_a_dump(capsys, dumped):
     assert code == 0 and "nothing was compiled" in out and "assigned" not in out.split("Only")[0]
 
 
+def test_analyze(capsys, dumped, tmp_path):
+    path = tmp_path / "mlp.json"
+    arguments = ("--model=mlp", "--batch_size=8", f"--json={path}", "--largest=4")
+    code, out, err = run(capsys, "analyze", *arguments, *LIMITS)
+    assert code == 0, err
+    assert "Donation: 20 requested" in out and "4 largest of" in out and "zoo/mlp.py:" in out
+    found = json.loads(path.read_text())
+    assert found["xla"]["total_bytes"] == sum(found["xla"]["categories"].values())
+    code, out, _ = run(capsys, "analyze", f"--hlo={dumped}", "--plan", *LIMITS)
+    assert code == 0 and "order in the file" in out and "predicted" in out and "planned" in out
+
+
 def test_plan_of_stablehlo(capsys, tmp_path):
     shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     lowered = jax.jit(lambda x, w: (jnp.tanh(x @ w) @ w).sum()).lower(shape, shape)
@@ -103,6 +115,8 @@ def test_help(capsys):
         (["plan", "--model=mlp", "--target=tpu"], "target"),
         (["plan", "--model=mlp", "--plan_out=/no/such/place"], "cannot write /no/such/place"),
         (["plan", "--hlo=/no/such/file"], "/no/such/file"),
+        (["analyze"], "give either --model=NAME or --hlo=FILE"),
+        (["analyze", "--model=mlp", "--html=/no/such/place"], "cannot write /no/such/place"),
         (["measure", "--model=mlp", "--steps=1"], "steps"),
         (["measure"], "give --model=NAME"),
         (["table", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),

@@ -12,6 +12,7 @@ __all__ = ["COMMANDS"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
+    "analyze": "what is in memory at the peak of a step, and why; reports",
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
