@@ -21,9 +21,9 @@ from olla_xla import targets
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.terminal import renderable
 from olla_xla.bench import models
+from olla_xla.bench.baseline import analyze_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.compile.analyze import analyze
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.planner.module import apply_plan, plan_module
 
@@ -71,21 +71,11 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
-    import jax
-
     progress.stage("loading JAX and the model")
     target = targets.target(values.target)
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     progress.stage("tracing, compiling")
-    with models.tracing(model.name):
-        jitted = jax.jit(model.step, **model.jit_options)
-    return analyze(
-        jitted,
-        *model.arguments,
-        target=target,
-        plan=vars(options) if values.plan else False,
-        title=f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}",
-    )
+    return analyze_model(model, target, options if values.plan else None)
 
 
 def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
