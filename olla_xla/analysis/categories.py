@@ -25,7 +25,8 @@ def categories(
 
     Values are what their operations' names say: a value of the forward pass that the backward pass
     reads is an activation kept for it, a number made by the backward pass is a gradient, and what
-    an output replaces an argument with is what the argument was. Whatever is left is workspace.
+    an output replaces an argument with is what the argument was, as is a copy of an argument, in
+    whatever layout or type. Whatever is left is workspace.
 
     Args:
       dataflow: the module's values. origins: of them. given: the module's arguments.
@@ -46,6 +47,8 @@ def categories(
             result.append(Category.WORKSPACE)
         elif value.buffer in stacks:
             result.append(stacks[value.buffer])
+        elif (copied := _copied(value, dataflow)) is not None and copied.buffer in of_buffer:
+            result.append(of_buffer[copied.buffer])
         else:
             result.append(_by_phase(value, origins))
     return result
@@ -65,6 +68,25 @@ def _is_scratch(value: Value) -> bool:
     """Whether a library's call uses it beside its result, as XLA's GPU libraries do."""
     custom = value.instruction.opcode == "custom-call" and bool(value.index)
     return custom and value.shape.dtype in _SCRATCH and len(value.shape.dimensions) == 1
+
+
+_MOVING = frozenset("parameter bitcast convert copy reshape transpose".split())
+
+
+def _copied(value: Value, dataflow: Dataflow) -> Value | None:
+    """The entry argument that a value is a copy of, in whatever layout or type; or None."""
+    for _ in range(3):  # a conversion, a change of layout, a copy for a loop
+        maker = value.instruction
+        inside = [i.opcode for i in maker.called[0].instructions] if maker.called else []
+        only_moves = maker.opcode == "fusion" and _MOVING.issuperset(inside)
+        if value.index or len(maker.operands) != 1:
+            return None
+        if not only_moves and (maker.opcode == "parameter" or maker.opcode not in _MOVING):
+            return None
+        value = dataflow.at[maker.operands[0], ()]
+        if _is_entry_parameter(value, dataflow):
+            return value
+    return None
 
 
 def _by_phase(value: Value, origins: Origins) -> Category:
