@@ -10,6 +10,7 @@ import weakref
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
+from hlo.stack_frames import Frame, StackFrames
 
 __all__ = ["Computation", "HloError", "Instruction", "Module", "module_from_bytes"]
 
@@ -143,6 +144,7 @@ class Module:
       aliases: donation, output index -> (parameter number, parameter index).
       donors: donated parameters without a fixed output (parameter number, index).
       fingerprint: digest of the module without schedule, ids and frontend attributes.
+      frames: resolves call stacks; see `stack`.
     """
 
     name: str
@@ -151,6 +153,12 @@ class Module:
     aliases: dict[ShapeIndex, tuple[int, ShapeIndex]]
     donors: frozenset[tuple[int, ShapeIndex]]
     is_scheduled: bool
+    frames: StackFrames
+
+    def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
+        """The Python calls under which an instruction was traced, the innermost first."""
+        proto = instruction.proto
+        return () if proto is None else self.frames.stack(proto.metadata)
 
     @functools.cached_property
     def donated(self) -> frozenset[tuple[int, ShapeIndex]]:
@@ -249,10 +257,10 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
 def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
     """The view of a parsed proto. Raises HloError on dangling ids."""
     computations = {c.id: Computation(c.id, c.name) for c in proto.computations}
-    locations = _Locations(proto.stack_frame_index)
+    frames = StackFrames(proto.stack_frame_index)
     try:
         for c in proto.computations:
-            _read_computation(c, computations, locations)
+            _read_computation(c, computations, frames)
         for key, sequence in proto.schedule.sequences.items():
             computation = computations[key]
             by_id = {i.id: i for i in computation.instructions}
@@ -274,6 +282,7 @@ def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
             (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
         ),
         is_scheduled=entry.schedule is not None,
+        frames=frames,
     )
 
 
@@ -287,7 +296,7 @@ def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: i
 def _read_computation(
     proto: xla_pb2.HloComputationProto,
     computations: dict[int, Computation],
-    locations: _Locations,
+    frames: StackFrames,
 ) -> None:
     computation = computations[proto.id]
     by_id: dict[int, Instruction] = {}
@@ -308,7 +317,7 @@ def _read_computation(
             instruction.dimensions = tuple(dimensions)
         if p.HasField("metadata"):
             instruction.op_name = p.metadata.op_name
-            instruction.location = locations.of(p.metadata)
+            instruction.location = frames.location(p.metadata)
         by_id[number] = instruction
         computation.instructions.append(instruction)
         for operand in operands if len(operands) < 2 else dict.fromkeys(operands):
@@ -342,24 +351,3 @@ def _read_particulars(
             p.convolution_dimension_numbers.kernel_input_feature_dimension,
             p.convolution_dimension_numbers.kernel_output_feature_dimension,
         )
-
-
-class _Locations:
-    """Resolves OpMetadata to "file:line", from its own fields or the module's stack frames."""
-
-    def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
-        self._index = index
-        self._cache: dict[int, str] = {}
-
-    def of(self, metadata: xla_pb2.OpMetadata) -> str:
-        if metadata.source_file:
-            return f"{metadata.source_file}:{metadata.source_line}"
-        frame_id = metadata.stack_frame_id
-        if not 0 < frame_id <= len(self._index.stack_frames):
-            return ""
-        if frame_id not in self._cache:
-            frame = self._index.stack_frames[frame_id - 1]
-            location = self._index.file_locations[frame.file_location_id - 1]
-            name = self._index.file_names[location.file_name_id - 1]
-            self._cache[frame_id] = f"{name}:{location.line}"
-        return self._cache[frame_id]

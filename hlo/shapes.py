@@ -33,6 +33,14 @@ _BITS = {
     **dict.fromkeys((30, 31), 1),
 }
 
+_NAMES = {
+    **dict(enumerate("pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64".split(), 1)),
+    **{13: "tuple", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128"},
+    **dict(enumerate("f8e5m2 f8e4m3fn s4 u4 f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz".split(), 19)),
+    **dict(enumerate("s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu".split(), 26)),
+}
+"""XLA PrimitiveType -> XLA's name of it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -65,6 +73,18 @@ class Shape:
     def is_array(self) -> bool:
         """Whether it has elements: neither tuple, token nor opaque."""
         return self.element_type not in (TUPLE, OPAQUE, TOKEN)
+
+    @property
+    def dtype(self) -> str:
+        """XLA's name of the element type, such as "bf16"."""
+        return _NAMES.get(self.element_type, f"type {self.element_type}")
+
+    @property
+    def text(self) -> str:
+        """As XLA prints it without a layout, such as "f32[8,128]"."""
+        if self.is_tuple:
+            return f"({', '.join(e.text for e in self.elements)})"
+        return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
 
     @functools.cached_property
     def num_elements(self) -> int:

@@ -27,6 +27,8 @@ from olla_xla.errors import (
 
 if TYPE_CHECKING:
     from olla_xla import check as check
+    from olla_xla.analysis.analysis import Analysis
+    from olla_xla.compile.analyze import analyze
     from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from olla_xla.remat.segments.transform import sublinear
 
 __all__ = [
+    "Analysis",
     "BudgetError",
     "CheckError",
     "GraphError",
@@ -52,6 +55,7 @@ __all__ = [
     "SolverError",
     "VersionError",
     "__version__",
+    "analyze",
     "check",
     "max_batch",
     "measure",
@@ -62,6 +66,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Analysis": "analysis.analysis",
     "Plan": "problem.plan",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
@@ -69,6 +74,7 @@ _HOMES = {
     "PlannedFunction": "compile.decorator",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
+    "analyze": "compile.analyze",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }

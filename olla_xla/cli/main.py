@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(argument in _HELP for argument in rest):
             print(_help(program, command, values))
             return 0
-        return command.run(_parsed(values, program, rest))
+        operands = getattr(command, "OPERANDS", ())
+        return command.run(values, *_parsed(values, program, rest, operands))
     except OllaError as error:
         return _failed(program, error)
     except KeyboardInterrupt:
@@ -60,14 +61,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parsed(values: flags.FlagValues, program: str, arguments: Sequence[str]) -> flags.FlagValues:
+def _parsed(
+    values: flags.FlagValues, program: str, arguments: Sequence[str], operands: Sequence[str]
+) -> Sequence[str]:
+    """Reads the flags into `values`; the operands that are left, as many as the command has."""
     try:
         left = values([program, *arguments])[1:]
     except flags.Error as error:
         raise InputError(f"{_one_line(error)}; see {program} --help") from error
-    if left:
-        raise InputError(f"unexpected argument {left[0]!r}; flags are --name=value")
-    return values
+    if len(left) > len(operands):
+        extra = left[len(operands)]
+        raise InputError(f"unexpected argument {extra!r}; flags are --name=value")
+    if len(left) < len(operands):
+        raise InputError(f"give {' and '.join(operands)}; see {program} --help")
+    return left
 
 
 def _failed(program: str, error: OllaError) -> int:

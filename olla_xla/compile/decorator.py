@@ -28,6 +28,7 @@ from olla_xla.compile.accounting import Donation, donation
 from olla_xla.compile.foreign import refuse_foreign
 from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.compile.keywords import PlanKeywords
+from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
 from olla_xla.errors import CheckError, InputError, VersionError
 from olla_xla.problem.options import PlanOptions
@@ -365,6 +366,7 @@ class PlannedFunction:
             self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
         if outcome.plan is not None:
             self._plans.append(outcome.plan)
+            self._say(donation_hint(outcome.compiled))
         elif outcome.error is None:
             if self._ways.enabled:
                 self._say(outcome.reason)
@@ -380,7 +382,7 @@ class PlannedFunction:
             warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
+        if text and text not in self._said:
             self._said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
 

@@ -57,6 +57,43 @@ def test_plan_of_a_dump(capsys, dumped):
     assert code == 0 and "nothing was compiled" in out and "assigned" not in out.split("Only")[0]
 
 
+def test_analyze(capsys, dumped, tmp_path):
+    path = tmp_path / "mlp.json"
+    arguments = ("--model=mlp", "--batch_size=8", f"--json={path}", "--largest=4")
+    code, out, err = run(capsys, "analyze", *arguments, *LIMITS)
+    assert code == 0, err
+    assert "Donation: 20 requested" in out and "4 largest of" in out and "zoo/mlp.py:" in out
+    found = json.loads(path.read_text())
+    assert found["xla"]["total_bytes"] == sum(found["xla"]["categories"].values())
+    code, out, _ = run(capsys, "analyze", f"--hlo={dumped}", "--plan", *LIMITS)
+    assert code == 0 and "order in the file" in out and "predicted" in out and "planned" in out
+
+
+def test_guard_and_diff(capsys, dumped, tmp_path, monkeypatch):
+    plan, analysis, lean = tmp_path / "plan.json", tmp_path / "mlp.json", tmp_path / "lean.json"
+    model = ("--model=mlp", "--batch_size=8")
+    assert run(capsys, "plan", *model, f"--plan_out={plan}", *LIMITS)[0] == 0
+    assert run(capsys, "analyze", *model, f"--json={analysis}")[0] == 0
+    for baseline in (plan, analysis):
+        code, out, err = run(capsys, "check", *model, f"--baseline={baseline}", *LIMITS)
+        assert code == 0 and "(0.00 MB, 0.00 %)" in out, err
+    code, _, err = run(capsys, "check", "--model=mlp", f"--baseline={analysis}", *LIMITS)
+    assert code == 2 and "is of mlp, batch 8, adam, cpu" in only_error(err)
+
+    before = json.loads(analysis.read_text())
+    tensors = before["xla"]["tensors"]
+    before["xla"]["total_bytes"] -= tensors.pop(0)["bytes"]
+    lean.write_text(json.dumps(before))
+    code, out, _ = run(capsys, "check", *model, f"--baseline={lean}", "--tolerance=5%", *LIMITS)
+    assert code == 1 and "differences" in out and "1 x 1.53" in out
+    code, out, _ = run(capsys, "diff", str(lean), str(analysis))
+    assert code == 0 and "(+1.53 MB, " in out and "1 x 1.53" in out
+    assert run(capsys, "diff", str(dumped), str(analysis))[0] == 0
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    code, _, err = run(capsys, "diff", "jax==0.11.2", str(analysis), "--model=mlp")
+    assert code == 2 and "takes uv" in only_error(err)
+
+
 def test_plan_of_stablehlo(capsys, tmp_path):
     shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     lowered = jax.jit(lambda x, w: (jnp.tanh(x @ w) @ w).sum()).lower(shape, shape)
@@ -103,6 +140,11 @@ def test_help(capsys):
         (["plan", "--model=mlp", "--target=tpu"], "target"),
         (["plan", "--model=mlp", "--plan_out=/no/such/place"], "cannot write /no/such/place"),
         (["plan", "--hlo=/no/such/file"], "/no/such/file"),
+        (["analyze"], "give either --model=NAME or --hlo=FILE"),
+        (["analyze", "--model=mlp", "--html=/no/such/place"], "cannot write /no/such/place"),
+        (["diff", "a.json"], "give A and B"),
+        (["diff", "jax==0.11.2", "x"], "give --model=NAME"),
+        (["check", "--model=mlp", "--baseline=x", "--tolerance=no"], "--tolerance=no"),
         (["measure", "--model=mlp", "--steps=1"], "steps"),
         (["measure"], "give --model=NAME"),
         (["table", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),

@@ -2,8 +2,8 @@
 
 A command's module has a docstring, shown as its help, and two functions:
 `define_flags(values)` defines its flags on an `absl.flags.FlagValues` of its own, and
-`run(values) -> int` does the work and returns the exit code. A new command is such a module and
-one line below.
+`run(values) -> int` does the work and returns the exit code. Where it names operands in `OPERANDS`,
+`run` is given these too. A new command is such a module and one line below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ __all__ = ["COMMANDS"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
+    "analyze": "what is in memory at the peak of a step, and why; reports",
+    "diff": "what takes more memory: two plans, analyses, HLO dumps or versions of jax",
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",

@@ -4,6 +4,10 @@ Prints XLA's allocations, their fragmentation, what the optimal packing of the s
 and the planned and the actual place of the largest tensors. With --noplan the step is compiled as
 it is. Exit code 1 if two live tensors overlap in XLA's assignment.
 
+With --baseline=FILE, a plan file or what `olla_xla analyze --json` wrote, the step is compiled
+again and its total held against the one there: exit code 1, with the tensors that make the
+difference, if it grew by more than --tolerance.
+
 With --objection=FILE a case that the referee objected to is looked at again, and nothing compiled.
 """
 
@@ -19,15 +23,19 @@ from absl import flags
 
 import olla_xla
 from olla_xla import targets
+from olla_xla.analysis.difference import load_snapshot
 from olla_xla.bench import models
 from olla_xla.bench.assignment_report import full_report
+from olla_xla.bench.baseline import compare_with
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.differences import difference_line, difference_table
 from olla_xla.cli.report.placing import allocation_table, tensor_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.units import megabytes
 from olla_xla.compile import objection
 from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
 from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]
 
@@ -45,6 +53,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "objection", None, "File of a case that the referee objected to.", flag_values=values
     )
+    flags.DEFINE_string(
+        "baseline", None, "Plan or analysis file whose total must not grow.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "tolerance", "0%", 'How much the total may grow, such as "1%".', flag_values=values
+    )
     shared.define_limits(values)
 
 
@@ -55,6 +69,8 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla check --help")
+    if values.baseline is not None:
+        return _guard(values, options)
     targets.prepare_environment(values.target)
 
     target = targets.target(values.target)
@@ -78,6 +94,37 @@ def run(values: flags.FlagValues) -> int:
         markup=False,
     )
     return 0
+
+
+def _guard(values: flags.FlagValues, options: PlanOptions) -> int:
+    """Holds the step's total against a baseline's; 1 if it grew by more than is tolerated."""
+    tolerance = _share(values.tolerance)
+    baseline = load_snapshot(values.baseline)
+    if baseline is None:
+        raise InputError(f"{values.baseline} is neither a plan nor an analysis file")
+    targets.prepare_environment(values.target)
+    target = targets.target(values.target)
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        found = compare_with(baseline, model, target, options, progress.stage)
+    console = shared.console()
+    console.print(difference_line(found), markup=False, soft_wrap=True)
+    if found.bytes <= tolerance * baseline.total_bytes:
+        return 0
+    difference_table(found, values.largest).print(console)
+    return 1
+
+
+def _share(text: str) -> float:
+    """A tolerance such as "1%" or "0.01" as a part of one. Raises InputError."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise InputError(f"--tolerance={text} is not a part of a total, such as 1%")
+    return share
 
 
 def _again(path: Path) -> int:

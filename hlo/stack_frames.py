@@ -1,0 +1,62 @@
+"""Python call stacks of an HLO module's operations, as JAX leaves them in its metadata."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hlo import xla_pb2
+
+__all__ = ["Frame", "StackFrames"]
+
+
+class Frame(NamedTuple):
+    """One call: a file, the line in it (from 1), and the function that the line is in, or ""."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def location(self) -> str:
+        """As "file:line"."""
+        return f"{self.file}:{self.line}"
+
+
+class StackFrames:
+    """Resolves OpMetadata to call stacks, from its own fields or the module's stack frame index."""
+
+    def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
+        self._index = index
+        self._frames: dict[int, Frame] = {}
+
+    def location(self, metadata: xla_pb2.OpMetadata) -> str:
+        """The innermost call as "file:line", or ""."""
+        if metadata.source_file:
+            return f"{metadata.source_file}:{metadata.source_line}"
+        frame_id = metadata.stack_frame_id
+        return self._frame(frame_id).location if self._is_known(frame_id) else ""
+
+    def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[Frame, ...]:
+        """The calls under which an operation was traced, the innermost first."""
+        found: list[Frame] = []
+        frame_id = metadata.stack_frame_id
+        while self._is_known(frame_id) and len(found) < len(self._index.stack_frames):
+            found.append(self._frame(frame_id))
+            frame_id = self._index.stack_frames[frame_id - 1].parent_frame_id
+        if not found and metadata.source_file:
+            found.append(Frame(metadata.source_file, metadata.source_line, ""))
+        return tuple(found)
+
+    def _is_known(self, frame_id: int) -> bool:
+        return 0 < frame_id <= len(self._index.stack_frames)
+
+    def _frame(self, frame_id: int) -> Frame:
+        if frame_id not in self._frames:
+            index = self._index
+            location = index.file_locations[index.stack_frames[frame_id - 1].file_location_id - 1]
+            self._frames[frame_id] = Frame(
+                index.file_names[location.file_name_id - 1],
+                location.line,
+                index.function_names[location.function_name_id - 1],
+            )
+        return self._frames[frame_id]

@@ -1,0 +1,177 @@
+"""What is in memory at the peak of a step, and why: `Analysis`, and how it is made of a module.
+
+An analysis file is one JSON object: `{"format": "olla_xla.analysis", "version": 1, ...}` with what
+`Analysis.to_dict` gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlo.buffer_assignment import BufferAssignment
+from olla_xla.analysis.bound import BoundView, bound_view
+from olla_xla.analysis.donation import DonationAudit, Leaf, audit
+from olla_xla.analysis.loops import LoopView, loop_views
+from olla_xla.analysis.memory_view import MemoryView, memory_view
+from olla_xla.errors import InputError
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem.plan import Plan
+
+__all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
+
+FORMAT, VERSION = "olla_xla.analysis", 1
+
+
+class Executable(NamedTuple):
+    """A scheduled module, serialized, and XLA's buffer assignment of it, where that is known."""
+
+    module: bytes
+    assignment: BufferAssignment | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """The memory of a step, in XLA's order and planned, and a bound for every order.
+
+    In a terminal `rich.print(analysis)` shows it, in a notebook it is shown as it is.
+
+    Attributes:
+      title: what was analysed. target: "cpu" or "cuda".
+      xla: XLA's own order. planned: the plan's, or None where nothing was planned.
+      bound: no order of XLA's module needs less, with the tensors that prove it.
+      lower_bound_bytes: the best bound known: that, or the plan's.
+      loops: those of XLA's module.
+      donation: what became of donated arguments; None where nobody said which were.
+      plan: the plan, or None.
+    """
+
+    title: str
+    target: str
+    xla: MemoryView
+    planned: MemoryView | None
+    bound: BoundView
+    lower_bound_bytes: int
+    loops: tuple[LoopView, ...]
+    donation: DonationAudit | None = None
+    plan: Plan | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def views(self) -> tuple[MemoryView, ...]:
+        """The orders that were looked at, XLA's first."""
+        return (self.xla,) if self.planned is None else (self.xla, self.planned)
+
+    @property
+    def gap(self) -> float:
+        """How far the last of the orders is above the bound, as a part of the bound."""
+        return self.views[-1].total_bytes / max(self.lower_bound_bytes, 1) - 1
+
+    def to_dict(self, timeline: bool = False) -> dict[str, Any]:
+        """As JSON takes it. With `timeline`, the bytes of each category at each step too."""
+        return {
+            "title": self.title,
+            "target": self.target,
+            "xla": self.xla.to_dict(timeline),
+            "planned": None if self.planned is None else self.planned.to_dict(timeline),
+            "bound": self.bound.to_dict(),
+            "lower_bound_bytes": self.lower_bound_bytes,
+            "loops": [loop.to_dict() for loop in self.loops],
+            "donation": None if self.donation is None else self.donation.to_dict(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes an analysis file, which `olla_xla diff` reads. Raises InputError if it cannot."""
+        document = {"format": FORMAT, "version": VERSION, **self.to_dict()}
+        _write(path, json.dumps(document, indent=1) + "\n")
+
+    def html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report: one HTML file that needs nothing else.
+
+        Raises:
+          InputError: the file cannot be written, or bokeh is missing.
+        """
+        _write(path, _optional("html.page", "report").page(self))
+
+    def figure(self, path: str | os.PathLike[str]) -> None:
+        """Draws memory over the schedule as PNG, SVG or PDF, by the file's suffix.
+
+        Raises:
+          InputError: the file cannot be written, or matplotlib is missing.
+        """
+        _optional("figure", "figures").draw(self, Path(path))
+
+    def __rich__(self) -> Any:
+        """For rich: the tables that the command line prints."""
+        return _terminal().renderable(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the same."""
+        return _terminal().html(self)
+
+
+def analyze_module(
+    executable: Executable,
+    target: str,
+    *,
+    title: str = "",
+    planned: Executable | None = None,
+    plan: Plan | None = None,
+    leaves: tuple[Sequence[Leaf], Sequence[Leaf]] | None = None,
+    own_order: str = "XLA's order",
+) -> Analysis:
+    """Analyses a scheduled module.
+
+    Args:
+      executable: in XLA's own order. target: "cpu" or "cuda".
+      title: what it is; by default the module's name.
+      planned: the same step with a plan. plan: that plan.
+      leaves: what the function takes and returns, for the donation audit.
+      own_order: what to call the order that the module came with.
+
+    Raises:
+      ModuleFormatError: it cannot be read or has no schedule.
+    """
+    module = PlannedModule(executable.module, target)
+    xla = memory_view(module, own_order, executable.assignment)
+    ours = None
+    if planned is not None:
+        ours = memory_view(PlannedModule(planned.module, target), "planned", planned.assignment)
+    bound = bound_view(module)
+    least = bound.bytes
+    if plan is not None and not (plan.clones or plan.loops):
+        least = max(least, plan.lower_bound_bytes)
+    return Analysis(
+        title=title or module.module.name,
+        target=target,
+        xla=xla,
+        planned=ours,
+        bound=bound,
+        lower_bound_bytes=least,
+        loops=loop_views(xla),
+        donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
+        plan=plan,
+    )
+
+
+def _terminal() -> Any:
+    return importlib.import_module("olla_xla.analysis.terminal")
+
+
+def _optional(name: str, extra: str) -> Any:
+    """A module of this folder that needs a package which is not always there."""
+    try:
+        return importlib.import_module(f"olla_xla.analysis.{name}")
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is missing; pip install 'olla-xla[{extra}]'") from error
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,26 @@
+"""What a tensor is to a train step."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Category"]
+
+
+class Category(enum.StrEnum):
+    """What memory is used for; every byte of a total is in one. Charts stack them in this order."""
+
+    PARAMETERS = "parameters"
+    OPTIMIZER = "optimizer state"
+    BATCH = "batch"
+    ARGUMENTS = "other arguments"
+    ACTIVATIONS = "activations kept for the backward pass"
+    STACKS = "stacks of loops"
+    GRADIENTS = "gradients"
+    OUTPUTS = "outputs"
+    WORKSPACE = "workspace"
+    UNUSED = "allocated, not in use"
+    """XLA has allocated it, and nothing lives there at that step."""
+
+    CONSTANTS = "constants"
+    """Part of the executable; no total has them."""

@@ -1,0 +1,171 @@
+"""What takes more memory than before: two analyses or plans, tensor by tensor.
+
+Tensors at the peaks of two analyses are the same if they are of one category and shape, and the
+same argument or operation; names of XLA's and source lines change too easily. A plan file knows
+sizes and names of all tensors, and not when they live: two plans are compared by these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from olla_xla.analysis.analysis import FORMAT, VERSION, Analysis
+from olla_xla.errors import InputError
+from olla_xla.problem.plan import Plan
+
+__all__ = ["Change", "Difference", "Snapshot", "difference", "load_snapshot"]
+
+
+Key = tuple[str, str, str]
+"""What makes two tensors the same: category, shape, and what they are or come from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What a step takes, as far as a file or an analysis says.
+
+    Attributes:
+      name: of the file or of what was compiled.
+      total_bytes: arguments + outputs - aliases + temp.
+      of_plan: whether it is a plan's, with all tensors, or an analysis', with those at the peak.
+      tensors: (category, shape, what) -> (how many, bytes of all).
+      title: of the analysis, or the plan's module. planned: whether it is a planned order's.
+    """
+
+    name: str
+    total_bytes: int
+    of_plan: bool
+    tensors: Mapping[Key, tuple[int, int]]
+    title: str = ""
+    planned: bool = False
+
+    @staticmethod
+    def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
+        """Of an analysis or what `Analysis.to_dict` gives; the planned order where there is one."""
+        found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
+        view = found["planned"] or found["xla"]
+        sums: dict[Key, tuple[int, int]] = {}
+        for t in view["tensors"]:
+            what = t["argument"] or t["op_name"] or t["line"] or t["operator"] or t["why"]
+            _count(sums, (t["category"], t["shape"], what), t["bytes"])
+        planned = bool(found["planned"])
+        return Snapshot(name, view["total_bytes"], False, sums, found["title"], planned)
+
+    @staticmethod
+    def of_plan_file(plan: Plan, name: str) -> Snapshot:
+        """Of a plan."""
+        total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+        sums: dict[Key, tuple[int, int]] = {}
+        for tensor, (_, size) in plan.offsets.items():
+            stem = re.sub(r"(\.\d+)+", "", tensor)
+            _count(sums, ("", f"{size:,} bytes", stem), size)
+        return Snapshot(name, total, True, sums, plan.module, True)
+
+
+def _count(sums: dict[Key, tuple[int, int]], key: Key, size: int) -> None:
+    count, total = sums.get(key, (0, 0))
+    sums[key] = count + 1, total + size
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Tensors of one kind that take another amount of memory than before; sizes in bytes.
+
+    Attributes:
+      category, shape, what: see the module. before, after: (how many, bytes).
+    """
+
+    category: str
+    shape: str
+    what: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+    @property
+    def bytes(self) -> int:
+        """More bytes than before."""
+        return self.after[1] - self.before[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """What two snapshots differ by.
+
+    Attributes:
+      before, after: the two. changes: those of tensors, the largest first.
+    """
+
+    before: Snapshot
+    after: Snapshot
+    changes: tuple[Change, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much the total grew."""
+        return self.after.total_bytes - self.before.total_bytes
+
+    @property
+    def share(self) -> float:
+        """The same as a part of the total before."""
+        return self.bytes / max(self.before.total_bytes, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {
+            "before": {"name": self.before.name, "total_bytes": self.before.total_bytes},
+            "after": {"name": self.after.name, "total_bytes": self.after.total_bytes},
+            "changes": [{**dataclasses.asdict(c), "bytes": c.bytes} for c in self.changes],
+        }
+
+
+def difference(before: Snapshot, after: Snapshot) -> Difference:
+    """Compares two snapshots.
+
+    Raises:
+      InputError: one is a plan and the other an analysis.
+    """
+    if before.of_plan != after.of_plan:
+        raise InputError(
+            f"{before.name} and {after.name} are a plan and an analysis; compare two plans, or two "
+            "of what olla_xla analyze --json writes and HLO dumps"
+        )
+    changes = [
+        Change(*key, before.tensors.get(key, (0, 0)), after.tensors.get(key, (0, 0)))
+        for key in sorted({*before.tensors, *after.tensors})
+    ]
+    changes = [c for c in changes if c.before != c.after]
+    changes.sort(key=lambda c: (-abs(c.bytes), c.category, c.what, c.shape))
+    return Difference(before, after, tuple(changes))
+
+
+def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
+    """Reads a plan or analysis file; None where it is another kind of file.
+
+    Raises:
+      InputError: it cannot be read, or is of another version.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else None
+    except ValueError:
+        return None
+    kind = found.get("format", "") if isinstance(found, dict) else ""
+    if kind == FORMAT:
+        if found["version"] != VERSION:
+            raise InputError(
+                f"{path} has analysis version {found['version']}, this olla_xla reads {VERSION}; "
+                "analyse again"
+            )
+        return Snapshot.of_analysis(found, str(path))
+    if str(kind).startswith("olla_xla.plan"):
+        return Snapshot.of_plan_file(Plan.load(path), str(path))
+    return None

@@ -1,0 +1,341 @@
+"""The donation audit: what became of every donated argument, and what else could be donated.
+
+A donated argument costs nothing if an output takes over its memory ("aliased"). XLA may instead
+use its memory for temporaries ("reused"). Otherwise the donation is lost, for one of a few reasons:
+no output has its type (shape or dtype), the one that has is laid out or sharded otherwise, or
+another argument has it. An aliased argument can still cost a copy: where something reads the
+argument after the operator that writes its replacement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hlo.module import Instruction
+from hlo.shapes import ShapeIndex
+from hlo.values import Dataflow, Value
+from olla_xla.analysis.lines import short_line
+from olla_xla.analysis.memory_view import MemoryView
+
+__all__ = ["DonationAudit", "DonationRow", "Leaf", "Outcome", "audit", "not_donated", "why_lost"]
+
+
+class Outcome(enum.StrEnum):
+    """What became of an argument's memory."""
+
+    ALIASED = "aliased"
+    """An output takes it over."""
+
+    COPIED = "aliased, with a copy"
+    """An output takes it over, and XLA copies to make that possible."""
+
+    REUSED = "reused"
+    """No output takes it over; temporaries lie in it."""
+
+    LOST = "lost"
+    """It was donated, and nothing uses it."""
+
+    UNREAD = "not read"
+    """It was donated, and the step does not read it: it is not even passed."""
+
+    POSSIBLE = "not donated"
+    """It was not donated, although an output of its type takes memory of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array that a function takes or returns.
+
+    Attributes:
+      path: in the pytree of arguments or results.
+      shape, dtype: as JAX has them. bytes: of the whole array.
+      donated: by the caller; False for results.
+      number: of the entry parameter, or of the result; None for arguments that are not passed.
+      layout: as text, equal where layouts are. sharding: JAX's, or None.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    donated: bool = False
+    number: int | None = None
+    layout: str = ""
+    sharding: Any = None
+
+    @property
+    def type(self) -> str:
+        """Dtype and shape: "float32[8,128]"."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class DonationRow:
+    """What became of one argument.
+
+    Attributes:
+      path: of the argument. type: its dtype and shape. bytes: its size.
+      outcome: what became of its memory.
+      output: path of the output that takes it over, or could; or "".
+      why: why it is no better, or "".
+    """
+
+    path: str
+    type: str
+    bytes: int
+    outcome: Outcome
+    output: str = ""
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it; every field by name."""
+        return {**dataclasses.asdict(self), "outcome": str(self.outcome)}
+
+
+@dataclasses.dataclass(frozen=True)
+class DonationAudit:
+    """What became of all arguments; those that were neither donated nor could be are left out.
+
+    Attributes:
+      rows: the costly ones first, largest first.
+    """
+
+    rows: tuple[DonationRow, ...]
+
+    def count(self, *outcomes: Outcome) -> int:
+        """Arguments with one of these outcomes."""
+        return sum(row.outcome in outcomes for row in self.rows)
+
+    def bytes(self, *outcomes: Outcome) -> int:
+        """Bytes of arguments with one of these outcomes."""
+        return sum(row.bytes for row in self.rows if row.outcome in outcomes)
+
+    @property
+    def requested(self) -> int:
+        """Arguments that the caller donated."""
+        return len(self.rows) - self.count(Outcome.POSSIBLE)
+
+    @property
+    def trouble(self) -> tuple[DonationRow, ...]:
+        """The rows that cost memory or a copy."""
+        return tuple(row for row in self.rows if row.outcome in _COSTLY)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        sums = {str(o): [self.count(o), self.bytes(o)] for o in Outcome if self.count(o)}
+        return {
+            "requested": self.requested,
+            "outcomes": sums,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+
+_COSTLY = (Outcome.LOST, Outcome.POSSIBLE, Outcome.COPIED, Outcome.REUSED, Outcome.UNREAD)
+_RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, Outcome.ALIASED))}
+
+
+def audit(
+    view: MemoryView, dataflow: Dataflow, taken: Sequence[Leaf], returned: Sequence[Leaf]
+) -> DonationAudit:
+    """Audits a compiled module.
+
+    Args:
+      view: its memory. dataflow: its values.
+      taken, returned: what the function takes and returns.
+    """
+    module = dataflow.module
+    outputs = {where: index for index, where in module.aliases.items()}
+    kept = {_number(index) for index in module.aliases}
+    free = [r for r in returned if r.number not in kept]
+    replaced = [r for r in returned if r.number in kept]
+    by_number = {r.number: r for r in returned}
+    rows = []
+    for leaf in taken:
+        where = _at(leaf)
+        if where in outputs:
+            result = by_number.get(_number(outputs[where]))
+            why = _copy(view, dataflow, leaf, outputs[where])
+            if why and result is not None:
+                why = _other_form(leaf, result) or why
+            outcome = Outcome.COPIED if why else Outcome.ALIASED
+            rows.append(_row(leaf, outcome, "" if result is None else result.path, why))
+        elif leaf.donated and leaf.number is None:
+            rows.append(_row(leaf, Outcome.UNREAD, "", "the function does not read it"))
+        elif leaf.donated:
+            outcome = Outcome.REUSED if _is_reused(view, leaf) else Outcome.LOST
+            rows.append(_row(leaf, outcome, *why_lost(leaf, free, replaced)))
+    for leaf, result in not_donated(taken, free, set(outputs)):
+        why = f"output {result.path} has the same type and takes memory of its own"
+        rows.append(_row(leaf, Outcome.POSSIBLE, result.path, why))
+    rows.sort(key=lambda row: (_RANK[row.outcome], -row.bytes, row.path))
+    return DonationAudit(tuple(rows))
+
+
+def not_donated(
+    taken: Sequence[Leaf],
+    free: Sequence[Leaf],
+    aliased: set[tuple[int, ShapeIndex]],
+) -> list[tuple[Leaf, Leaf]]:
+    """Arguments that were not donated, each with an output that could take over its memory.
+
+    An output at the same place in its pytree comes first, then any of the same type.
+
+    Args:
+      taken: the arguments. free: outputs that take memory of their own.
+      aliased: (number, index) of the parameters that outputs take over.
+    """
+    left = list(free)
+    waiting = [a for a in taken if not a.donated and a.number is not None and _at(a) not in aliased]
+    found: dict[str, tuple[Leaf, Leaf]] = {}
+    for strict in (True, False):
+        for argument in waiting:
+            if argument.path in found or not argument.bytes:
+                continue
+            fits = [
+                r
+                for r in left
+                if r.type == argument.type
+                and not _other_form(argument, r)
+                and (not strict or _place(r.path) == _place(argument.path))
+            ]
+            if fits:
+                found[argument.path] = (argument, fits[0])
+                left.remove(fits[0])
+    return list(found.values())
+
+
+def _at(leaf: Leaf) -> tuple[int, ShapeIndex]:
+    return (-1 if leaf.number is None else leaf.number), ()
+
+
+def _number(index: ShapeIndex) -> int:
+    """The result that an output index names."""
+    return index[0] if index else 0
+
+
+def _row(leaf: Leaf, outcome: Outcome, output: str, why: str) -> DonationRow:
+    return DonationRow(leaf.path, leaf.type, leaf.bytes, outcome, output, why)
+
+
+_HEAD = re.compile(r"^\w+(\[\d+\])?")
+
+
+def _place(path: str) -> str:
+    """A path in its pytree, without the argument's name or the result's number."""
+    return _HEAD.sub("", path, count=1)
+
+
+def _other_form(argument: Leaf, result: Leaf) -> str:
+    """Why an output of the same type cannot take over an argument's memory as it is, or ""."""
+    if argument.layout != result.layout:
+        return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
+    ours, theirs = argument.sharding, result.sharding
+    if ours is None or theirs is None or ours.is_equivalent_to(theirs, len(argument.shape)):
+        return ""
+    return f"sharding: it is sharded {_spec(ours)}, output {result.path} {_spec(theirs)}"
+
+
+def _spec(sharding: Any) -> str:
+    return str(getattr(sharding, "spec", type(sharding).__name__))
+
+
+def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
+    """(path of the output that comes nearest or "", why it does not take an argument's memory).
+
+    Args:
+      leaf: the argument. free: outputs that take memory of their own. replaced: the others.
+    """
+    if same := [r for r in free if r.type == leaf.type]:
+        reason = _other_form(leaf, same[0])
+        return same[0].path, reason or f"XLA did not let output {same[0].path} take it over"
+    if near := [r for r in free if r.shape == leaf.shape]:
+        return near[0].path, f"dtype: it is {leaf.dtype}, output {near[0].path} {near[0].dtype}"
+    if near := [r for r in free if r.dtype == leaf.dtype and r.bytes == leaf.bytes]:
+        return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
+    if taken := [r for r in replaced if r.type == leaf.type]:
+        number = f"{len(taken)} outputs" if len(taken) > 1 else "one output"
+        return "", f"{number} of its type, each taken by another argument"
+    if near := [r for r in free if r.path and _place(r.path) == _place(leaf.path)]:
+        return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
+    return "", f"no output is {leaf.type}"
+
+
+def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
+    """Whether anything else lies in an argument's memory at any time."""
+    memory = view._occupancy
+    homes = [k for k, a in enumerate(memory.allocations) if a.parameter == _at(leaf)]
+    return any(
+        home in homes and not _is_parameter(value, leaf.number)
+        for home, value in zip(memory.allocation.tolist(), memory.values, strict=True)
+    )
+
+
+def _is_parameter(value: Value, number: int | None) -> bool:
+    i = value.instruction
+    return i.opcode == "parameter" and i.parameter_number == number
+
+
+# Copies.
+
+
+def _copy(view: MemoryView, dataflow: Dataflow, leaf: Leaf, output: ShapeIndex) -> str:
+    """Why XLA copies to let an output take over an argument's memory, or "" where it does not."""
+    module, memory = dataflow.module, view._occupancy
+    root = module.entry.root
+    assert root is not None and leaf.number is not None
+    steps = {i: k for k, i in enumerate(memory.instructions) if i is not None}
+    argument = dataflow.at[module.entry.parameters[leaf.number], ()]
+    writer = dataflow.at[root, output].instruction
+    if _is_copy(writer):
+        source = dataflow.at[writer.operands[0], ()]
+        if source is argument:
+            return ""
+        maker = source.instruction
+        if maker.opcode == "parameter":
+            name = maker.op_name or source.name
+            return f"its replacement is argument {name} as it came, which XLA copies"
+        late = _later(argument, maker, steps)
+        return _because(view, late, maker, f"XLA copies its replacement ({source.name})")
+    for use in argument.uses:
+        i = use.instruction
+        if _is_copy(i) and i is not writer and i.shape == argument.shape:
+            copied = dataflow.at[i, ()]
+            if not copied.live_out:
+                return _because(view, _later(copied, writer, steps), writer, "XLA copies it first")
+    return ""
+
+
+def _is_copy(i: Instruction) -> bool:
+    if i.opcode == "fusion":
+        inside = {inner.opcode for inner in i.called[0].instructions}
+        return "copy" in inside and inside <= {"parameter", "copy", "bitcast"}
+    return i.opcode == "copy"
+
+
+def _later(
+    value: Value, writer: Instruction, steps: Mapping[Instruction, int]
+) -> list[Instruction]:
+    """What reads a value after the writer ran."""
+    after = steps.get(writer, 0)
+    return [u.instruction for u in value.uses if steps.get(u.instruction, -1) > after]
+
+
+def _because(
+    view: MemoryView, readers: Sequence[Instruction], writer: Instruction, what: str
+) -> str:
+    line = view._describer.line
+    if not readers:
+        return f"{what}, though nothing reads it after {_named(writer, line(writer))} writes"
+    reader = readers[-1]
+    return (
+        f"a reader after the writer: {_named(reader, line(reader))} reads it after "
+        f"{_named(writer, line(writer))} writes; {what}"
+    )
+
+
+def _named(i: Instruction, line: str) -> str:
+    return f"{i.name} ({short_line(line)})" if line else i.name

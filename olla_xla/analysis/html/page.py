@@ -1,0 +1,105 @@
+"""Puts the report together: plots, tables, script and style in one file."""
+
+from __future__ import annotations
+
+import html
+import json
+from importlib import resources
+
+from bokeh.embed import json_item
+from bokeh.resources import Resources
+
+from olla_xla.analysis.analysis import Analysis
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.html.plots import MEGABYTE, plots
+from olla_xla.analysis.html.tables import Texts, view_tables
+from olla_xla.analysis.palette import COLORS
+from olla_xla.analysis.terminal import megabytes
+
+__all__ = ["page"]
+
+
+def page(analysis: Analysis) -> str:
+    """The report of an analysis as HTML; it fetches nothing."""
+    texts = Texts()
+    data = {
+        "views": [view_tables(view, texts) for view in analysis.views],
+        "categories": [[str(c), COLORS[c]] for c in Category],
+        "loops": [
+            [loop.name, loop.line, loop.start, loop.stop, loop.trips, loop.inside_bytes]
+            for loop in analysis.loops
+        ],
+        "donation": [] if analysis.donation is None else _donation(analysis),
+        "texts": texts.all,
+    }
+    scripts = Resources(mode="inline", components=["bokeh", "bokeh-gl"]).js_raw
+    parts = {
+        "TITLE": html.escape(analysis.title),
+        "CERTIFICATE": _certificate(analysis),
+        "CATEGORIES": _categories(analysis),
+        "STYLE": _file("report.css"),
+        "BOKEH": "\n".join(f"<script>{script}</script>" for script in scripts),
+        "ITEM": _json(json_item(plots(analysis), "plots")),
+        "DATA": _json(data),
+        "SCRIPT": _file("report.js"),
+    }
+    text = _file("report.html")
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part)
+    return text
+
+
+def _file(name: str) -> str:
+    return resources.files("olla_xla.analysis.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(data: object) -> str:
+    """JSON that may stand in a script: it ends no tag."""
+    return json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+
+
+def _donation(analysis: Analysis) -> list[list[object]]:
+    assert analysis.donation is not None
+    rows = analysis.donation.trouble
+    return [[r.path, r.type, r.bytes, str(r.outcome), r.why] for r in rows]
+
+
+def _certificate(analysis: Analysis) -> str:
+    """Totals, bound and gap."""
+    rows = []
+    for view in analysis.views:
+        kind = "assigned by XLA" if view.assigned else "predicted"
+        live = megabytes(view.live_bytes, 2)
+        above = 100 * (view.total_bytes / max(analysis.lower_bound_bytes, 1) - 1)
+        rows.append(
+            f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
+            f"<td>{kind}; {live} in use at the peak; {above:.1f} % above the bound</td></tr>"
+        )
+    operator = html.escape(f"{analysis.bound.operator} {analysis.bound.operator_line}")
+    bound = megabytes(analysis.lower_bound_bytes, 2)
+    rows.append(
+        f"<tr><th>lower bound</th><td>{bound} MB</td><td>no order of XLA's operators needs less "
+        f"(at {operator})</td></tr>"
+    )
+    plan = analysis.plan
+    if plan is not None:
+        changes = f", {len(plan.clones)} computed again" if plan.clones else ""
+        rows.append(
+            f"<tr><th>plan</th><td>{plan.status}</td><td>{plan.seconds:.1f} s of planning, gap "
+            f"{100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}</td></tr>"
+        )
+    return "".join(rows)
+
+
+def _categories(analysis: Analysis) -> str:
+    """A table of categories, with their colours, at the peak of each order and in the bound."""
+    columns = [view.by_category() for view in analysis.views] + [analysis.bound.by_category()]
+    names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
+    rows = [f"<tr><th>at the peak, MB</th>{names}<th>bound</th></tr>"]
+    for category in Category:
+        sizes = [column.get(category, 0) for column in columns]
+        if any(sizes):
+            cells = "".join(f"<td>{size / MEGABYTE:,.1f}</td>" for size in sizes)
+            mark = f'<i class="mark" style="background:{COLORS[category]}"></i>'
+            rows.append(f"<tr><th>{mark}{category}</th>{cells}</tr>")
+    return "".join(rows)

@@ -1,0 +1,20 @@
+"""Source lines as short text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["short_line"]
+
+
+def short_line(line: str) -> str:
+    """A "file:line" from the working directory if it lies below it, else its last folders."""
+    name, colon, number = line.rpartition(":")
+    if not colon:
+        return line
+    path = Path(name)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    elif len(path.parts) > 3:
+        path = Path(*path.parts[-3:])
+    return f"{path}:{number}"

@@ -1,0 +1,139 @@
+"""One piece of memory at one step of a schedule: whose it is, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hlo.module import Instruction
+from hlo.values import Dataflow, Value
+from olla_xla.analysis.arguments import Argument
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.op_names import module_path
+from olla_xla.analysis.origins import Origin, Origins
+
+__all__ = ["Describer", "LiveTensor", "operator_kind"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveTensor:
+    """A tensor in memory, or a part of an allocation that nothing uses.
+
+    Attributes:
+      name: the instruction that makes it, with a tuple index when it has one; "" for unused memory.
+      bytes: its size.
+      category: what it is to a train step.
+      shape: such as "f32[8,128]"; "" for unused memory.
+      operator: what makes it: an HLO opcode, with a fusion's kind or a custom call's target.
+      op_name: JAX's name of that, or "".
+      module: the modules that the op name leads through, such as "ResNet/Conv_0", or "".
+      argument: the path of the argument that it is, or whose memory it has; or "".
+      line: "file:line" of the user's own code that makes it, or "".
+      via: what the line is taken from, where XLA made the tensor by itself; or "".
+      why: why there is neither line nor argument, or "".
+      start, stop: half-open steps of the schedule between which it has memory.
+      holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
+      holder_line: the user's line of that, or "".
+    """
+
+    name: str
+    bytes: int
+    category: Category
+    shape: str = ""
+    operator: str = ""
+    op_name: str = ""
+    module: str = ""
+    argument: str = ""
+    line: str = ""
+    via: str = ""
+    why: str = ""
+    start: int = 0
+    stop: int = 0
+    holder: str = ""
+    holder_line: str = ""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it leads to a line of the user's or to an argument."""
+        return bool(self.line or self.argument)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it; every field by name."""
+        return {**dataclasses.asdict(self), "category": str(self.category)}
+
+
+class Describer:
+    """Describes the values of one module as tensors.
+
+    Args:
+      dataflow: the module's values. origins: of them.
+      given: the arguments. sorted_into: the category of each value, by id.
+    """
+
+    def __init__(
+        self,
+        dataflow: Dataflow,
+        origins: Origins,
+        given: list[Argument],
+        sorted_into: list[Category],
+    ) -> None:
+        self._origins = origins
+        self._categories = sorted_into
+        self._paths = {a.value: a.path for a in given}
+        values = dataflow.values
+        self._by_buffer = {values[a.value.id].buffer: a.path for a in given}
+        self.paths = {(a.number, a.index): a.path for a in given}
+
+    def category(self, value: Value) -> Category:
+        """The category of a value."""
+        return self._categories[value.id]
+
+    def origin(self, value: Value) -> Origin:
+        """Where a value comes from."""
+        return self._origins.of(value)
+
+    def line(self, i: Instruction) -> str:
+        """The user's line of an instruction, or ""."""
+        return self._origins.at(i).line
+
+    def argument(self, value: Value) -> str:
+        """The path of the argument that a value is, or replaces; or ""."""
+        if value in self._paths:
+            return self._paths[value]
+        return self._by_buffer.get(value.buffer, "") if value.live_out else ""
+
+    def tensor(self, value: Value, span: tuple[int, int], last: Instruction | None) -> LiveTensor:
+        """A value as a tensor.
+
+        Args:
+          value: to describe. span: half-open steps between which it has memory.
+          last: the last that reads it; None where it lives to the end.
+        """
+        origin, argument = self.origin(value), self.argument(value)
+        why = origin.why
+        if value.shape.is_tuple:
+            why = "a table of pointers, for a result of several parts"
+        return LiveTensor(
+            name=value.name,
+            bytes=value.bytes,
+            category=self.category(value),
+            shape=value.shape.text if len(value.shape.text) < 80 else value.shape.text[:77] + "...",
+            operator=operator_kind(value.instruction),
+            op_name="" if value in self._paths else origin.op_name,
+            module="" if value in self._paths else module_path(origin.op_name),
+            argument=argument,
+            line=origin.line if value not in self._paths else "",
+            via=origin.via if value not in self._paths else "",
+            why="" if argument or origin.line else why,
+            start=span[0],
+            stop=span[1],
+            holder="" if last is None else last.name,
+            holder_line="" if last is None else self.line(last),
+        )
+
+
+def operator_kind(i: Instruction) -> str:
+    """An instruction's opcode, with a fusion's kind or a custom call's target."""
+    if i.opcode == "fusion" and i.fusion_kind:
+        return f"{i.fusion_kind.removeprefix('k').lower()} fusion"
+    return i.custom_call_target or i.opcode

@@ -1,0 +1,81 @@
+"""What JAX's op names say: the phase of a train step, and the module that an operator stands in.
+
+JAX names an operation by the calls around it and its primitive:
+"jit(step)/transpose(jvp(ResNet))/Bottleneck_3/Conv_0/conv_general_dilated" is the backward pass of
+a convolution in ResNet/Bottleneck_3/Conv_0.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+
+__all__ = ["Phase", "module_path", "phase_of"]
+
+
+class Phase(enum.Enum):
+    """Which part of a train step an operation belongs to."""
+
+    FORWARD = "forward"
+    """It is differentiated: between parameters and loss."""
+
+    BACKWARD = "backward"
+    """It computes derivatives, from the loss back."""
+
+    AGAIN = "again"
+    """It is of the forward pass, computed again for the backward pass (`jax.checkpoint`)."""
+
+    OTHER = "other"
+    """Neither: the optimizer's update, or a step without a gradient."""
+
+
+_WRAPPED = re.compile(r"^(\w+)\((.*)\)$")
+_FUNCTIONS = frozenset(
+    "jit pjit xla_call custom_jvp_call custom_vjp_call custom_jvp custom_vjp".split()
+)
+"""Wrappers around functions, whose names are of no module."""
+_CONTROL = frozenset(
+    "while body cond closed_call core_call checkpoint remat remat2 rematted_computation "
+    "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr shard_map named_call scan "
+    "eval_jaxpr".split()
+)
+
+
+@functools.lru_cache(maxsize=65536)
+def phase_of(op_name: str) -> Phase:
+    """The phase that an op name tells of."""
+    if "rematted_computation" in op_name:
+        return Phase.AGAIN
+    if "transpose(" in op_name:
+        return Phase.BACKWARD
+    return Phase.FORWARD if "jvp(" in op_name else Phase.OTHER
+
+
+@functools.lru_cache(maxsize=65536)
+def module_path(op_name: str) -> str:
+    """The modules that an op name leads through, outermost first: "ResNet/Conv_0", or ""."""
+    found = [_module(part) for part in _parts(op_name)[:-1]]
+    return "/".join(part for part in found if part)
+
+
+def _module(part: str) -> str:
+    """A part without what JAX's transformations put around it; "" where no module is left."""
+    while match := _WRAPPED.match(part):
+        if match[1] in _FUNCTIONS:
+            return ""
+        part = match[2]
+    if part in _CONTROL or part.startswith("branch_"):
+        return ""
+    return part.strip("/")
+
+
+def _parts(op_name: str) -> list[str]:
+    """The op name split at slashes that are in no parentheses."""
+    parts, depth, begin = [], 0, 0
+    for k, character in enumerate(op_name):
+        depth += (character == "(") - (character == ")")
+        if character == "/" and depth <= 0:
+            parts.append(op_name[begin:k])
+            begin = k + 1
+    return [*parts, op_name[begin:]]

@@ -1,0 +1,57 @@
+"""A step compiled again, as a snapshot to hold against an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+
+from olla_xla.analysis.analysis import Analysis
+from olla_xla.analysis.difference import Difference, Snapshot, difference
+from olla_xla.bench.models import BuiltModel, tracing
+from olla_xla.bench.step import plan_model
+from olla_xla.compile.analyze import analyze
+from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.targets.target import Target
+
+__all__ = ["analyze_model", "compare_with"]
+
+Progress = Callable[[str], None]
+
+
+def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None) -> Analysis:
+    """The analysis of a model's step for a target; planned too if there are options for that."""
+    with tracing(model.name):
+        return analyze(
+            jax.jit(model.step, **model.jit_options),
+            *model.arguments,
+            target=target,
+            plan=False if options is None else vars(options),
+            title=f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}",
+        )
+
+
+def compare_with(
+    baseline: Snapshot, model: BuiltModel, target: Target, options: PlanOptions, stage: Progress
+) -> Difference:
+    """Compiles a model's step as it was for a baseline, and compares.
+
+    Args:
+      baseline: of a plan or an analysis. model: the step. target: what to compile it for.
+      options: of the plan. stage: called with one line at each stage.
+
+    Raises:
+      InputError: the baseline is of another model, batch size, optimizer or target.
+      OllaError: planning failed.
+    """
+    if baseline.of_plan:
+        result = plan_model(model, target, options, stage=stage, progress=stage, compare=False)
+        return difference(baseline, Snapshot.of_plan_file(result.plan, "now"))
+    stage("tracing, compiling")
+    now = analyze_model(model, target, options if baseline.planned else None)
+    if now.title != baseline.title:
+        raise InputError(
+            f"{baseline.name} is of {baseline.title}, the flags say {now.title}; give the same"
+        )
+    return difference(baseline, Snapshot.of_analysis(now, "now"))

@@ -1,0 +1,96 @@
+"""Says what is in memory at the peak of one train step, and why.
+
+With --model the step is compiled for --target; nothing is run, and no plan is needed. With --hlo a
+module that XLA dumped is analysed: HLO text or proto, or StableHLO; totals are then predicted, and
+nobody knows which arguments were meant to be donated. With --plan the planned order is shown too.
+
+--html writes the report as one file, --figure the memory over the schedule as PNG, SVG or PDF,
+--json what `olla_xla diff` reads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from hlo.module import HloError
+from hlo.read import read_module
+from olla_xla import targets
+from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.analysis.terminal import renderable
+from olla_xla.bench import models
+from olla_xla.bench.baseline import analyze_model
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.planner.module import apply_plan, plan_module
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_string(
+        "hlo", None, "A dumped module: HLO text or proto, StableHLO.", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+    )
+    flags.DEFINE_boolean("plan", False, "Plan too, and show both orders.", flag_values=values)
+    shared.define_recomputation(values)
+    shared.define_limits(values)
+    flags.DEFINE_integer(
+        "largest", 15, "Tensors, modules and lines to list.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_string("html", None, "File to write the report to.", flag_values=values)
+    flags.DEFINE_string("figure", None, "PNG, SVG or PDF to draw.", flag_values=values)
+    flags.DEFINE_string("json", None, "File to write the analysis to.", flag_values=values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Compiles, analyses, prints and writes."""
+    options = shared.options(values)
+    if (values.model is None) == (values.hlo is None):
+        raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla analyze --help")
+    files = (values.html, values.figure, values["json"].value)
+    for path in files:  # better now than after a minute of compiling
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise InputError(f"cannot write {path}: there is no such folder")
+    targets.prepare_environment(values.target)
+    with Progress() as progress:
+        found = (_of_hlo if values.model is None else _of_model)(values, options, progress)
+        progress.stage("writing")
+        for path, write in zip(files, (found.html, found.figure, found.save), strict=True):
+            if path is not None:
+                write(path)
+    shared.console().print(renderable(found, values.largest))
+    return 0
+
+
+def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
+    progress.stage("loading JAX and the model")
+    target = targets.target(values.target)
+    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    progress.stage("tracing, compiling")
+    return analyze_model(model, target, options if values.plan else None)
+
+
+def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
+    platform = targets.TARGETS[values.target]
+    progress.stage(f"reading {values['hlo'].value}")
+    try:
+        module = read_module(values.hlo)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    plan = planned = None
+    if values.plan:
+        progress.stage("planning")
+        plan = plan_module(module, options, target=platform, progress=progress)
+        planned = Executable(apply_plan(module, plan))
+    progress.stage("analysing")
+    return analyze_module(
+        Executable(module), platform, planned=planned, plan=plan, own_order="order in the file"
+    )

@@ -1,0 +1,63 @@
+"""Says what takes more memory in one of two: `olla_xla diff A B`.
+
+A and B are two plan files, or any two of: what `olla_xla analyze --json` wrote, a dumped module
+(HLO text or proto, StableHLO; predicted for --target), and a version of JAX such as jax==0.11.2,
+under which the step of --model is compiled in an environment of its own (with uv).
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from hlo.module import HloError
+from hlo.read import read_module
+from olla_xla import targets
+from olla_xla.analysis.analysis import Executable, analyze_module
+from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
+from olla_xla.bench.jax_versions import analysis_under, jax_version
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.differences import difference_line, difference_table
+from olla_xla.errors import InputError, ModuleFormatError
+
+__all__ = ["OPERANDS", "define_flags", "run"]
+
+OPERANDS = ("A", "B")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "Of dumps and models.", flag_values=values
+    )
+    flags.DEFINE_integer("largest", 15, "Differences to list.", lower_bound=1, flag_values=values)
+    shared.define_format(values)
+
+
+def run(values: flags.FlagValues, before: str, after: str) -> int:
+    """Reads or compiles both, and prints what they differ by."""
+    targets.prepare_environment(values.target)
+    found = difference(_snapshot(values, before), _snapshot(values, after))
+    shared.console().print(difference_line(found), markup=False, soft_wrap=True)
+    shared.print_table(values, difference_table(found, values.largest))
+    return 0
+
+
+def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
+    """What a file, or a step under a version of JAX, takes."""
+    version = jax_version(text)
+    if version is not None:
+        if values.model is None:
+            raise InputError(f"{text}: give --model=NAME, the step to compile under that version")
+        names = ("model", "batch_size", "optimizer", "target")
+        arguments = [f"--{name}={values[name].value}" for name in names]
+        gpu = targets.TARGETS[values.target] == "cuda"
+        return Snapshot.of_analysis(analysis_under(version, arguments, gpu=gpu), text)
+    if found := load_snapshot(text):
+        return found
+    try:
+        module = read_module(text)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    analysis = analyze_module(Executable(module), targets.TARGETS[values.target])
+    return Snapshot.of_analysis(analysis, text)

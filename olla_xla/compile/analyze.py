@@ -1,0 +1,120 @@
+"""`olla_xla.analyze`: compiles a step, and says what its memory is used for."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.analysis.donation import Leaf
+from olla_xla.compile.assignment import dump_options, read_assignment
+from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
+from olla_xla.compile.leaves import leaves
+from olla_xla.errors import InputError, OllaError
+from olla_xla.targets.target import Target, target
+
+__all__ = ["analyze"]
+
+
+def analyze(
+    fn: Callable[..., Any],
+    *args: Any,
+    target: str | Target | None = None,
+    plan: bool | dict[str, Any] = False,
+    title: str = "",
+    **kwargs: Any,
+) -> Analysis:
+    """Says what is in memory at the peak of a function, and why.
+
+    The function is compiled and not run, so shapes do for arguments.
+
+    Args:
+      fn: made by `jax.jit` or `olla_xla.plan`, or a plain function. A planned one is analysed in
+        both orders.
+      *args, **kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s.
+      target: what to compile for: a name ("cpu", "h100") or `olla_xla.targets.Target`; by default
+        where the arguments are.
+      plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
+      title: of tables and reports; by default the function's name.
+
+    Raises:
+      InputError: the function cannot be jitted, or the target is not known.
+      OllaError: planning was asked for and failed.
+
+    Examples:
+      >>> analysis = olla_xla.analyze(train_step, state, batch, target="h100")
+      >>> rich.print(analysis)
+      >>> analysis.xla.by_category(), analysis.donation.trouble
+    """
+    where = _target(target)
+    if where is not None:
+        args, kwargs = where.place(args), where.place(kwargs)
+    own, planned = _functions(fn, plan)
+    platform, executable, parts = _compiled(own, args, kwargs, where)
+    best = None
+    if planned is not None:
+        _, best, _ = _compiled(planned, args, kwargs, where)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return analyze_module(
+        executable,
+        platform,
+        title=title or (name if where is None else f"{name}, {where.name}"),
+        planned=best,
+        plan=None if planned is None else planned.plans[-1],
+        leaves=parts,
+    )
+
+
+def _target(given: str | Target | None) -> Target | None:
+    return target(given) if isinstance(given, str) else given
+
+
+def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunction | None]:
+    """(the function jitted, the planned one or None)."""
+    options = wanted if isinstance(wanted, dict) else {}
+    if isinstance(fn, PlannedFunction):
+        return jax.jit(fn.__wrapped__, **fn._jit_options), fn
+    if not callable(fn):
+        raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
+    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    planned = None if wanted is False else plan(jitted, **options)
+    return jitted, planned
+
+
+def _compiled(
+    fn: Any, args: Any, kwargs: Any, where: Target | None
+) -> tuple[str, Executable, tuple[list[Leaf], list[Leaf]]]:
+    """Compiles; (platform, executable, what it takes and returns)."""
+    with warnings.catch_warnings():
+        # The audit says it with names and reasons.
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        lowered = fn.lower(*args, **kwargs)
+    platform = _platform((args, kwargs), where)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        options: dict[str, Any] = {}
+        if platform == "cuda":  # the CPU backend hands its buffer assignment over
+            options = dump_options(Path(folder))
+            if jax.default_backend() == "cpu":
+                options["xla_gpu_autotune_level"] = 0  # no card to tune on
+        warnings.simplefilter("ignore", PlanWarning)  # raised below
+        compiled = lowered.compile(compiler_options=options or None)
+        if getattr(compiled, "plan", True) is None:
+            raise OllaError(f"planning failed: {compiled.reason}")
+        module, assignment = read_assignment(compiled, Path(folder))
+    parts = leaves(compiled, module_from_bytes(module))
+    return platform, Executable(module, assignment), parts
+
+
+def _platform(args: Any, where: Target | None) -> str:
+    """The name of the memory rules that hold where a function is compiled for."""
+    if where is not None:
+        return where.platform
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    devices = [d for s in shardings if s is not None for d in s.device_set]
+    return "cpu" if (devices or jax.devices())[0].platform == "cpu" else "cuda"

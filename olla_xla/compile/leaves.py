@@ -1,0 +1,97 @@
+"""The arrays that a compiled function takes and returns, by name, and what of them to donate."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format
+
+from hlo.module import Module
+from olla_xla.analysis.donation import Leaf, not_donated
+from olla_xla.compile.accounting import assigned_bytes
+
+__all__ = ["donation_hint", "leaves"]
+
+_NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01
+"""Bytes, and the part of the total, below which nothing is said."""
+
+
+def leaves(compiled: Any, module: Module | None = None) -> tuple[list[Leaf], list[Leaf]]:
+    """What a compiled function takes and what it returns.
+
+    Args:
+      compiled: a `jax.stages.Compiled`.
+      module: the one that it runs, which has the arguments' names; without it they are numbered.
+    """
+    return _taken(compiled, module), _returned(compiled)
+
+
+def donation_hint(compiled: Any) -> str:
+    """Which large arguments could be donated and are not, in one line; or ""."""
+    taken, returned = leaves(compiled)
+    # JAX gives outputs to donated arguments of their type first.
+    donated = collections.Counter(a.type for a in taken if a.donated and a.number is not None)
+    free = []
+    for result in returned:
+        donated[result.type] -= 1
+        if donated[result.type] < 0:
+            free.append(result)
+    found = [argument for argument, _ in not_donated(taken, free, set())]
+    size = sum(argument.bytes for argument in found)
+    if size < max(_NOTEWORTHY, _NOTEWORTHY_SHARE * assigned_bytes(compiled)):
+        return ""
+    first = max(found, key=lambda argument: argument.bytes).path
+    return (
+        f"{len(found)} arguments ({first}, ...; {size / 2**20:,.1f} MB) are not donated though "
+        "outputs have their types; donate_argnums saves that memory if the caller is done with them"
+    )
+
+
+def _taken(compiled: Any, module: Module | None) -> list[Leaf]:
+    infos = jax.tree_util.tree_leaves_with_path(compiled.args_info)
+    formats = _flat(compiled.input_formats)
+    # An argument that is not passed has neither layout nor sharding.
+    passed = [f is not None and f.layout is not None for f in formats]
+    names = ["" for _ in infos] if module is None else [p.op_name for p in module.entry.parameters]
+    number = max(len(names) - sum(passed), 0) if module else 0  # constants precede the arguments
+    found = []
+    for (path, info), form, is_passed in zip(infos, formats, passed, strict=True):
+        name = (names[number] if is_passed else "") or _path(path)
+        found.append(_leaf(name, info, form, info.donated, number if is_passed else None))
+        number += is_passed
+    return found
+
+
+def _returned(compiled: Any) -> list[Leaf]:
+    infos = jax.tree_util.tree_leaves_with_path(compiled.out_info)
+    formats = _flat(compiled.output_formats)
+    return [
+        _leaf("result" + jax.tree_util.keystr(path), info, form, False, number)
+        for number, ((path, info), form) in enumerate(zip(infos, formats, strict=True))
+    ]
+
+
+def _flat(formats: Any) -> list[Any]:
+    return jax.tree.leaves(formats, is_leaf=lambda f: f is None or isinstance(f, Format))
+
+
+def _path(path: Sequence[Any]) -> str:
+    """The path of an argument whose name nobody wrote down: (args, kwargs) come first."""
+    return "argument " + jax.tree_util.keystr(tuple(path[1:]))
+
+
+def _leaf(path: str, info: Any, form: Any, donated: bool, number: int | None) -> Leaf:
+    return Leaf(
+        path=path,
+        shape=tuple(info.shape),
+        dtype=str(info.dtype),
+        bytes=math.prod(info.shape) * info.dtype.itemsize,
+        donated=donated,
+        number=number,
+        layout="" if form is None else str(getattr(form.layout, "major_to_minor", "")),
+        sharding=None if form is None else form.sharding,
+    )
