@@ -28,7 +28,7 @@ from olla_xla.compile.accounting import Donation, donation
 from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
 from olla_xla.compile.planned import Outcome, compile_planned, require_budget
 from olla_xla.errors import CheckError, InputError, VersionError
-from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
         and of both results. Functions with side effects are not run twice, hence not verified.
         None: where the environment has OLLA_XLA_VERIFY=1.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
-        `in_place`, `memory_budget`, `max_overhead`, `loops`); for a plain function also
-        `jax.jit`'s own arguments. By default nothing is computed twice; with
+        `in_place`, `memory_budget`, `max_overhead`, `loops`, `method`, `backend`); for a plain
+        function also `jax.jit`'s own arguments. By default nothing is computed twice; with
         `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
         as lowers memory most within 5% more predicted time.
 
@@ -105,12 +105,18 @@ def plan(fn: Any = None, /, *, verify: bool | None = None, **options: Any) -> An
             f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
             "jax.jit's are taken for plain functions"
         )
-    settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
-    jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
+    ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
+    settings = PlanOptions(**ours)
+    jit_options = {n: v for n, v in options.items() if n not in ours}
     verifies = verification.wanted(verify)
     if fn is None:
         return lambda function: _planned(function, settings, jit_options, verifies)
     return _planned(fn, settings, jit_options, verifies)
+
+
+def _is_jits(name: str, value: Any) -> bool:
+    """Whether an option of a name that `jax.jit` has too is meant for it: a platform, no solver."""
+    return name in _JIT_NAMES and value not in SOLVERS
 
 
 def _check_jax() -> None:

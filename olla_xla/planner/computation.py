@@ -21,8 +21,10 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.ilp import order_by_ilp
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
@@ -31,6 +33,7 @@ __all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
 
+_ILP_START = 0.25  # of the time for the order with which the integer program begins
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
 
@@ -42,6 +45,7 @@ class Solved:
       module: the module with the order, its peak and its bound in it; rewritten if there are
         aliases. graph: of the computation in that module. order: of the graph's operators.
       aliases: fusion name -> results bound to operands.
+      proof: what a solver proved, where one was asked.
     """
 
     module: PlannedModule
@@ -55,6 +59,7 @@ class Solved:
     candidates: Mapping[str, tuple[int, int]]
     steps: int
     stopped_by: StopReason
+    proof: Proof | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,20 +150,23 @@ def solve(
     deadline = time.monotonic() + limits.seconds
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
+    by_ilp = options.method == "ilp"
     least = phases.search(
         work.arrays,
         work.starts,
-        time_limit=max(deadline - time.monotonic(), 0.01) / 2,
+        time_limit=max(deadline - time.monotonic(), 0.01) * (_ILP_START if by_ilp else 0.5),
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
         tolerance=limits.tolerance(look.bound),
         progress=progress,
     )
+    if by_ilp:
+        return _by_ilp(work, least, deadline, limits, progress)
     work.add({"lifetimes": least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
-    ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
+    ours, aliases = work.with_chains(limits, (work.best, "lifetimes"))
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
@@ -178,6 +186,37 @@ def solve(
         candidates={**ours.scores, **work.scores}
         if ours is work
         else {**work.scores, **ours.scores},
+    )
+
+
+def _by_ilp(
+    work: _Work,
+    start: phases.SearchResult,
+    deadline: float,
+    limits: Limits,
+    progress: Progress | None,
+) -> Solved:
+    """The order of the integer program, with results bound in place, or XLA's where that is better.
+
+    Its objective is the lifetime peak; no order is looked for that suits XLA's rule better.
+    """
+    seconds = deadline - time.monotonic()
+    found, proof = order_by_ilp(work.graph, start, limits.options, seconds, progress)
+    work.add({"ilp": found.order})
+    bound = _bound(work, found)
+    ours, aliases = work.with_chains(limits, ("ilp",))
+    name, gain = "ilp", work.scores["xla"][0] - ours.scores["ilp"][0]
+    if gain < 0 or (gain == 0 and work.is_entry):
+        ours, name, aliases = work, "xla", {}
+    return ours.solved(
+        name,
+        aliases,
+        least=_least(work, found),
+        bound=bound,
+        steps=start.steps,
+        stopped_by=StopReason.PROOF if proof.gap == 0 else StopReason.TIME_LIMIT,
+        candidates={**ours.scores, **work.scores},
+        proof=proof,
     )
 
 
@@ -236,6 +275,11 @@ class _Work:
         """By name: (predicted total of the module, lifetime peak)."""
 
     @property
+    def best(self) -> str:
+        """The name of the order of least total."""
+        return min(self.scores, key=lambda name: self.scores[name])
+
+    @property
     def is_entry(self) -> bool:
         """Whether it is the module's entry computation."""
         return self.lowered.computation is self.planned.module.entry
@@ -282,13 +326,21 @@ class _Work:
             return {}
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
-    def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
-        """The same with results bound to operands where that lowers the total; else itself."""
+    def with_chains(
+        self, limits: Limits, names: Sequence[str]
+    ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
+        """The same with results bound to operands where that lowers the total; else itself.
+
+        Args:
+          limits: of the search. names: the orders under which bindings are looked for.
+        """
+        if not limits.options.in_place:
+            return self, {}
         model = self.planned.model
-        best = min(self.scores, key=lambda name: self.scores[name])
-        limit = self.scores[best][0] * (1 - tolerance)
+        least = min(self.scores[name][0] for name in names)
+        limit = least * (1 - limits.options.tolerance)
         chosen: tuple[str, list[in_place.Binding]] | None = None
-        for name in dict.fromkeys((best, "lifetimes")):
+        for name in dict.fromkeys(names):
             orders = self.whole(self.starts[name])
             found = in_place.bindings(
                 self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
