@@ -1,5 +1,7 @@
 """Plans one computation: least lifetime peak first, then in-place chains, then the total.
 
+The least peak is the search's, or, begun there, the integer program's.
+
 Candidates from every method compete on the predicted assigned total of the whole module.
 """
 
@@ -33,7 +35,9 @@ __all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
 
-_ILP_START = 0.25  # of the time for the order with which the integer program begins
+_ILP_START, _ILP = 0.25, 0.7
+"""Parts of the time for the order with which the integer program begins, and of the rest for it."""
+
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
 
@@ -161,12 +165,15 @@ def solve(
         tolerance=limits.tolerance(look.bound),
         progress=progress,
     )
+    proof = None
     if by_ilp:
-        return _by_ilp(work, least, deadline, limits, progress)
-    work.add({"lifetimes": least.lifetime_order})
+        seconds = (deadline - time.monotonic()) * _ILP
+        least, proof = order_by_ilp(work.graph, least, options, seconds, progress)
+    own = "ilp" if by_ilp else "lifetimes"
+    work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
-    ours, aliases = work.with_chains(limits, (work.best, "lifetimes"))
+    ours, aliases = work.with_chains(options.tolerance, own) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
@@ -186,36 +193,6 @@ def solve(
         candidates={**ours.scores, **work.scores}
         if ours is work
         else {**work.scores, **ours.scores},
-    )
-
-
-def _by_ilp(
-    work: _Work,
-    start: phases.SearchResult,
-    deadline: float,
-    limits: Limits,
-    progress: Progress | None,
-) -> Solved:
-    """The order of the integer program, with results bound in place, or XLA's where that is better.
-
-    Its objective is the lifetime peak; no order is looked for that suits XLA's rule better.
-    """
-    seconds = deadline - time.monotonic()
-    found, proof = order_by_ilp(work.graph, start, limits.options, seconds, progress)
-    work.add({"ilp": found.order})
-    bound = _bound(work, found)
-    ours, aliases = work.with_chains(limits, ("ilp",))
-    name, gain = "ilp", work.scores["xla"][0] - ours.scores["ilp"][0]
-    if gain < 0 or (gain == 0 and work.is_entry):
-        ours, name, aliases = work, "xla", {}
-    return ours.solved(
-        name,
-        aliases,
-        least=_least(work, found),
-        bound=bound,
-        steps=start.steps,
-        stopped_by=StopReason.PROOF if proof.gap == 0 else StopReason.TIME_LIMIT,
-        candidates={**ours.scores, **work.scores},
         proof=proof,
     )
 
@@ -275,11 +252,6 @@ class _Work:
         """By name: (predicted total of the module, lifetime peak)."""
 
     @property
-    def best(self) -> str:
-        """The name of the order of least total."""
-        return min(self.scores, key=lambda name: self.scores[name])
-
-    @property
     def is_entry(self) -> bool:
         """Whether it is the module's entry computation."""
         return self.lowered.computation is self.planned.module.entry
@@ -327,20 +299,17 @@ class _Work:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def with_chains(
-        self, limits: Limits, names: Sequence[str]
+        self, tolerance: float, own: str
     ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
         """The same with results bound to operands where that lowers the total; else itself.
 
-        Args:
-          limits: of the search. names: the orders under which bindings are looked for.
+        Bindings are looked for under the order of least total and under the one named `own`.
         """
-        if not limits.options.in_place:
-            return self, {}
         model = self.planned.model
-        least = min(self.scores[name][0] for name in names)
-        limit = least * (1 - limits.options.tolerance)
+        best = min(self.scores, key=lambda name: self.scores[name])
+        limit = self.scores[best][0] * (1 - tolerance)
         chosen: tuple[str, list[in_place.Binding]] | None = None
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys((best, own)):
             orders = self.whole(self.starts[name])
             found = in_place.bindings(
                 self.planned.dataflow, self.lowered, self.arrays, self.starts[name]

@@ -2,7 +2,8 @@
 
 The lifetimes of equations (1) to (5) and (10) to (14), in the cumulative form of
 `schedule.exact.running_ilp`, on the condensed graph with tightened spans, begun at the order that
-the search found and bounded by its cut.
+the search found and bounded by its cut. XLA places buffers by a rule of its own, so the order of
+least total is looked for from there as in any other plan.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def _first_sound(
         except (CheckError, SolverError) as error:
             reasons = (f"{name}: {type(error).__name__}: {error}",)
         for reason in reasons:
-            _logger.warning("solver failed, the next one is used: %s", reason)
+            _logger.warning("solver failed: %s", reason)
         failures += reasons
     order = prepared.back(prepared.start)
     peak = check_schedule(prepared.graph, order.tolist())
