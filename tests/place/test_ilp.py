@@ -51,7 +51,7 @@ def test_switches_keep_the_optimum(problem):
         tall = np.cumsum(part.size) - part.size
         least = int((place_alone(problem, part) + part.need).max())
         for backend, switch in itertools.product(
-            ("highs", "cpsat"), ("pruned", "pyramid", "start", "peel", "bound")
+            ("highs", "cpsat"), ("pruned", "pyramid", "start", "split", "bound")
         ):
             programs = Programs(backend, **{"bound": False, switch: False})
             found = located(

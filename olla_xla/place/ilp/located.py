@@ -47,7 +47,7 @@ class Programs:
       pruned: one binary a pair, and none where pins or twins decide it.
       pyramid: try the preplacement of section 4.5 first.
       start: begin at the packing that is given. bound: tell the solver the largest live sum.
-      peel: put what is live all the time at the bottom beforehand.
+      split: put what is live all the time at the bottom, and take apart what then falls apart.
 
     Raises:
       InputError: no such backend or form, or one that the other cannot take.
@@ -59,7 +59,7 @@ class Programs:
     pyramid: bool = True
     start: bool = True
     bound: bool = True
-    peel: bool = True
+    split: bool = True
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -115,16 +115,20 @@ class _Run:
     def __init__(self, limits: Limits, programs: Programs) -> None:
         self._limits, self._programs = limits, programs
         self._deadline = time.monotonic() + limits.time_limit
+        self._base = 0  # bytes of what stands below the part at hand
 
     def lowered(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
         goal = max(goal, bound)
         if _height(part, offsets) <= goal and self._programs.bound:
             return _at(part, offsets, bound, "a greedy rule meets the bound")
-        below, rest = _standing(part) if self._programs.peel else (np.zeros(0, np.int64), part)
+        if not self._programs.split:
+            return self._solved(part, offsets, bound, goal)
+        below, rest = _standing(part)
         smaller = independent(rest)
         if len(smaller) == 1 and not len(below):
             return self._solved(part, offsets, bound, goal)
         base = int(part.size[below].sum())
+        self._base += base
         result = np.zeros(len(part), np.int64)
         result[below] = np.cumsum(part.size[below]) - part.size[below]
         given = offsets - _under(part, below, offsets)
@@ -136,6 +140,7 @@ class _Run:
             result[_numbers(part, some)] = found.offsets + base
             variables, rows = variables + found.variables, rows + found.rows
             message, least = found.message or message, max(least, found.bound)
+        self._base -= base
         done = _at(part, result, least + base, message)
         return dataclasses.replace(done, variables=variables, rows=rows)
 
@@ -190,7 +195,9 @@ class _Run:
         most = max(_height(part, begin), _height(part, best))
         told = goal if programs.bound else 0
         limits = dataclasses.replace(
-            self._limits, time_limit=max(seconds, 0.01), watch=_in_bytes(self._limits, units)
+            self._limits,
+            time_limit=max(seconds, 0.01),
+            watch=_in_bytes(self._limits, units, self._base),
         )
         if programs.name == "no-overlap":
             model = _rectangles(part, near, units, told, most, begin if programs.start else None)
@@ -267,14 +274,14 @@ def _under(part: Items, below: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return total[np.searchsorted(at, offsets, side="left")]
 
 
-def _in_bytes(limits: Limits, units: Units) -> Watch | None:
-    """A watch that is told units, for one that is told bytes."""
+def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
+    """A watch that is told units above a base, for one that is told bytes."""
     watch = limits.watch
     if watch is None:
         return None
 
     def told(value: float | None, bound: float) -> None:
-        watch(None if value is None else value * units.unit, bound * units.unit)
+        watch(None if value is None else base + value * units.unit, base + bound * units.unit)
 
     return told
 

@@ -30,6 +30,8 @@ __all__ = ["FORMS", "ExactOrder", "Formulation", "least_peak", "linear_model"]
 
 _ROUNDING = 1e-6  # units that a solver's bound may be too high
 
+_LEAST_SECONDS = 1e-3  # of a solver, however long building took
+
 _logger = logging.getLogger("olla_xla")
 
 
@@ -109,7 +111,7 @@ def least_peak(
     Args:
       graph: the graph. form: from `FORMS`.
       equations: of a linear form, those to use; all by default.
-      limits: of each solver; its watch is told bytes.
+      limits: of each solver; building comes off its seconds, and its watch is told bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
@@ -136,6 +138,8 @@ def least_peak(
         else _Linear(prepared, form, equations, tightest)
     )
     limits = _told_bytes(limits or Limits(), task.scale)
+    left = limits.time_limit - (time.monotonic() - started)
+    limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
     result, order, peak = _first_sound(task, prepared, limits, names)
     bound, status = bound_bytes, result.status
     if not early_updates:
