@@ -1,7 +1,6 @@
-"""Measures the integer linear models: equation switches, small train steps, random graphs.
+"""Measures the integer linear models: equation switches, random graphs.
 
 - Switches: size of the model and time to solve it, with each equation left out in turn.
-- Steps: small real train steps, condensed, proven optimal by each form and backend.
 - Agreement: optima of random graphs against those found by trying every order.
 """
 
@@ -12,28 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from olla_xla import schedule
-from olla_xla.bench import models
 from olla_xla.bench.made_graphs import brute_force, random_graph
-from olla_xla.compile.capture import capture
 from olla_xla.errors import OllaError
-from olla_xla.memory.arrays import GraphArrays
-from olla_xla.planner.module import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import FORMS, ExactOrder, least_peak, plain_graph
 from olla_xla.schedule.exact.lifetimes_ilp import DEFINING, EQUATIONS
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
-from olla_xla.schedule.search import phases
 from olla_xla.solvers.linear import Limits, Status
 
-__all__ = ["STEPS", "Agreement", "Solve", "agreement", "as_json", "step_graph", "steps", "switches"]
-
-STEPS = tuple(
-    f"{model}/4/{optimizer}"
-    for model in ("mlp", "lenet")
-    for optimizer in ("sgd", "momentum", "adam")
-)
-"""Small train steps, as model/batch_size/optimizer, compiled for the CPU."""
+__all__ = ["Agreement", "Solve", "agreement", "as_json", "switches"]
 
 _SWITCHED = {
     "running": RUNNING_EQUATIONS,
@@ -84,22 +70,6 @@ class Agreement:
     seconds: float
 
 
-def step_graph(name: str) -> TensorGraph:
-    """The graph of a small train step, named model/batch_size/optimizer.
-
-    Raises:
-      OllaError: it cannot be built or compiled.
-    """
-    import jax
-
-    model, batch_size, optimizer = name.split("/")
-    built = models.build(model, batch_size=int(batch_size), optimizer=optimizer)
-    with models.tracing(model):
-        lowered = jax.jit(built.step, **built.jit_options).lower(*built.arguments)
-    captured = capture(lowered)
-    return dataclasses.replace(graphs(captured.module, captured.platform)[-1], name=name)
-
-
 def switches(graph: TensorGraph | None, limits: Limits, backends: Sequence[str]) -> Iterator[Solve]:
     """The effect of each equation on one graph, or, summed, on random graphs if it is None."""
     graphs = [random_graph(seed) for seed in range(_RANDOM)] if graph is None else [graph]
@@ -117,24 +87,6 @@ def switches(graph: TensorGraph | None, limits: Limits, backends: Sequence[str])
 
 def _all(form: str) -> Sequence[str]:
     return RUNNING_EQUATIONS if form == "running" else EQUATIONS
-
-
-def steps(graph: TensorGraph, limits: Limits, backends: Sequence[str]) -> Iterator[Solve]:
-    """One graph solved by every form that counts all of it, and by each of these backends.
-
-    First each form as it is, then tightened by minimum cuts (form "running+cuts"), then begun at
-    the order that the search finds ("running+cuts+start").
-    """
-    candidates = schedule.candidates(GraphArrays.of(graph))
-    start = phases.search(graph, candidates, time_limit=limits.time_limit).lifetime_order
-    variants = {"": {}, "+cuts": {"cuts": True}, "+cuts+start": {"cuts": True, "start": start}}
-    for form, able in FORMS.items():
-        for backend in able:
-            if form == "plain" or backend not in backends:
-                continue
-            for variant, extra in variants.items():
-                found = least_peak(graph, form=form, backends=[backend], limits=limits, **extra)
-                yield _solve(graph.name, form + variant, backend, "", [found])
 
 
 def _solve(name: str, form: str, backend: str, without: str, found: Sequence[ExactOrder]) -> Solve:

@@ -7,6 +7,7 @@ live sum, as a part of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.resources
 import re
 import statistics
@@ -18,10 +19,12 @@ import numpy as np
 
 from olla_xla.bench.assignment_report import simulated_heap
 from olla_xla.bench.schedule import Case, capture_case
+from olla_xla.errors import SolverError
 from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.place import PlacementProblem, place
+from olla_xla.place import PlacementProblem, Programs, place
 from olla_xla.place.exact.restarts import Budget
+from olla_xla.place.ilp.located import FORMS
 from olla_xla.place.tensors.any_order import place_reordered
 from olla_xla.place.tensors.blocks import graph_problem, load_of
 from olla_xla.place.tensors.joint_repair import repaired_together
@@ -34,12 +37,16 @@ from olla_xla.solvers.linear import Status
 __all__ = [
     "InstanceRow",
     "PlanRow",
+    "PlannedStep",
+    "ProgramRow",
     "RandomRow",
     "as_json",
     "instances",
     "measure_instance",
     "measure_plan",
+    "measure_programs",
     "measure_random",
+    "planned_step",
     "warm_up",
 ]
 
@@ -69,6 +76,48 @@ class InstanceRow:
     def ratio(self) -> float:
         """The least height reached over the largest live sum."""
         return float("inf") if self.least is None else self.least / self.load
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A planned train step: its case, module (serialized) and platform, and its entry's graph."""
+
+    case: str
+    module: bytes
+    platform: str
+    graph: TensorGraph
+
+    @functools.cached_property
+    def problem(self) -> PlacementProblem:
+        """The blocks of the entry computation, in the planned order."""
+        order = range(len(self.graph.operators))
+        return graph_problem(self.graph, order, alignment=ALIGNMENT[self.platform])
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramRow:
+    """The places of one problem by the integer program, beside the exact search. Bytes.
+
+    Attributes:
+      case: its name. blocks: how many. backend, form: of the program.
+      load_bytes: the largest live sum.
+      height, bound: of the program's packing; None where the solver failed.
+      seconds: to find and prove it. status: of it, or why the solver failed.
+      search_height, search_seconds, search_status: of the exact search with the heuristics.
+    """
+
+    case: str
+    blocks: int
+    backend: str
+    form: str
+    load_bytes: int
+    height: int | None
+    bound: int | None
+    seconds: float
+    status: str
+    search_height: int
+    search_seconds: float
+    search_status: Status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,20 +233,18 @@ def measure_instance(
     )
 
 
-def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> PlanRow:
-    """Compiles and plans a train step, and places the tensors of its entry computation.
-
-    Args:
-      options: of the plan. time_limit: seconds of placing.
-
-    Raises:
-      OllaError: it cannot be built, compiled or planned.
-    """
+def planned_step(case: Case, options: PlanOptions) -> PlannedStep:
+    """Compiles and plans a train step. Raises OllaError if that fails."""
     captured, _ = capture_case(case)
     module, platform = captured.module, captured.platform
     plan = plan_module(module, options, target=platform, xla_bytes=captured.assigned_bytes)
     planned = apply_plan(module, plan)
-    graph = graphs(planned, platform)[-1]
+    return PlannedStep(case.name, planned, platform, graphs(planned, platform)[-1])
+
+
+def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
+    """Places the tensors of a planned step's entry computation, for `time_limit` seconds."""
+    graph, platform = step.graph, step.platform
     started = time.monotonic()
     found = place_reordered(
         graph,
@@ -206,12 +253,11 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
         time_limit=time_limit,
     )
     seconds = time.monotonic() - started
-    own = graph_problem(graph, range(len(graph.operators)), alignment=ALIGNMENT[platform])
-    planned_bytes = load_of(own)
+    planned_bytes = load_of(step.problem)
     assert found.live_bytes <= planned_bytes, "another order needs more than the plan's own"
-    live, heap = simulated_heap(PlannedModule(planned, platform))
+    live, heap = simulated_heap(PlannedModule(step.module, platform))
     return PlanRow(
-        case=case.name,
+        case=step.case,
         blocks=len(found.problem),
         live_bytes=found.live_bytes,
         arena_bytes=found.placement.total_bytes,
@@ -222,6 +268,43 @@ def measure_plan(case: Case, options: PlanOptions, *, time_limit: float) -> Plan
         moved=sum(step != v for step, v in enumerate(found.order)),
         planned_bytes=planned_bytes,
     )
+
+
+def measure_programs(
+    case: str, problem: PlacementProblem, backends: Sequence[str], *, time_limit: float
+) -> Iterator[ProgramRow]:
+    """Places blocks by the integer program with each backend, `time_limit` seconds each.
+
+    CP-SAT has a row for each form.
+    """
+    search = place(problem, time_limit=time_limit)
+    for backend in backends:
+        for form, able in FORMS.items():
+            if backend not in able:
+                continue
+            programs = Programs(backend, form)
+            height = bound = None
+            started = time.monotonic()
+            try:
+                found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
+            except SolverError as error:
+                status = str(error)
+            else:
+                height, bound, status = found.height, found.bound, found.status
+            yield ProgramRow(
+                case=case,
+                blocks=len(problem),
+                backend=backend,
+                form=form,
+                load_bytes=load_of(problem),
+                height=height,
+                bound=bound,
+                seconds=time.monotonic() - started,
+                status=status,
+                search_height=search.height,
+                search_seconds=search.seconds,
+                search_status=search.status,
+            )
 
 
 def measure_random(blocks: int, seed: int = 0) -> RandomRow:
@@ -238,7 +321,10 @@ def measure_random(blocks: int, seed: int = 0) -> RandomRow:
 
 
 def as_json(
-    solved: Sequence[InstanceRow], plans: Sequence[PlanRow], random: Sequence[RandomRow]
+    solved: Sequence[InstanceRow],
+    plans: Sequence[PlanRow],
+    random: Sequence[RandomRow],
+    programs: Sequence[ProgramRow] = (),
 ) -> dict[str, Any]:
     """Everything as plain JSON, with a summary."""
     summary: dict[str, Any] = {}
@@ -256,7 +342,14 @@ def as_json(
             "mean_fragmentation": statistics.fmean(r.fragmentation for r in plans),
             "mean_xla_fragmentation": statistics.fmean(r.xla_fragmentation for r in plans),
         }
+    for backend in sorted({r.backend for r in programs}):
+        rows = [r for r in programs if r.backend == backend]
+        proven = {r.case for r in rows if r.status == Status.OPTIMAL}
+        summary[f"proven_by_{backend}"] = len(proven)
+    if programs:
+        summary["cases"] = len({r.case for r in programs})
     return {
+        "programs": [dataclasses.asdict(r) for r in programs],
         "instances": [dataclasses.asdict(r) | {"ratio": r.ratio} for r in solved],
         "plans": [
             dataclasses.asdict(r)

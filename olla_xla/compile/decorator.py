@@ -31,7 +31,7 @@ from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
 from olla_xla.errors import CheckError, InputError, VersionError
-from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
 
@@ -102,8 +102,8 @@ def plan(
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
-        `in_place`, `memory_budget`, `max_overhead`, `loops`); for a plain function also
-        `jax.jit`'s own arguments. By default nothing is computed twice; with
+        `in_place`, `memory_budget`, `max_overhead`, `loops`, `method`, `backend`); for a plain
+        function also `jax.jit`'s own arguments. By default nothing is computed twice; with
         `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
         as lowers memory most within 5% more predicted time.
 
@@ -133,8 +133,9 @@ def plan(
             f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
             "jax.jit's are taken for plain functions"
         )
-    settings = PlanOptions(**{n: v for n, v in options.items() if n in _OPTION_NAMES})
-    jit_options = {n: v for n, v in options.items() if n in _JIT_NAMES}
+    ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
+    settings = PlanOptions(**ours)
+    jit_options = {n: v for n, v in options.items() if n not in ours}
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
     if not isinstance(enabled, bool):
@@ -152,6 +153,11 @@ class _Ways(NamedTuple):
     verify: bool = False
     plan: Plan | None = None
     enabled: bool = True
+
+
+def _is_jits(name: str, value: Any) -> bool:
+    """Whether an option of a name that `jax.jit` has too is meant for it: a platform, no solver."""
+    return name in _JIT_NAMES and value not in SOLVERS
 
 
 def _check_jax() -> None:

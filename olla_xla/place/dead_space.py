@@ -16,9 +16,9 @@ import dataclasses
 
 import numpy as np
 
-from olla_xla.place.items import Items
+from olla_xla.place.items import Items, load_bound
 
-__all__ = ["Waste", "waste"]
+__all__ = ["Waste", "least_height", "waste"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,13 @@ class Waste:
     bytes: int = 0
     section: int = -1
     stretches: tuple[tuple[int, int, int], ...] = ()
+
+
+def least_height(items: Items) -> int:
+    """Bytes below which no packing is: the largest load, or what dead stretches force."""
+    bound = load_bound(items)
+    padded = items.grain - 1 if (items.size != items.need).any() else 0
+    return max(bound, waste(items, bound + padded).bytes - padded)
 
 
 def waste(items: Items, above: int = 0) -> Waste:

@@ -29,7 +29,7 @@ class Items:
       size: [items] the largest height of the item's parts (bytes).
       need: [items] the same, not rounded (bytes).
       align: [items] bytes. fixed: [items] pinned offset or -1 (bytes).
-      span: [items] time it is live.
+      span: [items] time it is live. lower, upper: [items] from its first time to past its last.
       grain: bytes of which all offsets are multiples.
       ids: [items] the item's number in the Items that this is a part of.
     """
@@ -44,6 +44,8 @@ class Items:
     align: np.ndarray
     fixed: np.ndarray
     span: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
     grain: int
     ids: np.ndarray
 
@@ -92,8 +94,27 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, np.ndarray]:
     np.maximum.at(need, item[mine], problem.size[mine])
     np.add.at(span, owner, (upper - lower)[order])
     fixed[item[mine]] = problem.fixed[mine]
-    ids = np.arange(n)
-    return Items(count, ptr, first, last, height, size, need, align, fixed, span, grain, ids), item
+    limits = np.iinfo(np.int64)
+    begin, end = np.full(n, limits.max), np.full(n, limits.min)
+    np.minimum.at(begin, item[mine], problem.lower[mine])
+    np.maximum.at(end, item[mine], problem.upper[mine])
+    items = Items(
+        count=count,
+        part_ptr=ptr,
+        part_first=first,
+        part_last=last,
+        part_height=height,
+        size=size,
+        need=need,
+        align=align,
+        fixed=fixed,
+        span=span,
+        lower=begin,
+        upper=end,
+        grain=grain,
+        ids=np.arange(n),
+    )
+    return items, item
 
 
 def step_items(problem: PlacementProblem) -> Items:
@@ -190,7 +211,7 @@ def subset(items: Items, chosen: np.ndarray) -> Items:
     np.cumsum(counts, out=ptr[1:])
     parts = np.arange(ptr[-1]) + np.repeat(items.part_ptr[chosen] - ptr[:-1], counts)
     first, last, count = _sweep(items.part_first[parts], items.part_last[parts] + 1)
-    fields = ("size", "need", "align", "fixed", "span", "ids")
+    fields = ("size", "need", "align", "fixed", "span", "lower", "upper", "ids")
     return dataclasses.replace(
         items,
         count=count,

@@ -5,25 +5,28 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from olla_xla.errors import InputError, LimitError
-from olla_xla.place.dead_space import waste
+from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.descend import EXHAUSTED, FOUND
 from olla_xla.place.exact.restarts import Budget, Search, searchable
-from olla_xla.place.items import Items, independent, items_of, load_bound
+from olla_xla.place.ilp.located import Programs, located
+from olla_xla.place.items import Items, independent, items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.solvers.linear import Status
+from olla_xla.solvers.linear import Limits, Status
 
 __all__ = ["METHODS", "place"]
 
-METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area")
-"""What may place: all that helps, the exact search alone, or one heuristic alone."""
+METHODS = ("auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area")
+"""What may place: all that helps, the exact search alone, the paper's integer program, or one
+heuristic alone."""
 
 _MANY = 500
 """Items from which on packings are repaired; the search serves fewer better, and may prove."""
@@ -44,6 +47,7 @@ def place(
     method: str = "auto",
     time_limit: float = 10.0,
     node_limit: int | None = None,
+    programs: Programs | None = None,
 ) -> Packing:
     """Finds offsets at the least height it can, or within the problem's capacities.
 
@@ -56,10 +60,12 @@ def place(
       time_limit: seconds of search, at most. The heuristics' time comes on top.
       node_limit: placements that the search may try, or None. Where it is reached before the time
         limit, equal problems get equal packings.
+      programs: for method "ilp", the solver and the form; HiGHS by default.
 
     Raises:
       InputError: no such method; best fit with pinned blocks.
       LimitError: a limit is not positive.
+      SolverError: the solver of the integer program failed, or is not licensed for its size.
       CheckError: the referee rejected the packing (a bug).
     """
     if method not in METHODS:
@@ -70,12 +76,13 @@ def place(
         raise LimitError(f"node_limit={node_limit} must be positive")
     started = time.monotonic()
     budget = Budget(time_limit, node_limit)
+    how = _How(method, budget, programs or Programs())
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
     bounds: dict[int, int] = {}
     worst = _SpaceResult(0, Status.OPTIMAL, StopReason.PROOF, "", None)
     for space in np.unique(problem.space).tolist():
         items, item = items_of(problem, space)
-        result = _place_space(items, problem.capacity.get(space), method, budget)
+        result = _place_space(items, problem.capacity.get(space), how)
         bounds[space] = result.bound
         if _SEVERITY.index(result.status) > _SEVERITY.index(worst.status) or not worst.source:
             worst = result
@@ -109,9 +116,17 @@ class _SpaceResult:
     offsets: np.ndarray | None
 
 
-def _place_space(items: Items, capacity: int | None, method: str, budget: Budget) -> _SpaceResult:
+class _How(NamedTuple):
+    """What places: a method, what it may spend, and how integer programs are solved."""
+
+    method: str
+    budget: Budget
+    programs: Programs
+
+
+def _place_space(items: Items, capacity: int | None, how: _How) -> _SpaceResult:
     """Places the items of one memory space."""
-    parts = sorted(((_bound(p), p) for p in independent(items)), key=lambda p: -p[0])
+    parts = sorted(((least_height(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
         return _SpaceResult(bound, Status.INFEASIBLE, StopReason.PROOF, "bound", None)
@@ -122,7 +137,7 @@ def _place_space(items: Items, capacity: int | None, method: str, budget: Budget
     for least, part in parts:
         # A part need not be lower than the highest one before it.
         goal = max(bound, height) if capacity is None else capacity
-        found = _place_part(part, least, goal, capacity, method, budget)
+        found = _place_part(part, least, goal, capacity, how)
         bound = max(bound, found.bound)
         if found.offsets is None:
             return dataclasses.replace(found, bound=bound)
@@ -130,7 +145,7 @@ def _place_space(items: Items, capacity: int | None, method: str, budget: Budget
         height = max(height, _height(part, found.offsets))
         sources.append(found.source)
         reasons.append(found.stopped_by)
-    source = max(sources, key=lambda s: (s == "search", s), default="bound")
+    source = max(sources, key=lambda s: (s in ("search", "ilp"), s), default="bound")
     if height <= bound:
         return _SpaceResult(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
     enough = _enough(capacity)
@@ -161,21 +176,15 @@ def _height(items: Items, offsets: np.ndarray) -> int:
     return int(np.max(offsets + items.need, initial=0))
 
 
-def _bound(part: Items) -> int:
-    """The largest load, or what dead stretches force if that is more; in bytes."""
-    bound = load_bound(part)
-    padded = part.grain - 1 if (part.size != part.need).any() else 0
-    return max(bound, waste(part, bound + padded).bytes - padded)
-
-
 def _place_part(
-    part: Items, bound: int, goal: int, capacity: int | None, method: str, budget: Budget
+    part: Items, bound: int, goal: int, capacity: int | None, how: _How
 ) -> _SpaceResult:
     """Places one independent part, which needs `bound`, at most `goal` bytes high if it can.
 
     Returns:
       A result whose bound holds for the part.
     """
+    method, budget, _ = how
     best: np.ndarray | None = None
     source = ""
     for name, heuristic in _heuristics(part, method):
@@ -184,6 +193,8 @@ def _place_part(
             best, source = offsets, name
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
+    if method == "ilp" and best is not None:
+        return _by_ilp(part, bound, goal, capacity, best, source, how)
     if method not in ("auto", "search"):
         over = best is None or (capacity is not None and _height(part, best) > capacity)
         status = Status.UNKNOWN if over else Status.FEASIBLE
@@ -242,7 +253,34 @@ def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np
     ]
     if not (part.fixed >= 0).any() or method == "best_fit":
         found.append(("best_fit", lambda: best_fit(part)))
-    return [(name, call) for name, call in found if method in ("auto", name)]
+    return [(name, call) for name, call in found if method in ("auto", "ilp", name)]
+
+
+def _by_ilp(
+    part: Items,
+    bound: int,
+    goal: int,
+    capacity: int | None,
+    best: np.ndarray,
+    source: str,
+    how: _How,
+) -> _SpaceResult:
+    """Lowers the best packing of the heuristics by integer programs."""
+    before, seconds = _height(part, best), max(how.budget.seconds(), 0.01)
+    limits = Limits(time_limit=seconds)
+    found = located(part, best, bound=bound, goal=goal, limits=limits, programs=how.programs)
+    height = _height(part, found.offsets)
+    source = "ilp" if height < before else source
+    if capacity is not None and found.bound > capacity:
+        return _SpaceResult(found.bound, Status.INFEASIBLE, StopReason.PROOF, "ilp", None)
+    if capacity is not None and height > capacity:
+        return _SpaceResult(bound, Status.UNKNOWN, StopReason.TIME_LIMIT, "ilp", None)
+    if height <= max(goal, found.bound):
+        stopped_by = _enough(capacity) if height <= goal else StopReason.PROOF
+    else:
+        asked = found.variables > 0
+        stopped_by = StopReason.TIME_LIMIT if asked else StopReason.SIZE_LIMIT
+    return _SpaceResult(found.bound, Status.FEASIBLE, stopped_by, source, found.offsets)
 
 
 def _searched(

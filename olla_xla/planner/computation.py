@@ -1,5 +1,7 @@
 """Plans one computation: least lifetime peak first, then in-place chains, then the total.
 
+The least peak is the search's, or, begun there, the integer program's.
+
 Candidates from every method compete on the predicted assigned total of the whole module.
 """
 
@@ -21,8 +23,10 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.ilp import order_by_ilp
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
@@ -30,6 +34,9 @@ __all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
 
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
+
+_ILP_START, _ILP = 0.25, 0.7
+"""Parts of the time for the order with which the integer program begins, and of the rest for it."""
 
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
@@ -42,6 +49,7 @@ class Solved:
       module: the module with the order, its peak and its bound in it; rewritten if there are
         aliases. graph: of the computation in that module. order: of the graph's operators.
       aliases: fusion name -> results bound to operands.
+      proof: what a solver proved, where one was asked.
     """
 
     module: PlannedModule
@@ -55,6 +63,7 @@ class Solved:
     candidates: Mapping[str, tuple[int, int]]
     steps: int
     stopped_by: StopReason
+    proof: Proof | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +157,11 @@ def solve(
     deadline = time.monotonic() + limits.seconds
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
+    by_ilp = options.method == "ilp"
     least = phases.search(
         work.arrays,
         work.starts,
-        time_limit=max(deadline - time.monotonic(), 0.01) / 2,
+        time_limit=max(deadline - time.monotonic(), 0.01) * (_ILP_START if by_ilp else 0.5),
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
@@ -159,10 +169,15 @@ def solve(
         deadline=limits.deadline,
         progress=progress,
     )
-    work.add({"lifetimes": least.lifetime_order})
+    proof = None
+    if by_ilp:
+        seconds = (deadline - time.monotonic()) * _ILP
+        least, proof = order_by_ilp(work.graph, least, options, seconds, progress)
+    own = "ilp" if by_ilp else "lifetimes"
+    work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
-    ours, aliases = work.with_chains(options.tolerance) if options.in_place else (work, {})
+    ours, aliases = work.with_chains(options.tolerance, own) if options.in_place else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
@@ -182,6 +197,7 @@ def solve(
         candidates={**ours.scores, **work.scores}
         if ours is work
         else {**work.scores, **ours.scores},
+        proof=proof,
     )
 
 
@@ -287,13 +303,18 @@ class _Work:
             return {}
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
-    def with_chains(self, tolerance: float) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
-        """The same with results bound to operands where that lowers the total; else itself."""
+    def with_chains(
+        self, tolerance: float, own: str
+    ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
+        """The same with results bound to operands where that lowers the total; else itself.
+
+        Bindings are looked for under the order of least total and under the one named `own`.
+        """
         model = self.planned.model
         best = min(self.scores, key=lambda name: self.scores[name])
         limit = self.scores[best][0] * (1 - tolerance)
         chosen: tuple[str, list[in_place.Binding]] | None = None
-        for name in dict.fromkeys((best, "lifetimes")):
+        for name in dict.fromkeys((best, own)):
             orders = self.whole(self.starts[name])
             found = in_place.bindings(
                 self.planned.dataflow, self.lowered, self.arrays, self.starts[name]

@@ -11,6 +11,9 @@ __all__ = ["Effort", "effort"]
 _LIMIT = 20.0
 """Seconds where more was asked for than an order: a budget, an overhead, or a number of steps."""
 
+_ILP_LIMIT = 60.0
+"""Seconds of the integer program."""
+
 _PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
@@ -61,6 +64,8 @@ def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bou
     """
     if options.time_limit is not None:
         return Effort(options.time_limit)
+    if options.method == "ilp":
+        return Effort(_ILP_LIMIT)
     if options.step_limit is not None or options.recomputes or schedule_seconds is None:
         return Effort(_LIMIT)
     enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))

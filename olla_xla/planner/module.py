@@ -24,6 +24,7 @@ from olla_xla.planner.effort import Effort, effort
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
@@ -241,6 +242,7 @@ def _order(
     entry = planned.module.entry.name
     worth = effort(options, schedule_seconds, xla.total_bytes, looks[entry].bound)
     aliases: dict[str, tuple[Alias, ...]] = {}
+    proofs: tuple[Proof, ...] = ()
     solved: Solved | None = None
     out_of_time = False
     for key in planned.computations:
@@ -254,7 +256,11 @@ def _order(
                 if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
                     Look.at(planned, computation)
                 continue
-        elif xla.total_bytes <= look.bound + worth.enough_bytes and solved is None:
+        elif (
+            options.method == "search"
+            and xla.total_bytes <= look.bound + worth.enough_bytes
+            and solved is None
+        ):
             solved = unchanged(look, xla.total_bytes)
             break
         if not look.holds(planned):
@@ -265,6 +271,7 @@ def _order(
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module
         aliases |= solved.aliases
+        proofs += () if solved.proof is None else (solved.proof,)
         out_of_time |= solved.stopped_by is StopReason.TIME_LIMIT
     assert solved is not None
     final = planned.simulate()
@@ -288,6 +295,7 @@ def _order(
         stopped_by=StopReason.TIME_LIMIT if out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,
+        proofs=proofs,
         seconds=time.monotonic() - started,
         steps=solved.steps,
         seed=options.seed,
@@ -309,7 +317,7 @@ def _changed_status(status: PlanStatus) -> PlanStatus:
 
 
 def _deadline(worth: Effort) -> Callable[[int], float]:
-    """Up to when searching is worth it, from now on, where the best total so far is `total` bytes."""
+    """Up to when searching is worth it, where the best total so far is `total` bytes."""
     now = time.monotonic()
     return lambda total: now + worth.worth(total)
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
-__all__ = ["PlanOptions", "parse_bytes"]
+__all__ = ["METHODS", "SOLVERS", "PlanOptions", "parse_bytes"]
+
+METHODS = ("search", "ilp")
+"""What looks for orders."""
+
+SOLVERS = ("highs", "cpsat", "gurobi")
+"""What may solve the integer programs; names of `olla_xla.solvers`."""
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (k + 1) for k, p in enumerate("KMGT")}
@@ -40,10 +46,14 @@ class PlanOptions:
       loops: what one loop stacks for another, as a scan over layers does for its gradient, may be
         computed again instead (`remat.loops`): by default where that takes no more predicted time,
         with a budget or an overhead as far as these ask for.
+      method: "search", or "ilp": orders by the OLLA paper's integer program, begun at the search's
+        (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved. Nothing
+        is computed again then.
+      backend: what solves the program: "highs", "cpsat" or "gurobi".
 
     Raises:
       LimitError: a limit is not positive.
-      InputError: a value has the wrong type.
+      InputError: a value has the wrong type, or no such method or backend.
     """
 
     time_limit: float | None = None
@@ -54,6 +64,8 @@ class PlanOptions:
     memory_budget: int | str | None = None
     max_overhead: float | None = None
     loops: bool = True
+    method: str = "search"
+    backend: str = "highs"
 
     @property
     def budget_bytes(self) -> int | None:
@@ -75,6 +87,7 @@ class PlanOptions:
             and self.step_limit is None
             and self.memory_budget is None
             and not self.recomputes
+            and self.method == "search"
         )
 
     def __post_init__(self) -> None:
@@ -103,6 +116,18 @@ class PlanOptions:
         if self.budget_bytes is not None and self.budget_bytes <= 0:
             raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
         self._check_overhead()
+        self._check_method()
+
+    def _check_method(self) -> None:
+        for name, known in (("method", METHODS), ("backend", SOLVERS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
+        if self.method == "ilp" and self.recomputes:
+            raise InputError(
+                "method='ilp' plans orders only; leave out max_overhead and memory_budget, or use "
+                "method='search'"
+            )
 
     def _check_overhead(self) -> None:
         value, form = self.max_overhead, "a part of the step's time, such as 0.05 for 5%"

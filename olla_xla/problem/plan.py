@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 4, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 5, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -19,6 +19,7 @@ import msgspec
 
 from olla_xla.errors import PlanFileError
 from olla_xla.problem import summary
+from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps", "loads"]
@@ -86,6 +87,7 @@ class Plan:
       stopped_by: why the search ended.
       source: name of the candidate that won, e.g. "xla", "list", "search".
       candidates: candidate name -> (predicted bytes, lifetime peak bytes).
+      proofs: what a solver proved, for each computation that was planned by the integer program.
       seconds: planning time.
       steps: search steps taken.
       seed: seed of the search.
@@ -121,6 +123,7 @@ class Plan:
     least_stack_bytes: int = 0
     moved_bytes: int = 0
     added_moved_bytes: int = 0
+    proofs: tuple[Proof, ...] = ()
     seconds: float = 0.0
     steps: int = 0
     seed: int = 0
@@ -190,7 +193,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 4
+VERSION = 5
 """Of the format; raised whenever a field is added, removed or changes its meaning."""
 
 _FORMAT = "olla_xla.plan"

@@ -17,9 +17,23 @@ import numpy as np
 
 from olla_xla.errors import InputError, LimitError, SolverError
 
-__all__ = ["INFINITY", "Arrays", "Limits", "Model", "Result", "Status", "round_point", "violation"]
+__all__ = [
+    "INFINITY",
+    "Arrays",
+    "Limits",
+    "Model",
+    "Result",
+    "Status",
+    "Watch",
+    "round_point",
+    "violation",
+]
 
 INFINITY = math.inf
+
+Watch = Callable[[float | None, float], None]
+"""Called while a solver runs with the objective of the best point so far, None before the first,
+and the bound."""
 
 ROUNDING_TOLERANCE = 1e-5
 """An integer variable may lie this far from an integer before its solution counts as broken."""
@@ -49,7 +63,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a solver may spend, checked at construction.
+    """What a solver may spend, checked at construction, and who watches it.
 
     With `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
 
@@ -59,6 +73,7 @@ class Limits:
       seed: of its random numbers, not negative.
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
+      watch: called at each better point and, as often as the solver tells, at better bounds.
 
     Raises:
       LimitError: a limit is not positive.
@@ -69,6 +84,7 @@ class Limits:
     seed: int = 0
     work_limit: float | None = None
     node_limit: int | None = None
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "threads", "work_limit", "node_limit"):

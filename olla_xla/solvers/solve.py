@@ -11,13 +11,15 @@ import dataclasses
 import importlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.intervals import IntervalModel
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
+from olla_xla.solvers.rectangles import RectangleModel
 
-__all__ = ["BACKENDS", "solve", "solve_intervals"]
+__all__ = ["BACKENDS", "solve", "solve_intervals", "solve_rectangles"]
 
 _REGISTRY = {
     "highs": "olla_xla.solvers.backends.highs",
@@ -26,6 +28,7 @@ _REGISTRY = {
 }
 
 _INTERVALS = {"cpsat": "olla_xla.solvers.backends.cpsat_intervals"}
+_RECTANGLES = {"cpsat": "olla_xla.solvers.backends.cpsat_rectangles"}
 
 BACKENDS = tuple(_REGISTRY)
 """Names of all backends, in the order in which they are tried by default."""
@@ -101,11 +104,36 @@ def solve_intervals(
     Raises:
       InputError: another backend.
     """
-    if backend not in _INTERVALS:
-        raise InputError(f"backend={backend!r}: choose one of {', '.join(_INTERVALS)}")
+    return _solve_special(_INTERVALS, model, limits, backend)
+
+
+def solve_rectangles(
+    model: RectangleModel, limits: Limits | None = None, backend: str = "cpsat"
+) -> Result:
+    """Minimises the peak of a rectangle model; the caller checks the places.
+
+    Args:
+      model: what to place. limits: of the solver. backend: only CP-SAT knows rectangles.
+
+    Returns:
+      A result whose point is the address of each block in units; ERROR, with the reason in
+      `failures`, if the solver is missing or fails.
+
+    Raises:
+      InputError: another backend.
+    """
+    return _solve_special(_RECTANGLES, model, limits, backend)
+
+
+def _solve_special(
+    registry: Mapping[str, str], model: Any, limits: Limits | None, backend: str
+) -> Result:
+    """A model that is not linear, by a backend of its own registry."""
+    if backend not in registry:
+        raise InputError(f"backend={backend!r}: choose one of {', '.join(registry)}")
     started = time.monotonic()
     try:
-        solver = importlib.import_module(_INTERVALS[backend])
+        solver = importlib.import_module(registry[backend])
         result = solver.solve(model, limits or Limits())
     except Exception as error:  # as in solve_with
         reason = f"{backend}: {type(error).__name__}: {error}"

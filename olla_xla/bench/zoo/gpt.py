@@ -43,6 +43,7 @@ class GPTConfig:
 
 GPT_CONFIG = GPTConfig()
 GPT2_SMALL_CONFIG = GPTConfig(layers=12, vocabulary_size=50257, tied_head=True, positions=1024)
+GPT_TINY_CONFIG = GPTConfig(layers=2, width=128, heads=4, sequence_length=64, vocabulary_size=1024)
 GPT_SCAN_CONFIG = GPTConfig(layers=12, scan=True)
 
 _embedding_init = nnx.initializers.normal(0.02)
@@ -171,5 +172,8 @@ gpt2_small = common.Model(functools.partial(network, config=GPT2_SMALL_CONFIG))
 
 gpt_scan = common.Model(functools.partial(network, config=GPT_SCAN_CONFIG))
 """GPT of 12 scanned layers, width 768, sequences of 512 tokens; nothing is rematerialised."""
+
+gpt_tiny = common.Model(functools.partial(network, config=GPT_TINY_CONFIG))
+"""GPT of 2 layers, width 128, sequences of 64 tokens: small enough for integer programs."""
 
 init = gpt.init

@@ -166,6 +166,11 @@ resnet18 = common.Model(functools.partial(network, 18))
 resnet50 = common.Model(functools.partial(network, 50))
 """ResNet-50 in the ImageNet shape."""
 
+resnet_tiny = common.Model(
+    lambda: common.linen_network(ResNet((1, 1), BasicBlock, 10), common.image_batches(16, 3, 10))
+)
+"""A ResNet of two blocks and 16x16x3 images: small enough for integer programs."""
+
 resnet3d18 = common.Model(video_network)
 """ResNet3D-18 in the Kinetics-400 shape, 16x112x112x3 videos of 400 classes."""
 

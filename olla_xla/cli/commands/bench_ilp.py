@@ -1,24 +1,33 @@
-"""Measures the paper's ILP and our forms of it, with each solver.
+"""Measures the paper's integer programs and our forms of them, with each solver.
 
-Prints size and time with each equation left out, small train steps proven optimal, and how many
-random graphs agree with trying every order. Exit code 1 if one does not agree.
+Prints size and time with each equation left out, orders and places of small train steps by the
+paper's plain form, by ours, and with each switch alone, and how many random graphs agree with
+trying every order. Exit code 1 if one does not agree.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from absl import flags
 
+from olla_xla import targets
 from olla_xla.bench import ilp as bench
+from olla_xla.bench import ilp_steps
+from olla_xla.bench.place import planned_step
+from olla_xla.bench.schedule import parse_cases
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.solvers import agreement_table, solve_table
+from olla_xla.cli.report.solvers import agreement_table, solve_table, steps_table
 from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Limits
 
 __all__ = ["define_flags", "run"]
+
+_PARTS = ("switches", "orders", "places", "random")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -28,8 +37,10 @@ def define_flags(values: flags.FlagValues) -> None:
         "graphs", 2000, "Random graphs to compare.", lower_bound=0, flag_values=values
     )
     flags.DEFINE_list(
-        "steps", None, "model/batch_size/optimizer, several; all by default.", flag_values=values
-    )
+        "steps", None, "model/batch_size/optimizer/target, several; all by default.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_list("parts", list(_PARTS), "What to measure of these.", flag_values=values)
     flags.DEFINE_list(
         "backends", ["highs", "cpsat", "gurobi"], "Solvers to try.", flag_values=values
     )
@@ -42,26 +53,38 @@ def run(values: flags.FlagValues) -> int:
     """Measures and prints everything."""
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
+    if unknown := set(values.parts) - set(_PARTS):
+        raise InputError(f"--parts: {min(unknown)!r} is not one of {', '.join(_PARTS)}")
+    cases = parse_cases(ilp_steps.STEPS if values.steps is None else values.steps)
+    if any(case.target != "cpu" for case in cases):
+        targets.prepare_environment("h100")  # both targets, in one process
     limits = Limits(time_limit=values.time_limit)
-    solves, agreements = [], []
+    solves, steps, agreements = [], [], []
     with Progress() as progress:
-        progress.stage("equation switches on random graphs")
-        solves += bench.switches(None, limits, values.backends)
-        for name in bench.STEPS if values.steps is None else values.steps:
-            progress.stage(f"train step {name}")
-            graph = bench.step_graph(name)
-            for solve in bench.steps(graph, limits, values.backends):
-                solves.append(solve)
-                progress(f"{name} {solve.form} {solve.backend}: {solve.status}")
-            if name == bench.STEPS[0]:
-                solves += bench.switches(graph, limits, values.backends)
-        if values.graphs:
+        if "switches" in values.parts:
+            progress.stage("equation switches on random graphs")
+            solves += bench.switches(None, limits, values.backends)
+        for case in cases if {"orders", "places"} & set(values.parts) else ():
+            progress.stage(f"train step {case.name}")
+            step = planned_step(case, PlanOptions(time_limit=5.0))
+            for part, rows in (("orders", ilp_steps.orders), ("places", ilp_steps.places)):
+                for row in rows(step, values.backends, values.time_limit):
+                    if part not in values.parts:
+                        break
+                    steps.append(row)
+                    progress(f"{case.name} {row.what}, {row.variant}, {row.backend}: {row.status}")
+        if "random" in values.parts and values.graphs:
             progress.stage("random graphs")
             agreements = bench.agreement(values.graphs, values.backends, progress)
     console = shared.console()
-    solve_table(solves).print(console)
+    if solves:
+        solve_table(solves).print(console)
+    if steps:
+        steps_table(steps).print(console)
     if agreements:
         agreement_table(agreements).print(console)
     if values.out is not None:
-        Path(values.out).write_text(json.dumps(bench.as_json(solves, agreements), indent=1) + "\n")
+        result = bench.as_json(solves, agreements)
+        result["steps"] = [dataclasses.asdict(row) for row in steps]
+        Path(values.out).write_text(json.dumps(result, indent=1) + "\n")
     return 0 if not agreements or bench.all_agree(agreements) else 1

@@ -17,23 +17,40 @@ from olla_xla import targets
 from olla_xla.bench import place as bench
 from olla_xla.bench.schedule import CASES, parse_cases
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.placing import instance_table, plans_table, random_line, summary_line
+from olla_xla.cli.report.placing import (
+    instance_table,
+    plans_table,
+    programs_table,
+    random_line,
+    summary_line,
+)
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
 
 __all__ = ["define_flags", "run"]
+
+_PARTS = ("instances", "plans", "programs", "random")
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     flags.DEFINE_list(
-        "parts", "instances,plans,random", "What to measure, of these.", flag_values=values
+        "parts",
+        "instances,plans,random",
+        "What to measure, of these and programs: plans placed by the paper's integer program.",
+        flag_values=values,
     )
     flags.DEFINE_list(
         "cases", None, "model/batch_size/optimizer/target, several; all by default.",
         flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_list(
+        "backends", "highs,cpsat", "Solvers of the part programs.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "program_limit", 60.0, "Seconds for each integer program.", flag_values=values
+    )
     flags.DEFINE_float(
         "least_limit", 10.0, "Seconds to look for an instance's least height.", flag_values=values
     )
@@ -48,9 +65,9 @@ def run(values: flags.FlagValues) -> int:
     cases = parse_cases(values.cases) if values.cases else CASES
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
-    if unknown := set(values.parts) - {"instances", "plans", "random"}:
-        raise InputError(f"--parts: {min(unknown)!r} is not one of instances, plans, random")
-    solved, plans, random, failed = [], [], [], 0
+    if unknown := set(values.parts) - set(_PARTS):
+        raise InputError(f"--parts: {min(unknown)!r} is not one of {', '.join(_PARTS)}")
+    solved, plans, programs, random, failed = [], [], [], [], 0
     with Progress() as progress:
         progress.stage("loading")
         bench.warm_up()
@@ -62,18 +79,23 @@ def run(values: flags.FlagValues) -> int:
                         name, capacity, problem, time_limit=60, least_limit=values.least_limit
                     )
                 )
-        if "plans" in values.parts:
+        if {"plans", "programs"} & set(values.parts):
             targets.prepare_environment("h100")  # both targets, in one process
             for case in cases:
                 progress.stage(case.name)
                 try:
-                    plans.append(
-                        bench.measure_plan(
-                            case,
-                            dataclasses.replace(options, time_limit=values.time_limit),
-                            time_limit=values.time_limit,
-                        )
+                    step = bench.planned_step(
+                        case, dataclasses.replace(options, time_limit=values.time_limit)
                     )
+                    if "plans" in values.parts:
+                        plans.append(bench.measure_plan(step, time_limit=values.time_limit))
+                    if "programs" in values.parts:
+                        programs += bench.measure_programs(
+                            step.case,
+                            step.problem,
+                            values.backends,
+                            time_limit=values.program_limit,
+                        )
                 except OllaError as error:
                     failed += 1
                     print(f"{case.name}: {error}", file=sys.stderr)
@@ -85,9 +107,11 @@ def run(values: flags.FlagValues) -> int:
         instance_table(solved).print(console)
     if plans:
         plans_table(plans).print(console)
+    if programs:
+        programs_table(programs).print(console)
     for row in random:
         console.print(random_line(row), markup=False)
-    result = bench.as_json(solved, plans, random)
+    result = bench.as_json(solved, plans, random, programs)
     console.print(summary_line(result["summary"]), markup=False)
     if values.out is not None:
         Path(values.out).write_text(json.dumps(result, indent=1) + "\n")

@@ -12,9 +12,11 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.errors import InputError
-from olla_xla.place import METHODS, place
+from olla_xla.place import METHODS, Programs, place
+from olla_xla.place.ilp.located import FORMS
 from olla_xla.place.trace import read_trace, write_trace
 from olla_xla.solvers.linear import Status
+from olla_xla.solvers.solve import BACKENDS
 
 __all__ = ["define_flags", "run"]
 
@@ -32,6 +34,15 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_enum("method", "auto", METHODS, "What places the blocks.", flag_values=values)
+    flags.DEFINE_enum(
+        "backend", "highs", BACKENDS, "Solves the integer program of --method=ilp.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "form", None, list(FORMS),
+        "Of that program; no-overlap is CP-SAT's own, and what it gets where none is named.",
+        flag_values=values,
+    )  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
@@ -46,6 +57,7 @@ def run(values: flags.FlagValues) -> int:
         method=values.method,
         time_limit=values.time_limit,
         node_limit=values.node_limit,
+        programs=Programs(values.backend, values.form),
     )
     if packing.offsets is None:
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"

@@ -19,11 +19,13 @@ from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla import targets
 from olla_xla.bench import models
+from olla_xla.bench.split import split
 from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.proofs import places_table, proofs_table
 from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner.module import apply_plan, graphs, plan_module
@@ -51,6 +53,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
     )
     shared.define_limits(values)
+    shared.define_method(values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -95,6 +98,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
+    _print_proofs(console, result.plan, result.module, values)
     return result.plan
 
 
@@ -132,6 +136,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
     _print_peak(console, planned, platform, values.largest)
+    _print_proofs(console, plan, planned, values)
     return plan
 
 
@@ -142,6 +147,18 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
     if plan.loops and count:
         rows = stack_rows(module_from_bytes(module), plan)
         stacks_table(rows, count, plan.least_stack_bytes).print(console)
+
+
+def _print_proofs(console: Console, plan: Plan, module: bytes, values: flags.FlagValues) -> None:
+    """Prints what the integer programs proved: of the orders, and of places in one arena."""
+    if values.method != "ilp":
+        return
+    console.print()
+    proofs_table(plan.proofs).print(console)
+    with Progress() as progress:
+        progress.stage("places by the integer program")
+        rows = list(split(module, plan.target, values.backend, values.time_limit))
+    places_table(rows).print(console)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

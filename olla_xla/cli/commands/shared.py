@@ -9,12 +9,13 @@ from rich.console import Console
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
-from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
 
 __all__ = [
     "console",
     "define_format",
     "define_limits",
+    "define_method",
     "define_model",
     "define_overheads",
     "define_recomputation",
@@ -69,6 +70,20 @@ def define_recomputation(values: flags.FlagValues) -> None:
     )
 
 
+def define_method(values: flags.FlagValues) -> None:
+    """Defines --method and --backend."""
+    flags.DEFINE_enum(
+        "method",
+        "search",
+        METHODS,
+        "ilp: orders and offsets by the OLLA paper's integer programs, with what they prove.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "backend", "highs", SOLVERS, "Solves the programs of --method=ilp.", flag_values=values
+    )
+
+
 def define_overheads(values: flags.FlagValues, default: str) -> None:
     """Defines --overheads."""
     flags.DEFINE_list(
@@ -91,7 +106,10 @@ def options(values: flags.FlagValues) -> PlanOptions:
 
     Raises LimitError if a limit is not positive, InputError if a value cannot be read.
     """
-    names = ("time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops")
+    names = (
+        "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "method",
+        "backend",
+    )  # fmt: skip
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)
 

@@ -10,12 +10,13 @@ from olla_xla.cli.report.units import megabytes, percent
 
 if TYPE_CHECKING:
     from olla_xla.bench.assignment_report import FullReport
-    from olla_xla.bench.place import InstanceRow, PlanRow, RandomRow
+    from olla_xla.bench.place import InstanceRow, PlanRow, ProgramRow, RandomRow
 
 __all__ = [
     "allocation_table",
     "instance_table",
     "plans_table",
+    "programs_table",
     "random_line",
     "summary_line",
     "tensor_table",
@@ -75,6 +76,34 @@ def plans_table(rows: Sequence[PlanRow]) -> Table:
             for row in rows
         ],
         title="offsets of plans; XLA's heap holds temporaries only; MB of 2^20 bytes",
+    )  # fmt: skip
+
+
+def programs_table(rows: Sequence[ProgramRow]) -> Table:
+    """Plans placed by the integer program, beside the exact search; sizes in bytes."""
+    return Table(
+        headings=(
+            "case:", "blocks", "backend:", "form:", "live", "height", "bound", "status:",
+            "seconds", "search", "status:", "seconds",
+        ),
+        rows=[
+            (
+                row.case,
+                f"{row.blocks:,}",
+                row.backend,
+                row.form,
+                f"{row.load_bytes:,}",
+                "-" if row.height is None else f"{row.height:,}",
+                "-" if row.bound is None else f"{row.bound:,}",
+                row.status.split(" (")[0],
+                f"{row.seconds:.2f}",
+                f"{row.search_height:,}",
+                row.search_status,
+                f"{row.search_seconds:.2f}",
+            )
+            for row in rows
+        ],
+        title="places under the planned order by the integer program, then by the exact search",
     )  # fmt: skip
 
 

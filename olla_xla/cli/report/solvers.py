@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from olla_xla.bench.ilp import Agreement, Solve
+from olla_xla.bench.ilp_steps import StepRow
 from olla_xla.bench.scale import Row as ScaleRow
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.units import megabytes, percent, seconds
 
-__all__ = ["agreement_table", "scale_table", "solve_table"]
+__all__ = ["agreement_table", "scale_table", "solve_table", "steps_table"]
 
 
 def scale_table(rows: Sequence[ScaleRow]) -> Table:
@@ -64,6 +65,36 @@ def solve_table(solves: Sequence[Solve]) -> Table:
             for s in solves
         ],
         title="plain counts what the paper counts; sizes in bytes",
+    )  # fmt: skip
+
+
+def steps_table(rows: Sequence[StepRow]) -> Table:
+    """A line for each program of a train step; sizes in bytes."""
+    return Table(
+        headings=(
+            "step:", "what:", "variant:", "backend:", "columns", "rows", "first s", "1 % s",
+            "all s", "found", "bound", "gap %", "least known", "status:",
+        ),
+        rows=[
+            (
+                r.step.split(":")[-1],
+                r.what,
+                r.variant,
+                r.backend,
+                f"{r.variables:,}",
+                f"{r.rows:,}",
+                seconds(r.first_seconds),
+                seconds(r.near_seconds),
+                seconds(r.seconds),
+                f"{r.value_bytes:,}",
+                f"{r.bound_bytes:,}",
+                percent(r.value_bytes / max(r.bound_bytes, 1) - 1),
+                f"{r.least_bytes:,}",
+                r.status.split(" (")[0][:40],
+            )
+            for r in rows
+        ],
+        title="seconds to a first solution, to one within 1 % of the least known, and to the end",
     )  # fmt: skip
 
 

@@ -28,6 +28,10 @@ from olla_xla.solvers.solve import BACKENDS, solve, solve_intervals
 
 __all__ = ["FORMS", "ExactOrder", "Formulation", "least_peak", "linear_model"]
 
+_ROUNDING = 1e-6  # units that a solver's bound may be too high
+
+_LEAST_SECONDS = 1e-3  # of a solver, however long building took
+
 _logger = logging.getLogger("olla_xla")
 
 
@@ -107,7 +111,7 @@ def least_peak(
     Args:
       graph: the graph. form: from `FORMS`.
       equations: of a linear form, those to use; all by default.
-      limits: of each solver.
+      limits: of each solver; building comes off its seconds, and its watch is told bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
@@ -133,7 +137,10 @@ def least_peak(
         if form == "intervals"
         else _Linear(prepared, form, equations, tightest)
     )
-    result, order, peak = _first_sound(task, prepared, limits or Limits(), names)
+    limits = _told_bytes(limits or Limits(), task.scale)
+    left = limits.time_limit - (time.monotonic() - started)
+    limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
+    result, order, peak = _first_sound(task, prepared, limits, names)
     bound, status = bound_bytes, result.status
     if not early_updates:
         bound = max(bound, task.scale.to_bytes(max(result.bound, 0)))
@@ -162,6 +169,19 @@ def linear_model(
     """The linear form of that name, of a prepared graph."""
     chosen = {} if equations is None else {"equations": equations}
     return _LINEAR[form](prepared.arrays, bound_bytes=bound_bytes, **chosen)
+
+
+def _told_bytes(limits: Limits, scale: Scale) -> Limits:
+    """The limits with a watch that is told units."""
+    watch = limits.watch
+    if watch is None:
+        return limits
+
+    def told(value: float | None, bound: float) -> None:
+        best = None if value is None else scale.to_bytes(value)
+        watch(best, scale.to_bytes_up(bound - _ROUNDING))
+
+    return dataclasses.replace(limits, watch=told)
 
 
 def _cut(g: GraphArrays) -> int:
@@ -254,7 +274,7 @@ def _first_sound(
         except (CheckError, SolverError) as error:
             reasons = (f"{name}: {type(error).__name__}: {error}",)
         for reason in reasons:
-            _logger.warning("solver failed, the next one is used: %s", reason)
+            _logger.warning("solver failed: %s", reason)
         failures += reasons
     order = prepared.back(prepared.start)
     peak = check_schedule(prepared.graph, order.tolist())

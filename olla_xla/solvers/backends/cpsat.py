@@ -6,7 +6,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Limits, Model, Result, Status
+from olla_xla.solvers.linear import Limits, Model, Result, Status, Watch
 
 __all__ = ["IGNORES", "solve"]
 
@@ -22,13 +22,13 @@ def solve(model: Model, limits: Limits) -> Result:
     """
     program, columns = _program(model)
     solver = configured(limits)
-    status = solver.solve(program)
+    offset = model.arrays().offset
+    status = solver.solve(program, Watcher.on(solver, limits.watch, offset))
     message = f"CP-SAT: {solver.status_name(status)}"
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
         return Result(Status.INFEASIBLE, message=message)
-    offset = model.arrays().offset
     if status == cp_model.UNKNOWN:
         # Stopped before it derived any bound, CP-SAT reports the bound 0, which may be false.
         bound = solver.best_objective_bound or -np.inf
@@ -52,6 +52,36 @@ def configured(limits: Limits) -> cp_model.CpSolver:
     if limits.work_limit is not None:
         parameters.max_deterministic_time = limits.work_limit
     return solver
+
+
+class Watcher(cp_model.CpSolverSolutionCallback):
+    """Tells a watch of better points, and of better bounds."""
+
+    def __init__(self, watch: Watch, offset: float) -> None:
+        super().__init__()
+        self._watch = watch
+        self._offset = offset
+        self._value: float | None = None
+
+    @classmethod
+    def on(
+        cls, solver: cp_model.CpSolver, watch: Watch | None, offset: float = 0.0
+    ) -> Watcher | None:
+        """One for a solver's next solve, or None without a watch."""
+        if watch is None:
+            return None
+        watcher = cls(watch, offset)
+        solver.best_bound_callback = watcher.on_bound
+        return watcher
+
+    def on_solution_callback(self) -> None:
+        """Called by the solver at each better point."""
+        self._value = self.objective_value + self._offset
+        self._watch(self._value, self.best_objective_bound + self._offset)
+
+    def on_bound(self, bound: float) -> None:
+        """Called by the solver at each better bound."""
+        self._watch(self._value, bound + self._offset)
 
 
 def _program(model: Model) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:

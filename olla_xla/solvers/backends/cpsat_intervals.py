@@ -6,7 +6,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.backends.cpsat import configured
+from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.intervals import Interval, IntervalModel
 from olla_xla.solvers.linear import Limits, Result, Status
 
@@ -21,7 +21,7 @@ def solve(model: IntervalModel, limits: Limits) -> Result:
     """
     program = _Program(model)
     solver = configured(limits)
-    status = solver.solve(program.program)
+    status = solver.solve(program.program, Watcher.on(solver, limits.watch))
     message = f"CP-SAT: {solver.status_name(status)}"
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.program.validate()}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gurobipy as gp
 import numpy as np
 from gurobipy import GRB
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status
+from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
 
 __all__ = ["IGNORES", "solve"]
 
@@ -26,7 +28,7 @@ def solve(model: Model, limits: Limits) -> Result:
         with gp.Env(params={"OutputFlag": 0}) as env, gp.Model(model.name, env=env) as program:
             _set_parameters(program, limits)
             columns = _fill(program, model)
-            program.optimize()
+            program.optimize(_callback(limits.watch))
             return _result(program, columns, model.arrays())
     except gp.GurobiError as error:
         if error.errno in (GRB.Error.SIZE_LIMIT_EXCEEDED, GRB.Error.NO_LICENSE):
@@ -35,6 +37,20 @@ def solve(model: Model, limits: Limits) -> Result:
                 f"rows ({error}); install a full licence or use another backend"
             ) from error
         raise SolverError(f"Gurobi error {error.errno}: {error}") from error
+
+
+def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
+    """What Gurobi calls now and then, or None without a watch."""
+    if watch is None:
+        return None
+
+    def told(program: gp.Model, where: int) -> None:
+        if where == GRB.Callback.MIP:
+            best = program.cbGet(GRB.Callback.MIP_OBJBST)
+            bound = program.cbGet(GRB.Callback.MIP_OBJBND)
+            watch(best if best < GRB.INFINITY else None, bound)
+
+    return told
 
 
 def _set_parameters(program: gp.Model, limits: Limits) -> None:

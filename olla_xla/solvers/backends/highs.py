@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status
+from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
 
 
 def _two_libraries() -> bool:
@@ -67,11 +67,24 @@ def solve(model: Model, limits: Limits) -> Result:
             solution = highspy.HighsSolution()
             solution.col_value = model.start.tolist()
             _require(solver.setSolution(solution), "setSolution")
+        if limits.watch is not None:
+            _watched(solver, limits.watch)
         status = solver.run()
         if status == highspy.HighsStatus.kError:
             _pool_threads.clear()
             _require(status, f"run ({solver.modelStatusToString(solver.getModelStatus())})")
         return _result(solver, arrays)
+
+
+def _watched(solver: highspy.Highs, watch: Watch) -> None:
+    """Has a watch told of points and bounds as HiGHS would log them."""
+
+    def told(event: highspy.HighsCallbackEvent) -> None:
+        best, bound = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
+        watch(best if best < highspy.kHighsInf else None, bound)
+
+    solver.cbMipLogging.subscribe(told)
+    solver.cbMipImprovingSolution.subscribe(told)
 
 
 def _solver(arrays: Arrays, limits: Limits) -> highspy.Highs:

@@ -1,8 +1,7 @@
-"""The paper's integer programs for locations: (6), (7), (8), and the joint program (9).
+"""The paper's joint program (9): order and locations at once, with (6), (7) and (8).
 
-With lifetimes given, (15), only pairs that do live together get rows, and each must be decided:
-a + b = 1. In the joint program lifetimes follow from the order, and pairs that can never meet are
-left out (section 4.2). Addresses are in units of the greatest common divisor of all sizes.
+Lifetimes follow from the order, and pairs that can never meet are left out (section 4.2). Addresses
+are in units of the greatest common divisor of all sizes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,87 +18,17 @@ from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.place.placer import place
-from olla_xla.place.problem import PlacementProblem
+from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.schedule.exact.spans import Reach, spans
-from olla_xla.solvers import solve
-from olla_xla.solvers.linear import Limits, Model, Result, Status
+from olla_xla.solvers.linear import Limits, Model, Status
+from olla_xla.solvers.solve import solve
 
-__all__ = ["JointPlan", "joint_program", "location_ilp", "pyramid"]
+__all__ = ["MOST_ROWS", "JointPlan", "joint_program"]
 
-
-def pyramid(problem: PlacementProblem) -> dict[int, int]:
-    """Preplacement of section 4.5, algorithm 5: blocks nested in time at increasing addresses.
-
-    The longest-lived block lies at address 0; on it the longest-lived one within its lifetime, and
-    so on. In training these are the activations, the first made and the last freed.
-
-    Returns:
-      Block -> offset in bytes.
-    """
-    start, stop = int(problem.lower.min(initial=0)), int(problem.upper.max(initial=0))
-    placed: dict[int, int] = {}
-    address = 0
-    while True:
-        inside = [
-            i
-            for i in np.flatnonzero((problem.lower >= start) & (problem.upper <= stop)).tolist()
-            if i not in placed and problem.size[i] > 0
-        ]
-        if not inside:
-            return placed
-        i = max(inside, key=lambda k: (problem.upper[k] - problem.lower[k], problem.size[k], -k))
-        placed[i] = address
-        address += int(problem.size[i])
-        start, stop = int(problem.lower[i]), int(problem.upper[i])
-
-
-def location_ilp(
-    problem: PlacementProblem,
-    *,
-    preplaced: Mapping[int, int] | None = None,
-    limits: Limits | None = None,
-) -> tuple[np.ndarray, int, Result]:
-    """Offsets by the paper's program with given lifetimes.
-
-    Args:
-      problem: blocks of one memory space, each a group of its own, without alignment or capacity.
-      preplaced: block -> offset that is kept (bytes); the solver places the rest.
-
-    Returns:
-      (offsets in bytes, height in bytes, the solver's result in units).
-
-    Raises:
-      InputError: the problem has what the program has no rows for.
-      SolverError: no solution within the limits.
-    """
-    n = len(problem)
-    plain = np.unique(problem.group).size == n and np.unique(problem.space).size <= 1
-    if not plain or (problem.alignment != 1).any() or problem.capacity:
-        raise InputError("the location program takes no groups, spaces, alignment or capacity")
-    pins = {int(i): int(problem.fixed[i]) for i in np.flatnonzero(problem.fixed >= 0)}
-    pins |= dict(preplaced or {})
-    unit = math.gcd(*problem.size.tolist(), *pins.values()) or 1
-    fixed = np.full(n, -1, np.int64)
-    for i, offset in pins.items():
-        fixed[i] = offset
-    greedy = place(dataclasses.replace(problem, fixed=fixed), method="greedy_size")
-    if greedy.offsets is None:
-        raise InputError("preplaced blocks overlap while both live")
-    model = Model("locations")
-    sizes = problem.size // unit
-    locations = _Locations(model, sizes, greedy.height // unit)
-    for i, offset in pins.items():
-        model.fix(locations.address[i], offset // unit)
-    for i, j in itertools.combinations(np.flatnonzero(sizes).tolist(), 2):
-        if problem.lower[i] < problem.upper[j] and problem.lower[j] < problem.upper[i]:
-            a, b = locations.add_pair(i, j)
-            model.add_row([a, b], [1, 1], lower=1, tag="(6)")
-    result = solve.solve(model, limits)
-    offsets = locations.offsets(result.point(), unit)
-    heights = problem.check(offsets)
-    return offsets, max(heights.values(), default=0), result
+MOST_ROWS = 200_000
+"""Rows of (6) of the largest program that is built."""
 
 
 class _Locations:
@@ -144,41 +73,68 @@ class JointPlan:
 
     Attributes:
       order: operator ids. offsets: by tensor id of the plain graph. height: of the arena.
-      peak_bytes: lifetime peak of the order. optimal: whether the solver proved the height.
+      bound: no order and no places make a lower one. optimal: whether the solver proved the height.
+      peak_bytes: lifetime peak of the order. variables, rows: of the program.
     """
 
     order: tuple[int, ...]
     offsets: tuple[int, ...]
     height: int
+    bound: int
     peak_bytes: int
     optimal: bool
+    variables: int
+    rows: int
 
 
-def joint_program(graph: TensorGraph, *, limits: Limits | None = None) -> JointPlan:
+def joint_program(
+    graph: TensorGraph,
+    *,
+    limits: Limits | None = None,
+    backend: str = "highs",
+    start: Sequence[int] | None = None,
+) -> JointPlan:
     """The joint program (9): order and locations at once, for small graphs.
 
     One operator runs at each step. The graph is taken as the paper sees it (`plain_graph`): every
     tensor lives from its source to its last sink, and none shares memory.
 
+    Args:
+      graph: the graph. limits: of the solver. backend: which one.
+      start: an order to begin with, and the places that a greedy rule finds for it; by default some
+        legal order.
+
     Raises:
-      SolverError: no solution within the limits.
+      InputError: the program would have more than MOST_ROWS rows.
+      SolverError: the solver failed, or found no solution within the limits.
       CheckError: the referee rejected the solution (a bug).
     """
     graph = plain_graph(graph)
     arrays = GraphArrays.of(graph)
     reach = Reach.of(arrays)
     order = sorted(range(arrays.n), key=lambda v: (reach.before[v].bit_count(), v))
+    order = order if start is None else list(start)
+    pairs = _pairs(graph, arrays, reach)
+    if len(pairs) * arrays.n > MOST_ROWS:
+        raise InputError(
+            f"the joint program of {graph.name} has some {len(pairs) * arrays.n:,} rows, of "
+            f"{MOST_ROWS:,} that are built at most; find the order first, then the places"
+        )
     unit = math.gcd(*arrays.bytes.tolist()) or 1
+    first = _greedy(arrays, order)
     model = Model("joint")
     steps = _Steps(model, arrays)
-    locations = _Locations(model, arrays.bytes // unit, _start_height(arrays, order) // unit)
+    locations = _Locations(model, arrays.bytes // unit, first.height // unit)
     live = _live_columns(model, graph, steps)
-    for i, j in _pairs(graph, arrays, reach):
+    chosen = []
+    for i, j in pairs:
         a, b = locations.add_pair(i, j)
+        chosen.append((i, j, a, b))
         for t in range(arrays.n):
             # a + b >= live_i + live_j - 1
             model.add_row([a, b, live[i][t], live[j][t]], [1, 1, -1, -1], lower=-1, tag="(6)")
-    result = solve.solve(model, limits)
+    model.start = _start(model, arrays, order, first, unit, steps, locations, live, chosen)
+    result = solve(model, limits, [backend])
     x = result.point()
     found = steps.order(x)
     offsets = locations.offsets(x, unit)
@@ -192,18 +148,48 @@ def joint_program(graph: TensorGraph, *, limits: Limits | None = None) -> JointP
         order=tuple(found),
         offsets=tuple(offsets.tolist()),
         height=height,
+        bound=max(math.ceil(result.bound - 1e-6), 0) * unit,
         peak_bytes=peak_bytes(arrays, found),
         optimal=result.status is Status.OPTIMAL,
+        variables=model.variables,
+        rows=model.rows,
     )
 
 
-def _start_height(arrays: GraphArrays, order: Sequence[int]) -> int:
-    """A height that one order is known to do with: M of (7)."""
+def _greedy(arrays: GraphArrays, order: Sequence[int]) -> Packing:
+    """Places under an order; their height is M of (7)."""
     lives = intervals(arrays, order)
-    packing = place(
-        PlacementProblem.of(lives[:, 0], lives[:, 1], arrays.bytes), method="greedy_size"
-    )
-    return packing.height
+    problem = PlacementProblem.of(lives[:, 0], lives[:, 1], arrays.bytes)
+    return place(problem, method="greedy_size")
+
+
+def _start(
+    model: Model,
+    arrays: GraphArrays,
+    order: Sequence[int],
+    packing: Packing,
+    unit: int,
+    steps: _Steps,
+    locations: _Locations,
+    live: list[list[int]],
+    pairs: Sequence[tuple[int, int, int, int]],
+) -> np.ndarray:
+    """The point of an order and of a packing for it."""
+    assert packing.offsets is not None
+    x = np.zeros(model.variables)
+    position = arrays.positions(order)
+    for v, columns in enumerate(steps.has_run):
+        x[columns] = np.arange(arrays.n) >= position[v]
+    lives = intervals(arrays, order)
+    for columns, (begin, stop) in zip(live, lives.tolist(), strict=True):
+        x[columns] = (np.arange(arrays.n) >= begin) & (np.arange(arrays.n) < stop)
+    at, sizes = packing.offsets // unit, locations.sizes
+    x[locations.address] = at
+    x[locations.peak] = packing.height // unit
+    for i, j, a, b in pairs:
+        x[a] = at[i] + sizes[i] <= at[j]
+        x[b] = not x[a] and at[j] + sizes[j] <= at[i]
+    return x
 
 
 class _Steps:

@@ -1,0 +1,222 @@
+"""The integer programs on real train steps: the paper's plain form, ours, each switch alone.
+
+Orders: `plain` is section 3 as it is printed, of the graph as the paper sees it, with the spans of
+section 4.1; `ours` counts what the evaluator counts, on the condensed graph, with spans, begun at
+the search's order and told its bound. Places: `plain` is (6) to (8) and (15) with both binaries of
+each pair; `ours` has pairs pruned, the pyramid of section 4.5, a greedy start and the largest live
+sum as a bound, and takes apart what falls apart. Each other row is ours with one thing changed; of
+places also without the bound, for mostly the greedy start meets it, and nothing is left to solve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from olla_xla import schedule
+from olla_xla.bench.place import PlannedStep
+from olla_xla.errors import SolverError
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.forced_live import forced_live_bound
+from olla_xla.place.dead_space import least_height
+from olla_xla.place.ilp.located import Programs, located
+from olla_xla.place.items import items_of
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
+from olla_xla.schedule.search import phases
+from olla_xla.solvers.linear import Limits, Status
+
+__all__ = ["STEPS", "StepRow", "orders", "places"]
+
+STEPS = (
+    "mlp/4/sgd/cpu",
+    "mlp/4/adam/cpu",
+    "lenet/4/adam/cpu",
+    "olla_xla.bench.zoo.gpt:gpt_tiny/4/adam/cpu",
+    "olla_xla.bench.zoo.resnet:resnet_tiny/4/momentum/cpu",
+    "mlp/4/adam/h100",
+    "lenet/4/adam/h100",
+)
+"""Small train steps, as model/batch_size/optimizer/target."""
+
+_NEAR = 1.01  # of the least height or peak that is known: what counts as near
+
+_ORDERS: Mapping[str, Mapping[str, Any]] = {
+    "ours": {},
+    "not condensed": {"reduce": False},
+    "no spans": {"equations": ()},
+    "control edges": {"early_updates": True},
+    "no start": {"start": None},
+    "no bound": {"bound_bytes": 0},
+}
+
+_PLACES: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"pruned": False, "pyramid": False, "start": False, "bound": False, "split": False},
+    "ours": {},
+    "no bound": {"bound": False},
+    "no bound or pruning": {"bound": False, "pruned": False},
+    "no bound or pyramid": {"bound": False, "pyramid": False},
+    "no bound or start": {"bound": False, "start": False},
+    "no bound, not taken apart": {"bound": False, "split": False},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRow:
+    """One program as solved, or several where a problem falls apart.
+
+    Attributes:
+      step: its case. what: "order" or "places". variant: see above. backend: the solver.
+      variables, rows: of the program; 0 where nothing had to be solved.
+      first_seconds, near_seconds: to a first solution, and to one within 1 % of the least that is
+        known by any means; None where there was none. Building counts.
+      seconds: to the end. status: "optimal", or what kept it from that.
+      value_bytes, bound_bytes: what was found; least_bytes: the least that is known.
+    """
+
+    step: str
+    what: str
+    variant: str
+    backend: str
+    variables: int
+    rows: int
+    first_seconds: float | None
+    near_seconds: float | None
+    seconds: float
+    status: str
+    value_bytes: int
+    bound_bytes: int
+    least_bytes: int
+
+
+class _Watch:
+    """Notes when a solver told of its first solution, and of one near the least."""
+
+    def __init__(self, least: int) -> None:
+        self._started = time.monotonic()
+        self._near = least * _NEAR
+        self.first: float | None = None
+        self.near: float | None = None
+
+    def __call__(self, value: float | None, bound: float) -> None:
+        if value is None:
+            return
+        now = time.monotonic() - self._started
+        self.first = now if self.first is None else self.first
+        if self.near is None and value <= self._near:
+            self.near = now
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._started
+
+
+def orders(step: PlannedStep, backends: Sequence[str], time_limit: float) -> Iterator[StepRow]:
+    """The order of a step's entry computation, by every variant and backend.
+
+    Args:
+      step: the step. backends: names. time_limit: seconds for each program.
+    """
+    graph = step.graph
+    plain = plain_graph(graph)
+    searched, plainly = (_searched(g, time_limit) for g in (graph, plain))
+    ours = {"start": searched.lifetime_order, "bound_bytes": searched.bound_bytes}
+    for backend in backends:
+        for variant, change in _ORDERS.items():
+            yield _order(step.case, graph, variant, backend, searched, time_limit, ours | change)
+        yield _order(step.case, plain, "plain", backend, plainly, time_limit, {"form": "plain"})
+        if backend in FORMS["intervals"]:
+            extra = ours | {"form": "intervals"}
+            yield _order(step.case, graph, "intervals", backend, searched, time_limit, extra)
+
+
+def _searched(graph: TensorGraph, seconds: float) -> phases.SearchResult:
+    arrays = GraphArrays.of(graph)
+    starts = {"given": np.arange(arrays.n), **schedule.candidates(arrays)}
+    bound = forced_live_bound(arrays)[0]
+    return phases.search(arrays, starts, time_limit=seconds, bound_bytes=bound)
+
+
+def _order(
+    case: str,
+    graph: TensorGraph,
+    variant: str,
+    backend: str,
+    searched: phases.SearchResult,
+    time_limit: float,
+    options: Mapping[str, Any],
+) -> StepRow:
+    watch = _Watch(searched.least_peak_bytes)
+    found = least_peak(
+        graph, backends=[backend], limits=Limits(time_limit=time_limit, watch=watch), **options
+    )
+    failed = found.status is Status.ERROR
+    return StepRow(
+        step=case,
+        what="order",
+        variant=variant,
+        backend=backend,
+        variables=found.variables,
+        rows=found.rows,
+        first_seconds=watch.first,
+        near_seconds=watch.near,
+        seconds=watch.seconds(),
+        status=found.failures[0] if failed else found.status,
+        value_bytes=found.peak_bytes,
+        bound_bytes=found.bound_bytes,
+        least_bytes=searched.least_peak_bytes,
+    )
+
+
+def places(step: PlannedStep, backends: Sequence[str], time_limit: float) -> Iterator[StepRow]:
+    """The places of a step's entry computation in its order, by every variant and backend.
+
+    Args:
+      step: the step. backends: names. time_limit: seconds for each variant.
+    """
+    items, _ = items_of(step.problem, 0)
+    bound = least_height(items)
+    packings = [first_fit(items, order) for order in greedy_orders(items).values()]
+    begin = min(packings, key=lambda offsets: int((offsets + items.need).max()))
+    for backend in backends:
+        for variant, change in _PLACES.items():
+            forms = ("big-m", "no-overlap") if backend == "cpsat" else ("big-m",)
+            for form in forms:
+                programs = Programs(backend, form, **change)
+                watch = _Watch(bound)
+                variables = rows = 0
+                value, proven = int((begin + items.need).max()), bound
+                try:
+                    found = located(
+                        items,
+                        begin,
+                        bound=bound if programs.bound else 0,
+                        goal=bound if programs.bound else 0,
+                        limits=Limits(time_limit=time_limit, watch=watch),
+                        programs=programs,
+                    )
+                except SolverError as error:
+                    status = str(error)
+                else:
+                    variables, rows, status = found.variables, found.rows, found.status
+                    value, proven = int((found.offsets + items.need).max()), found.bound
+                yield StepRow(
+                    step=step.case,
+                    what="places",
+                    variant=variant if form == "big-m" else f"{variant}, no-overlap",
+                    backend=backend,
+                    variables=variables,
+                    rows=rows,
+                    first_seconds=watch.first,
+                    near_seconds=watch.near,
+                    seconds=watch.seconds(),
+                    status=status,
+                    value_bytes=value,
+                    bound_bytes=proven,
+                    least_bytes=bound,
+                )

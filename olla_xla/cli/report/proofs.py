@@ -1,0 +1,61 @@
+"""What integer programs proved about a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from olla_xla.bench.split import PlacedBy
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import percent
+from olla_xla.problem.proof import Proof
+
+__all__ = ["places_table", "proofs_table"]
+
+
+def proofs_table(proofs: Sequence[Proof]) -> Table:
+    """A line for the order of each computation; lifetime peaks in bytes."""
+    return Table(
+        headings=(
+            "order of:", "backend:", "start", "cut", "peak", "bound", "gap %", "status:",
+            "proven by:", "columns", "rows", "seconds", "it said:",
+        ),
+        rows=[
+            (
+                p.computation,
+                p.backend,
+                f"{p.start_bytes:,}",
+                f"{p.cut_bytes:,}",
+                f"{p.peak_bytes:,}",
+                f"{p.bound_bytes:,}",
+                percent(p.gap),
+                p.status,
+                p.proven_by or "-",
+                f"{p.variables:,}",
+                f"{p.rows:,}",
+                f"{p.seconds:.1f}",
+                p.message.split(" (")[0],
+            )
+            for p in proofs
+        ],
+        title="the integer program for the order: lifetime peaks in bytes",
+    )  # fmt: skip
+
+
+def places_table(rows: Sequence[PlacedBy]) -> Table:
+    """A line for each way to an arena; bytes."""
+    return Table(
+        headings=("arena:", "bytes", "bound", "live", "status:", "seconds", "note:"),
+        rows=[
+            (
+                r.way,
+                f"{r.height:,}" if r.height else "-",
+                f"{r.bound:,}",
+                f"{r.live_bytes:,}",
+                r.status,
+                f"{r.seconds:.1f}",
+                r.message,
+            )
+            for r in rows
+        ],
+        title="places in one arena, under the planned order; XLA places by its own rule",
+    )

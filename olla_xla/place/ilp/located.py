@@ -1,0 +1,315 @@
+"""Offsets by the paper's program with given lifetimes, from a greedy start.
+
+Items that are live all the time lie at the bottom: in any packing they can be moved there, and what
+was below them up. What remains falls into parts, and each is a program of its own: first under the
+pyramid of section 4.5, which leaves little to decide and proves nothing unless the bound is met,
+then as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from olla_xla.errors import InputError, SolverError
+from olla_xla.place.dead_space import least_height
+from olla_xla.place.exact.model import Model as Neighbours
+from olla_xla.place.exact.model import model_of, overlapping_pairs
+from olla_xla.place.ilp.locations import LocationIlp, Units, in_order_of_twins
+from olla_xla.place.ilp.pyramid import pyramid
+from olla_xla.place.items import Items, independent, subset
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.solvers.linear import Limits, Result, Status, Watch
+from olla_xla.solvers.rectangles import Rectangle, RectangleModel
+from olla_xla.solvers.solve import BACKENDS, solve, solve_rectangles
+
+__all__ = ["FORMS", "Located", "Programs", "located"]
+
+FORMS = {"big-m": BACKENDS, "no-overlap": ("cpsat",)}
+"""Name of a form -> the backends that take it."""
+
+_MOST_PAIRS = 400_000
+"""Pairs that meet of the largest program of either form that is built."""
+
+_PYRAMID = 0.3
+"""Part of the time for what is left under a pyramid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """How places are found by integer programs.
+
+    Attributes:
+      backend: the solver. form: from FORMS; None: no-overlap for CP-SAT, big-m for the others.
+      pruned: one binary a pair, and none where pins or twins decide it.
+      pyramid: try the preplacement of section 4.5 first.
+      start: begin at the packing that is given. bound: tell the solver the largest live sum.
+      split: put what is live all the time at the bottom, and take apart what then falls apart.
+
+    Raises:
+      InputError: no such backend or form, or one that the other cannot take.
+    """
+
+    backend: str = "highs"
+    form: str | None = None
+    pruned: bool = True
+    pyramid: bool = True
+    start: bool = True
+    bound: bool = True
+    split: bool = True
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"backend={self.backend!r}: choose one of {', '.join(BACKENDS)}")
+        if self.form is not None and self.backend not in FORMS.get(self.form, ()):
+            raise InputError(f"form={self.form!r} does not go with backend={self.backend!r}")
+
+    @property
+    def name(self) -> str:
+        """The form that is used."""
+        return self.form or ("no-overlap" if self.backend == "cpsat" else "big-m")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Located:
+    """What the programs of a part came to.
+
+    Attributes:
+      offsets: [items] bytes; never higher than the packing that was given.
+      bound: no packing is lower, bytes.
+      status: OPTIMAL, FEASIBLE at a limit, or UNKNOWN: nothing within the height that was given.
+      variables, rows: of all programs that were built.
+      message: what the solver said last, or why it was not asked.
+    """
+
+    offsets: np.ndarray
+    bound: int
+    status: Status
+    variables: int = 0
+    rows: int = 0
+    message: str = ""
+
+
+def located(
+    part: Items, offsets: np.ndarray, *, bound: int, goal: int, limits: Limits, programs: Programs
+) -> Located:
+    """Lowers a packing of an independent part until it is `goal` bytes high or the lowest there is.
+
+    Args:
+      part: the items. offsets: some packing, bytes.
+      bound: no packing is lower. goal: no lower one is of use, bytes.
+      limits: for all programs together. programs: how.
+
+    Raises:
+      SolverError: the solver failed, or is not licensed for a program of this size.
+    """
+    return _Run(limits, programs).lowered(part, offsets, bound, goal)
+
+
+class _Run:
+    """The programs of one part, and its parts'."""
+
+    def __init__(self, limits: Limits, programs: Programs) -> None:
+        self._limits, self._programs = limits, programs
+        self._deadline = time.monotonic() + limits.time_limit
+        self._base = 0  # bytes of what stands below the part at hand
+
+    def lowered(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
+        goal = max(goal, bound)
+        if _height(part, offsets) <= goal and self._programs.bound:
+            return _at(part, offsets, bound, "a greedy rule meets the bound")
+        if not self._programs.split:
+            return self._solved(part, offsets, bound, goal)
+        below, rest = _standing(part)
+        smaller = independent(rest)
+        if len(smaller) == 1 and not len(below):
+            return self._solved(part, offsets, bound, goal)
+        base = int(part.size[below].sum())
+        self._base += base
+        result = np.zeros(len(part), np.int64)
+        result[below] = np.cumsum(part.size[below]) - part.size[below]
+        given = offsets - _under(part, below, offsets)
+        variables = rows = 0
+        message, least = "", bound - base
+        for some, low in sorted(((s, least_height(s)) for s in smaller), key=lambda pair: -pair[1]):
+            height = max((int(_height(part, result)) - base, goal - base))
+            found = self.lowered(some, given[_numbers(part, some)], low, height)
+            result[_numbers(part, some)] = found.offsets + base
+            variables, rows = variables + found.variables, rows + found.rows
+            message, least = found.message or message, max(least, found.bound)
+        self._base -= base
+        done = _at(part, result, least + base, message)
+        return dataclasses.replace(done, variables=variables, rows=rows)
+
+    def _solved(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
+        """One program, or two where a pyramid is tried first."""
+        pairs = overlapping_pairs(part) // 2
+        if pairs > _MOST_PAIRS:
+            why = f"too large: {pairs:,} pairs are live together, {_MOST_PAIRS:,} are taken at most"
+            return _at(part, offsets, bound, why)
+        near = model_of(part)
+        first: Located | None = None
+        pins = pyramid(part) if self._programs.pyramid else {}
+        if pins:
+            fixed = np.full(len(part), -1, np.int64)
+            fixed[list(pins)] = list(pins.values())
+            pinned = dataclasses.replace(part, fixed=fixed)
+            begin = first_fit(pinned, greedy_orders(pinned)["greedy_size"])
+            seconds = _PYRAMID * self._left()
+            first = self._program(pinned, near, offsets, begin, bound, goal, seconds, pins)
+            # Its bound holds under the pyramid only.
+            offsets, done = first.offsets, _at(part, first.offsets, bound, first.message)
+            first = dataclasses.replace(first, bound=bound, status=done.status)
+            if _height(part, offsets) <= goal or self._left() <= 0:
+                return first
+        found = self._program(part, near, offsets, offsets, bound, goal, self._left(), {})
+        if first is None:
+            return found
+        return dataclasses.replace(
+            found, variables=found.variables + first.variables, rows=found.rows + first.rows
+        )
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _program(
+        self,
+        part: Items,
+        near: Neighbours,
+        best: np.ndarray,
+        begin: np.ndarray,
+        bound: int,
+        goal: int,
+        seconds: float,
+        pins: Mapping[int, int],
+    ) -> Located:
+        """One program as solved; the best packing known is only replaced by a lower one."""
+        programs, twins = self._programs, np.full(len(part), -1)
+        if pins or not programs.pruned:
+            near = near._replace(twin=twins)  # pins tell twins apart
+        begin = in_order_of_twins(near, begin)
+        units = Units(part, begin, pins)
+        most = max(_height(part, begin), _height(part, best))
+        told = goal if programs.bound else 0
+        limits = dataclasses.replace(
+            self._limits,
+            time_limit=max(seconds, 0.01),
+            watch=_in_bytes(self._limits, units, self._base),
+        )
+        if programs.name == "no-overlap":
+            model = _rectangles(part, near, units, told, most, begin if programs.start else None)
+            result, size = solve_rectangles(model, limits, programs.backend), (len(part) + 1, 0)
+            at = result.x
+        else:
+            built = LocationIlp(part, near, units, bound=told, most=most, pruned=programs.pruned)
+            built.model.start = built.start(begin) if programs.start else None
+            result = solve(built.model, limits, [programs.backend])
+            size = built.model.variables, built.model.rows
+            at = None if result.x is None else built.offsets(result.x) // units.unit
+        if result.status is Status.ERROR:
+            raise SolverError(result.failures[0] if result.failures else result.message)
+        return self._judged(part, best, bound, goal, result, at, units.unit, size)
+
+    def _judged(
+        self,
+        part: Items,
+        best: np.ndarray,
+        bound: int,
+        goal: int,
+        result: Result,
+        at: np.ndarray | None,
+        unit: int,
+        size: tuple[int, int],
+    ) -> Located:
+        """What a result in units comes to, in bytes."""
+        offsets = best
+        if at is not None:
+            found = np.rint(at).astype(np.int64) * unit
+            offsets = min((best, found), key=lambda o: _height(part, o))
+        # A solver that was told the goal proves no more than that nothing lower is of use.
+        proven = int(result.bound) * unit if np.isfinite(result.bound) else 0
+        if proven > goal or not self._programs.bound:
+            bound = max(bound, min(proven, _height(part, offsets)))
+        done = _at(part, offsets, bound, result.message)
+        return dataclasses.replace(done, variables=size[0], rows=size[1])
+
+
+def _height(part: Items, offsets: np.ndarray) -> int:
+    return int(np.max(offsets + part.need, initial=0))
+
+
+def _at(part: Items, offsets: np.ndarray, bound: int, message: str) -> Located:
+    status = Status.OPTIMAL if _height(part, offsets) <= bound else Status.FEASIBLE
+    return Located(offsets, bound, status, message=message)
+
+
+def _standing(part: Items) -> tuple[np.ndarray, Items]:
+    """Items that are live in every section, which may lie at the bottom; and the others."""
+    whole = np.zeros(len(part), np.bool_)
+    if not (part.fixed >= 0).any() and (part.align == part.grain).all():
+        single = np.diff(part.part_ptr) == 1
+        first, last = part.part_first[part.part_ptr[:-1]], part.part_last[part.part_ptr[1:] - 1]
+        whole = single & (first == 0) & (last == part.count - 1) & (part.need == part.size)
+    if not whole.any() or whole.all():
+        return np.zeros(0, np.int64), part
+    numbered = dataclasses.replace(part, ids=np.arange(len(part)))
+    rest = subset(numbered, np.flatnonzero(~whole))
+    return np.flatnonzero(whole), dataclasses.replace(rest, ids=part.ids[rest.ids])
+
+
+def _numbers(part: Items, some: Items) -> np.ndarray:
+    """The items of a part that are those of some of it, by their common ids."""
+    order = np.argsort(part.ids, kind="stable")
+    return order[np.searchsorted(part.ids[order], some.ids)]
+
+
+def _under(part: Items, below: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """[items] the bytes of the standing items that lie under each."""
+    at = np.sort(offsets[below])
+    size = part.size[below][np.argsort(offsets[below], kind="stable")]
+    total = np.concatenate([[0], np.cumsum(size)])
+    return total[np.searchsorted(at, offsets, side="left")]
+
+
+def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
+    """A watch that is told units above a base, for one that is told bytes."""
+    watch = limits.watch
+    if watch is None:
+        return None
+
+    def told(value: float | None, bound: float) -> None:
+        watch(None if value is None else base + value * units.unit, base + bound * units.unit)
+
+    return told
+
+
+def _rectangles(
+    part: Items, near: Neighbours, units: Units, bound: int, most: int, begin: np.ndarray | None
+) -> RectangleModel:
+    """The same for a solver that knows rectangles."""
+    low = np.zeros(len(part), np.int64)
+    high = np.maximum((most // units.unit - units.need) // units.step * units.step, 0)
+    for i, at in units.pins.items():
+        low[i] = high[i] = at // units.unit
+    rows = zip(
+        part.owner().tolist(),
+        part.part_first.tolist(),
+        (part.part_last + 1).tolist(),
+        (part.part_height // units.unit).tolist(),
+        strict=True,
+    )
+    alike = np.flatnonzero(near.twin >= 0).tolist()
+    return RectangleModel(
+        step=tuple(units.step.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        need=tuple(units.need.tolist()),
+        rectangles=tuple(Rectangle(*row) for row in rows),
+        ordered=tuple((int(near.twin[i]), i) for i in alike),
+        bound=min(units.up(bound), most // units.unit),
+        most=most // units.unit,
+        start=None if begin is None else tuple((begin // units.unit).tolist()),
+    )

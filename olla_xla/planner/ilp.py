@@ -1,0 +1,115 @@
+"""The paper's method for orders: its integer program, of one computation at a time (section 4.4).
+
+The lifetimes of equations (1) to (5) and (10) to (14), in the cumulative form of
+`schedule.exact.running_ilp`, on the condensed graph with tightened spans, begun at the order that
+the search found and bounded by its cut. XLA places buffers by a rule of its own, so the order of
+least total is looked for from there as in any other plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.proof import Proof
+from olla_xla.schedule.condense import reduce_graph
+from olla_xla.schedule.exact.forms import least_peak
+from olla_xla.schedule.exact.size import coefficients
+from olla_xla.schedule.search.phases import SearchResult
+from olla_xla.solvers.linear import Limits, Status
+
+__all__ = ["order_by_ilp"]
+
+Progress = Callable[[str], None]
+
+_MOST = 8_000_000
+"""Coefficients of the largest program that is built: a gigabyte, and half a minute for nothing."""
+
+_MIB = 2**20
+
+
+def order_by_ilp(
+    graph: TensorGraph,
+    start: SearchResult,
+    options: PlanOptions,
+    seconds: float,
+    progress: Progress | None,
+) -> tuple[SearchResult, Proof]:
+    """The order of least lifetime peak that a solver finds for a computation.
+
+    Args:
+      graph: of the computation. start: the search's result for it.
+      options: with the backend. seconds: for the solver, at most.
+      progress: called with the incumbent and the bound, in one line.
+
+    Returns:
+      The search's result with the solver's order and bound in it, and what was proved. Where the
+      solver fails, or the program is too large, the order is the search's, and the proof says so.
+
+    Raises:
+      CheckError: the referee rejected an order (a bug).
+    """
+    began = time.monotonic()
+    size = coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
+    proof = Proof(
+        computation=graph.name,
+        backend=options.backend,
+        status=Status.UNKNOWN,
+        start_bytes=start.least_peak_bytes,
+        peak_bytes=start.least_peak_bytes,
+        cut_bytes=start.bound_bytes,
+        bound_bytes=start.bound_bytes,
+        variables=0,
+        rows=0,
+        seconds=time.monotonic() - began,
+        message=f"too large: {size:,} coefficients, {_MOST:,} are built at most",
+    )
+    if size > _MOST:
+        return start, proof
+    found = least_peak(
+        graph,
+        backends=[options.backend],
+        limits=Limits(
+            time_limit=max(seconds, 0.01),
+            seed=options.seed % 2**31,
+            watch=None if progress is None else _watch(graph.name, options.backend, progress),
+        ),
+        start=start.lifetime_order,
+        bound_bytes=start.bound_bytes,
+    )
+    proof = dataclasses.replace(
+        proof,
+        status=found.status,
+        peak_bytes=found.peak_bytes,
+        bound_bytes=min(found.bound_bytes, found.peak_bytes),
+        variables=found.variables,
+        rows=found.rows,
+        seconds=time.monotonic() - began,
+        message=found.failures[0] if found.failures else found.message,
+    )
+    result = dataclasses.replace(
+        start,
+        order=np.asarray(found.order),
+        peak_bytes=found.peak_bytes,
+        objective_bytes=found.peak_bytes,
+        lifetime_order=np.asarray(found.order),
+        least_peak_bytes=found.peak_bytes,
+        bound_bytes=proof.bound_bytes,
+    )
+    return result, proof
+
+
+def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:
+    """Tells `progress` of incumbents and bounds, in MiB."""
+
+    def told(value: float | None, bound: float) -> None:
+        best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
+        progress(f"{backend}, {name}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
+
+    return told

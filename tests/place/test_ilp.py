@@ -1,0 +1,131 @@
+"""The paper's location program, preplacement and joint program against brute force."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from olla_xla.errors import InputError, SolverError
+from olla_xla.memory.lifetimes import intervals, peak_bytes
+from olla_xla.place import PlacementProblem, Programs, place
+from olla_xla.place.ilp.joint import joint_program
+from olla_xla.place.ilp.located import located
+from olla_xla.place.ilp.pyramid import pyramid
+from olla_xla.place.items import independent, items_of
+from olla_xla.schedule.exact.plain import plain_graph
+from olla_xla.solvers.linear import Limits, Status
+from tests.place.test_place import brute_force, constrained, plain
+from tests.support.graphs import all_orders, tensor_graphs, train_step
+
+FREE = (Programs("highs"), Programs("cpsat"), Programs("cpsat", form="big-m"))
+
+
+@settings(deadline=None, max_examples=40)
+@given(plain(most=6))
+def test_programs_agree_with_brute_force(problem):
+    for programs in FREE:
+        packing = place(problem, method="ilp", programs=programs)
+        assert packing.status is Status.OPTIMAL
+        assert packing.height == packing.bound == brute_force(problem)
+
+
+@settings(deadline=None, max_examples=60)
+@given(constrained())
+def test_groups_pins_and_alignment_too(problem):
+    least = brute_force(problem)
+    for programs in FREE:
+        packing = place(problem, method="ilp", programs=programs)
+        assert packing.status is place(problem, method="search").status
+        if packing.offsets is not None:
+            assert packing.height == least
+
+
+@settings(deadline=None, max_examples=25)
+@given(plain(most=6))
+def test_switches_keep_the_optimum(problem):
+    """From a tall stack and without a bound, so that the solver has all to do."""
+    items, _ = items_of(problem, 0)
+    for part in independent(items):
+        tall = np.cumsum(part.size) - part.size
+        least = int((place_alone(problem, part) + part.need).max())
+        for backend, switch in itertools.product(
+            ("highs", "cpsat"), ("pruned", "pyramid", "start", "split", "bound")
+        ):
+            programs = Programs(backend, **{"bound": False, switch: False})
+            found = located(
+                part, tall, bound=0, goal=0, limits=Limits(time_limit=20), programs=programs
+            )
+            assert found.status is Status.OPTIMAL
+            assert found.bound == int((found.offsets + part.need).max()) == least, switch
+
+
+def place_alone(problem, part):
+    """Offsets of a part by the exact search."""
+    chosen = np.flatnonzero(problem.size > 0)[part.ids]
+    alone = PlacementProblem.of(problem.lower[chosen], problem.upper[chosen], problem.size[chosen])
+    return place(alone, method="search").offsets
+
+
+def test_pyramid_nests_activations():
+    """Forward activations live ever shorter, each inside the one before."""
+    lower, upper = [0, 1, 2, 3, 4], [9, 8, 7, 6, 5]
+    items, _ = items_of(PlacementProblem.of(lower, upper, [10, 20, 30, 40, 50]), 0)
+    assert pyramid(items) == {0: 0, 1: 10, 2: 30, 3: 60, 4: 100}
+
+
+def test_a_capacity_is_met_or_refuted():
+    # Blocks of 2, 3 and 3 bytes whose lifetimes leave a hole that only one order fills.
+    problem = PlacementProblem.of([0, 1, 0, 2], [2, 3, 1, 3], [2, 2, 3, 3])
+    least = place(problem, method="ilp").height
+    for capacity, status in ((least, Status.OPTIMAL), (least - 1, Status.INFEASIBLE)):
+        limited = dataclasses.replace(problem, capacity={0: capacity})
+        assert place(limited, method="ilp").status is status
+
+
+def test_programs_misuse():
+    with pytest.raises(InputError, match="highs, cpsat, gurobi"):
+        Programs("scip")
+    with pytest.raises(InputError, match="does not go with"):
+        Programs("highs", form="no-overlap")
+
+
+def test_a_solver_without_licence_is_named(monkeypatch):
+    random = np.random.default_rng(0)
+    lower = random.integers(0, 40, 120)
+    problem = PlacementProblem.of(
+        lower, lower + random.integers(1, 40, 120), random.integers(1, 99, 120)
+    )
+    programs = Programs("gurobi", pyramid=False)
+    try:
+        packing = place(problem, method="ilp", programs=programs, time_limit=2)
+    except SolverError as error:
+        assert "licence" in str(error)
+    else:  # a full licence
+        assert packing.offsets is not None
+
+
+@settings(deadline=None, max_examples=12)
+@given(tensor_graphs(max_operators=5))
+def test_splitting_loses_nothing(graph):
+    """The joint optimum is the best placement over all orders: splitting loses nothing."""
+    graph = plain_graph(graph)
+    found = joint_program(graph)
+    assert found.optimal and found.bound == found.height
+    sizes = [t.bytes for t in graph.tensors]
+    heights, peaks = [], []
+    for order in all_orders(graph):
+        lives = intervals(graph, order)
+        problem = PlacementProblem.of(lives[:, 0], lives[:, 1], sizes)
+        heights.append(place(problem, method="search").height)
+        peaks.append(peak_bytes(graph, order))
+    assert found.height == min(heights)
+    assert found.height >= found.peak_bytes >= min(peaks)
+    for order in list(all_orders(graph))[-1:]:
+        assert joint_program(graph, start=order, backend="cpsat").height == found.height
+
+
+def test_a_joint_program_that_is_too_large_is_refused():
+    with pytest.raises(InputError, match="find the order first"):
+        joint_program(train_step(24))
