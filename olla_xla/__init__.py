@@ -9,11 +9,15 @@ Importing this package imports nothing heavy, starts no JAX backend and register
 """
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 from olla_xla.errors import (
+    AgreementError,
     BudgetError,
     CheckError,
+    FallbackError,
     GraphError,
     InputError,
     LimitError,
@@ -28,19 +32,23 @@ from olla_xla.errors import (
 if TYPE_CHECKING:
     from olla_xla import check as check
     from olla_xla.compile.decorator import PlanWarning, plan
+    from olla_xla.compile.events import PlanEvent, on_plan
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
 
 __all__ = [
+    "AgreementError",
     "BudgetError",
     "CheckError",
+    "FallbackError",
     "GraphError",
     "InputError",
     "LimitError",
     "ModuleFormatError",
     "OllaError",
     "Plan",
+    "PlanEvent",
     "PlanFileError",
     "PlanMismatchError",
     "PlanOptions",
@@ -48,14 +56,17 @@ __all__ = [
     "SolverError",
     "VersionError",
     "check",
+    "on_plan",
     "plan",
     "sublinear",
 ]
 
 _HOMES = {
     "Plan": "problem.plan",
+    "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
+    "on_plan": "compile.events",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }
@@ -63,13 +74,27 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
+    if name != "check" and name not in _HOMES:
+        raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
+    _require_own_hlo()
     if name == "check":
         return importlib.import_module("olla_xla.check")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _require_own_hlo() -> None:
+    """Raises InputError where a file or folder of the user's hides the package `hlo`."""
+    found = importlib.util.find_spec("hlo")
+    where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
+    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
+    if own not in where:
+        other = next(filter(None, where), "nothing")
+        raise InputError(
+            f"olla_xla needs its own package hlo, and Python finds {other}; rename that, or keep "
+            "it out of the folder that the script is started from"
+        )
 
 
 def __dir__() -> list[str]:
