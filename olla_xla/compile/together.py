@@ -124,7 +124,8 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
     if decision is not None and not decision.digest:
         return Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
     outcome = compile.outcome()
-    decision = agreed.settle(_digest(outcome) if outcome.planned else "", outcome.reason)
+    digest = _digest(outcome) if outcome.planned else ""
+    decision = agreed.settle(digest, _signed(outcome) if outcome.fell_back else outcome.reason)
     if not decision.digest:
         return compile.without(outcome, decision.reason)
     if not outcome.planned or decision.digest != _digest(outcome):
@@ -136,6 +137,11 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
     if outcome.plan is not None:
         compile.store.save(compile.key, outcome.plan)
     return outcome
+
+
+def _signed(outcome: Outcome) -> str:
+    """Why XLA's schedule is used, for readers elsewhere."""
+    return f"in process {jax.process_index()}: {outcome.reason}"
 
 
 def _digest(outcome: Outcome) -> str:
