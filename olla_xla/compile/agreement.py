@@ -143,6 +143,7 @@ class Agreement:
     ) -> None:
         self._store, self._topic, self._name = store, topic, name
         self._me, self._members, self._patience = me, members, patience
+        self._slice = min(1.0, patience / 4)  # Ctrl-C is served as often
         self._over = threading.Event()
         self._decision: Decision | None = None
         self._beating = threading.Thread(
@@ -192,7 +193,7 @@ class Agreement:
           wait: for the leader, as long as it lives; else the answer is that of the moment.
         """
         watch = _Watch(self, self._members[0])
-        while (found := self._store.get(self._key("offer"), 1.0 if wait else 0.0)) is None:
+        while (found := self._store.get(self._key("offer"), self._slice * wait)) is None:
             if not wait:
                 return None
             if self.settled():
@@ -239,7 +240,7 @@ class Agreement:
     def _awaited(self) -> Decision:
         """A follower's: what the leader says, or no if it is lost."""
         watch = _Watch(self, self._members[0])
-        while self._store.get(self._key("decision"), 1.0) is None:
+        while self._store.get(self._key("decision"), self._slice) is None:
             if lost := watch.lost():
                 return self._decide(Decision("", lost))
         found = self.settled()
