@@ -9,11 +9,15 @@ Importing this package imports nothing heavy, starts no JAX backend and register
 """
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 from olla_xla.errors import (
+    AgreementError,
     BudgetError,
     CheckError,
+    FallbackError,
     GraphError,
     InputError,
     LimitError,
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from olla_xla.analysis.analysis import Analysis
     from olla_xla.compile.analyze import analyze
     from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
+    from olla_xla.compile.events import PlanEvent, on_plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
     from olla_xla.problem.options import PlanOptions
@@ -38,14 +43,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "AgreementError",
     "BudgetError",
     "CheckError",
+    "FallbackError",
     "GraphError",
     "InputError",
     "LimitError",
     "ModuleFormatError",
     "OllaError",
     "Plan",
+    "PlanEvent",
     "PlanFileError",
     "PlanMismatchError",
     "PlanOptions",
@@ -59,6 +67,7 @@ __all__ = [
     "check",
     "max_batch",
     "measure",
+    "on_plan",
     "plan",
     "sublinear",
 ]
@@ -68,6 +77,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Analysis": "analysis.analysis",
     "Plan": "problem.plan",
+    "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
     "PlannedCompiled": "compile.decorator",
@@ -75,6 +85,7 @@ _HOMES = {
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
     "analyze": "compile.analyze",
+    "on_plan": "compile.events",
     "plan": "compile.decorator",
     "sublinear": "remat.segments.transform",
 }
@@ -82,13 +93,27 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
+    if name != "check" and name not in _HOMES:
+        raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
+    _require_own_hlo()
     if name == "check":
         return importlib.import_module("olla_xla.check")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _require_own_hlo() -> None:
+    """Raises InputError where a file or folder of the user's hides the package `hlo`."""
+    found = importlib.util.find_spec("hlo")
+    where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
+    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
+    if own not in where:
+        other = next(filter(None, where), "nothing")
+        raise InputError(
+            f"olla_xla needs its own package hlo, and Python finds {other}; rename that, or keep "
+            "it out of the folder that the script is started from"
+        )
 
 
 def __dir__() -> list[str]:

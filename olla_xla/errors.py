@@ -1,8 +1,10 @@
 """The exception tree: every error olla_xla raises on purpose derives from `OllaError`."""
 
 __all__ = [
+    "AgreementError",
     "BudgetError",
     "CheckError",
+    "FallbackError",
     "GraphError",
     "InputError",
     "LimitError",
@@ -75,3 +77,11 @@ class CheckError(OllaError):
 
 class SolverError(OllaError):
     """A solver failed, is not licensed, or returned a point that breaks its constraints."""
+
+
+class FallbackError(OllaError):
+    """With OLLA_XLA_STRICT=1: a step would have run in XLA's own schedule, and why."""
+
+
+class AgreementError(OllaError, RuntimeError):
+    """It cannot be known whether the other processes run a plan, or this one cannot run theirs."""

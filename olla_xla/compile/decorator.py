@@ -8,10 +8,12 @@ alike, so from then on the call is jit's own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -23,14 +25,21 @@ import jax
 import jax.core
 import jax.extend.core
 
-from olla_xla.compile import verification
+from olla_xla.compile import environment as settings
+from olla_xla.compile import together, verification
 from olla_xla.compile.accounting import Donation, donation
+from olla_xla.compile.events import PlanEvent, tell
 from olla_xla.compile.foreign import refuse_foreign
-from olla_xla.compile.jax_private import jit_parameters, lowering_identity, with_miss_handler
+from olla_xla.compile.jax_private import (
+    devices_of,
+    jit_parameters,
+    lowering_identity,
+    with_miss_handler,
+)
 from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
-from olla_xla.errors import CheckError, InputError, VersionError
+from olla_xla.errors import CheckError, FallbackError, InputError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
@@ -204,6 +213,7 @@ class _First(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     digest: str
+    members: tuple[int, ...]
 
 
 class PlannedFunction:
@@ -259,7 +269,7 @@ class PlannedFunction:
         expected = jax.jit(functools.partial(self.__wrapped__), **self._jit_options)(
             *first.args, **first.kwargs
         )
-        difference = verification.difference(expected, outputs)
+        difference = self._difference(expected, outputs, first.digest, first.members)
         if not difference:
             return outputs
         self._refused.add(first.digest)
@@ -267,10 +277,20 @@ class PlannedFunction:
         self._warn(verification.report(self.__name__, difference))
         return expected
 
+    def _difference(self, expected: Any, found: Any, digest: str, members: tuple[int, ...]) -> str:
+        """Where outputs differ, here or in another process that runs the same plan; or ""."""
+        difference = verification.difference(expected, found)
+        if len(members) > 1:
+            topic = f"results of {digest}"
+            difference = together.settled_together(members, topic, self.__name__, difference)
+        return difference
+
     def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Has the executable planned that JAX is about to compile and run for these arguments."""
         config: Any = jax.config
         if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
+            return
+        if settings.disabled():
             return
         lowered = self._jitted.lower(*args, **kwargs)
         known = len(self._plans)
@@ -280,7 +300,8 @@ class PlannedFunction:
                 self._say(reason)
                 return
             own_args, own_kwargs = verification.copies((args, kwargs))
-            self._pending.first = _First(own_args, own_kwargs, verification.digest(lowered))
+            digest = verification.digest(lowered)
+            self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""
@@ -332,35 +353,52 @@ class PlannedFunction:
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
         """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
+        if settings.disabled():
+            return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
         variant = repr(sorted(compile_kwargs.items()))
         with self._lock:
             outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
             if variant not in outcomes:
-                outcomes[variant] = self._compiled(lowered, device_key, compile_kwargs)
-                self._report(outcomes[variant])
+                started = time.monotonic()
+                outcome = self._compiled(lowered, device_key, **compile_kwargs)
+                tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started))
+                if outcome.fell_back and self._ways.enabled and settings.strict():
+                    raise FallbackError(f"{self.__name__} is not planned: {outcome.reason}")
+                outcomes[variant] = outcome
+                self._report(outcome)
             return outcomes[variant]
 
     def _compiled(
-        self, lowered: jax.stages.Lowered, device_key: str, compile_kwargs: dict[str, Any]
+        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
         """Compiles `lowered`: without a plan, with the one that was given, or with a new one."""
         if not self._ways.enabled:
             return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
-        if reason := self._reason_not_to_plan(lowered):
+        members = ()
+        if jax.process_count() > 1:
+            devices = compile_kwargs.get("device_assignment") or devices_of(lowered)
+            members = tuple(sorted({d.process_index for d in devices}))
+        if reason := self._reason_not_to_plan(lowered, members):
             compiled = lowered.compile(**compile_kwargs)
             require_budget(compiled, self._options, reason)
             return Outcome(compiled, None, False, reason)
         if self._ways.plan is not None:
             return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
         environment = f"{device_key} {self._compiler_options}"
+        if len(members) > 1:
+            return together.compile_together(
+                lowered, self._options, members=members, environment=environment, **compile_kwargs
+            )
         return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
 
-    def _reason_not_to_plan(self, lowered: jax.stages.Lowered) -> str:
+    def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
         config: Any = jax.config
         if self._refused and verification.digest(lowered) in self._refused:
             return "its planned results differed from XLA's own"
-        if jax.process_count() > 1:
-            return "multi-process runs are not planned; all processes use XLA's schedule"
+        if jax.process_count() > 1 and not members:
+            return "the processes that it is for are not known before it is compiled"
+        if len(members) > 1 and (reason := together.reason_not_to()):
+            return reason
         if config.jax_enable_pgle:
             return "jax_enable_pgle compiles anew from profiles, which are not planned"
         if config.jax_debug_nans and self._donates:
@@ -447,6 +485,7 @@ class PlannedCompiled(_Stage):
         super().__init__(function, outcome.compiled, device_key)
         self._lowered = lowered
         self._unverified = function._verify and outcome.planned
+        self._members = outcome.members
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
@@ -477,7 +516,9 @@ class PlannedCompiled(_Stage):
         outputs = self._stage(*args, **kwargs)
         own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
         expected = own(*own_args, **own_kwargs)
-        if not (difference := verification.difference(expected, outputs)):
+        digest = verification.digest(self._lowered)
+        difference = self._function._difference(expected, outputs, digest, self._members)
+        if not difference:
             return outputs
         self._stage, self.planned = own, False
         self.reason = "its planned results differed from XLA's own"
@@ -524,9 +565,10 @@ def _device_key(args: Any, kwargs: Any) -> str:
     devices: set[Any] = set()
     for leaf in jax.tree.leaves((args, kwargs)):
         sharding = getattr(leaf, "sharding", None)
-        # Abstract shardings (of tracers) have no devices.
-        with_devices = isinstance(sharding, jax.sharding.Sharding)
-        devices |= getattr(sharding, "device_set", set()) if with_devices else set()
+        if isinstance(sharding, jax.sharding.Sharding):  # those of tracers are abstract
+            # On an abstract mesh there are none; the compile will say which.
+            with contextlib.suppress(ValueError):
+                devices |= sharding.device_set
     devices = devices or {jax.local_devices()[0]}
     kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
     return repr((len(devices), sorted(kinds)))

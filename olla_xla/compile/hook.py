@@ -60,7 +60,10 @@ class _Hook:
             self._register()
         try:
             yield
-        except jax.errors.JaxRuntimeError:
+        except jax.errors.JaxRuntimeError as error:
+            # Ctrl-C can arrive as `_callback` is entered, where it cannot be caught.
+            if request.error is None and "KeyboardInterrupt" in str(error):
+                raise KeyboardInterrupt from error
             if request.error is None:
                 raise
         finally:

@@ -15,6 +15,8 @@ from olla_xla.errors import InputError
 
 __all__ = [
     "device_kind",
+    "devices_of",
+    "distributed_client",
     "forget_compiles",
     "jit_parameters",
     "lowering_identity",
@@ -95,6 +97,26 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return next((device.device_kind for device in devices or ()), "")
+
+
+def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
+    """The devices that a lowered function is for; () where only its compile will say.
+
+    A function that is lowered for an abstract mesh has none; JAX has no public way to ask.
+    """
+    devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
+    return () if devices is None else tuple(devices)
+
+
+def distributed_client() -> Any:
+    """The client of JAX's distributed runtime, which JAX itself shares binaries through; or None.
+
+    `jax.distributed` is public, but not the key-value store that it sets up.
+    """
+    try:
+        return importlib.import_module("jax._src.distributed").global_state.client
+    except (ImportError, AttributeError):
+        return None
 
 
 def forget_compiles(lowered: jax.stages.Lowered) -> None:

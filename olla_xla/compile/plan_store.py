@@ -9,6 +9,7 @@ in a folder of that cache.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -110,6 +111,15 @@ class PlanStore:
         """Keeps `plan` under `key`."""
         self._keep(key, plan)
         self._write(key, plan)
+
+    def drop(self, key: str) -> None:
+        """Forgets the plan kept under `key`, in its file too."""
+        with self._lock:
+            self._plans.pop(key, None)
+        path = self._path(key)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def clear(self) -> None:
         """Forgets what is in memory; files stay."""

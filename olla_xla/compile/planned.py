@@ -42,11 +42,24 @@ __all__ = [
     "compile_planned",
     "compile_without_clones",
     "require_budget",
+    "NO_GAIN",
+    "Midst",
+    "Outcome",
+    "chosen",
+    "compile_planned",
+    "compile_without_clones",
+    "failed",
+    "rejected",
+    "require_budget",
+    "small_plan",
+    "unplanned",
+    "without_gain",
 ]
 
 _logger = logging.getLogger("olla_xla")
 
-_NO_GAIN = "no better order was found"
+NO_GAIN = "no better order was found"
+"""Why XLA's own schedule is used where nothing went wrong."""
 _SMALL = 256 * 2**10  # bytes of temporaries below which a plan is not looked for by default
 _EXACT = 1e-6  # part of an assigned total by which a prediction may be off
 _CERTAIN = 0.01  # part of the gain by which a prediction may be off
@@ -65,6 +78,7 @@ class Outcome:
       error: what went wrong in planning, or None.
       objection: what the referee said against the planned executable, with the file that has the
         case in it, or "".
+      members: numbers of the processes that agreed on it; () where it concerns this one only.
     """
 
     compiled: jax.stages.Compiled
@@ -73,6 +87,12 @@ class Outcome:
     reason: str = ""
     error: Exception | None = None
     objection: str = ""
+    members: tuple[int, ...] = ()
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether XLA's schedule is used although a better one might have been."""
+        return not self.planned and self.reason != NO_GAIN
 
 
 def compile_planned(
@@ -133,9 +153,9 @@ def compile_given(
                 raise PlanMismatchError(
                     f"the plan for {plan.module} does not fit module {captured.view.name}"
                 )
-            outcome = Outcome(own, plan, False, _NO_GAIN)
+            outcome = Outcome(own, plan, False, NO_GAIN)
         else:
-            outcome = _chosen(compiles, plan, compiles.apply(plan))
+            outcome = chosen(compiles, plan, compiles.apply(plan))
         outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
     except PlanMismatchError as error:
         raise PlanMismatchError(
@@ -197,16 +217,24 @@ def _compile(
     except BudgetError:
         raise
     except Exception as error:
-        return _failed(compiles.own(), error)
+        return failed(compiles.own(), error)
 
 
-def _failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
+def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
     """XLA's own executable, and what went wrong in planning."""
     _logger.debug("planning failed", exc_info=error)
-    reason = str(error) or type(error).__name__
-    if not isinstance(error, OllaError):
-        reason = f"{type(error).__name__}: {reason}"
-    return Outcome(compiled, None, False, reason, error)
+    return Outcome(compiled, None, False, _text(error), error)
+
+
+def _text(error: Exception) -> str:
+    """What a user is told of an error."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, OllaError) else f"{type(error).__name__}: {text}"
+
+
+def without_gain(plan: Plan) -> bool:
+    """Whether a plan is no better than XLA's own order."""
+    return plan.predicted_bytes >= plan.xla_predicted_bytes
 
 
 def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
@@ -215,11 +243,10 @@ def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
     Raises:
       PlanMismatchError: the module is not the plan's.
     """
-    if plan.predicted_bytes >= plan.xla_predicted_bytes:
+    if without_gain(plan):
         # A stored plan without a gain describes XLA's order already.
-        _logger.info("%s: %s", plan.module, _NO_GAIN)
-        return Outcome(compiles.own(key), plan, False, _NO_GAIN)
-    return _chosen(compiles, plan, compiles.apply(plan, key))
+        return Outcome(compiles.own(key), plan, False, NO_GAIN)
+    return chosen(compiles, plan, compiles.apply(plan, key))
 
 
 def _load_planner() -> None:
@@ -236,18 +263,25 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     Raises:
       BudgetError: the budget cannot be met.
     """
-    midst = _Midst(compiles, options)
-    return midst.outcome(compiles.handed_over(key, midst.answer))
+    midst = Midst(compiles, options)
+    outcome = midst.outcome(compiles.handed_over(key, midst.answer))
+    return (
+        outcome if midst.captured is None else _fitted(compiles, options, midst.captured, outcome)
+    )
 
 
-class _Midst:
-    """Plans while XLA waits. `answer` is called in the midst of the compile, `outcome` after it."""
+class Midst:
+    """Plans while XLA waits. `answer` is called in the midst of the compile, `outcome` after it.
+
+    Attributes:
+      captured: the module as XLA scheduled it, once it has. plan: the plan that was made, if any.
+    """
 
     def __init__(self, compiles: Compiles, options: PlanOptions) -> None:
         self._compiles, self._options = compiles, options
         self._started = time.monotonic()
-        self._captured: Captured | None = None
-        self._plan: Plan | None = None
+        self.captured: Captured | None = None
+        self.plan: Plan | None = None
         self._objection = ""
         self._error: Exception | None = None
         # Not a daemon: a process must not end amid compiled loops being loaded.
@@ -264,15 +298,15 @@ class _Midst:
         """
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
         captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
-        self._captured = captured
+        self.captured = captured
         small = scratch_bytes(captured.view) <= _SMALL  # read here, and kept for all that follow
         if options.is_default and small:
             return None
         with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
             self._loading.join() if self._loading.ident else _load_planner()
         try:
-            plan = self._plan = _plan(compiles.name, captured, options, options)
-            if plan.predicted_bytes >= plan.xla_predicted_bytes:
+            plan = self.plan = _plan(compiles.name, captured, options, options)
+            if without_gain(plan):
                 return None
             planned, self._objection = compiles.write(module, plan)
         except BudgetError:
@@ -285,23 +319,27 @@ class _Midst:
     @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
         """What came of the compile in which `answer` was asked."""
-        plan, captured = self._plan, self._captured
+        plan, captured = self.plan, self.captured
         if captured is None:
-            return _failed(compiled, OllaError(NO_HOOK))
+            return failed(compiled, OllaError(NO_HOOK))
         if self._error is not None:
-            return _failed(compiled, self._error)
+            return failed(compiled, self._error)
         if plan is None:
-            _logger.info("the step's temporaries take less than %s bytes", f"{_SMALL:,}")
-            return Outcome(compiled, _small_plan(captured, compiled), False, _NO_GAIN)
+            return Outcome(compiled, small_plan(captured, compiled), False, NO_GAIN)
         if self._objection:
-            return _rejected(compiled, plan, captured, self._objection, self._objection)
-        if plan.predicted_bytes >= plan.xla_predicted_bytes:
-            _logger.info("%s: %s", plan.module, _NO_GAIN)
-            plan = _xla_plan(plan, captured, assigned_bytes(compiled))
-            return Outcome(compiled, plan, False, _NO_GAIN)
+            return rejected(compiled, plan, captured, self._objection, self._objection)
+        if without_gain(plan):
+            plan = unplanned(plan, captured, assigned_bytes(compiled))
+            return Outcome(compiled, plan, False, NO_GAIN)
         compiles = self._compiles
-        outcome = _chosen(compiles, plan, compiles.judged(compiled, plan), captured)
-        return _fitted(compiles, self._options, captured, outcome)
+        return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+
+    @property
+    def why_not(self) -> str:
+        """Why `answer` left XLA's schedule."""
+        if self._error is not None:
+            return _text(self._error)
+        return self._objection or NO_GAIN
 
 
 def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:
@@ -347,11 +385,11 @@ def _fitted(
         less = min(plan.predicted_bytes - 1, budget) - excess
         attempt = dataclasses.replace(options, memory_budget=max(less, 1))
         plan = _plan(compiles.name, captured, options, attempt)
-        outcome = _chosen(compiles, plan, compiles.apply(plan), captured)
+        outcome = chosen(compiles, plan, compiles.apply(plan), captured)
     return outcome
 
 
-def _chosen(
+def chosen(
     compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
 ) -> Outcome:
     """The planned executable, or XLA's own where the planned one is to be rejected.
@@ -369,18 +407,14 @@ def _chosen(
         )
         own = assigned_bytes(compiles.own())
         plan = dataclasses.replace(plan, xla_bytes=own)
-        if assigned >= own:
+        if assigned == own:
+            reason = NO_GAIN
+        elif assigned > own:
             reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
     if not reason:
-        plan = dataclasses.replace(plan, assigned_bytes=assigned)
-        _logger.info(
-            "%s: %s bytes planned, %s by XLA alone, bound %s",
-            plan.module,
-            *(f"{b:,}" for b in (assigned, plan.xla_bytes, plan.lower_bound_bytes)),
-        )
-        return Outcome(compiled, plan, True)
+        return Outcome(compiled, dataclasses.replace(plan, assigned_bytes=assigned), True)
     captured = captured or compiles.capture()
-    return _rejected(compiles.own(), plan, captured, reason, reason if objects else "")
+    return rejected(compiles.own(), plan, captured, reason, reason if objects else "")
 
 
 def _is_surprise(plan: Plan, assigned: int) -> bool:
@@ -389,16 +423,17 @@ def _is_surprise(plan: Plan, assigned: int) -> bool:
     return error > _EXACT * assigned and error > _CERTAIN * gain
 
 
-def _rejected(
+def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
     """XLA's own executable instead of a plan's."""
-    _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
-    kept = _xla_plan(plan, captured, assigned_bytes(own))
+    if reason != NO_GAIN:
+        _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
+    kept = unplanned(plan, captured, assigned_bytes(own))
     return Outcome(own, kept, False, reason, objection=objection)
 
 
-def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
+def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
     """XLA's own order of a module that has next to no temporaries."""
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
@@ -418,7 +453,7 @@ def _small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
     )
 
 
-def _xla_plan(plan: Plan, captured: Captured, assigned: int) -> Plan:
+def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
     """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
     from olla_xla import planner
 

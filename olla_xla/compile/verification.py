@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
+from olla_xla.compile.environment import switch
 from olla_xla.errors import InputError
 
 __all__ = ["copies", "difference", "digest", "reason_not_to", "report", "wanted"]
@@ -25,10 +25,7 @@ def wanted(verify: bool | None) -> bool:
       InputError: either is neither true nor false.
     """
     if verify is None:
-        text = os.environ.get(_VARIABLE, "")
-        if text not in ("", "0", "1"):
-            raise InputError(f"{_VARIABLE}={text!r} must be 0 or 1")
-        return text == "1"
+        return switch(_VARIABLE)
     if not isinstance(verify, bool):
         raise InputError(f"verify={verify!r} must be True, False or None")
     return verify

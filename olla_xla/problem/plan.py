@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import math
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -170,7 +171,7 @@ class Plan:
         """
         path = Path(path)
         # Not tempfile's: its files are for their owner only, plan files are there to be shared.
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             temporary.write_bytes(dumps(self))
             os.replace(temporary, path)

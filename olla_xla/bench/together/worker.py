@@ -1,0 +1,216 @@
+"""One process of a job; run as a program. Prints a line of JSON for each case."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla import planner
+from olla_xla.compile import compiles, together
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.agreement import Agreement, KeyValues
+from olla_xla.compile.jax_private import distributed_client
+from olla_xla.errors import PlanFileError
+
+__all__ = ["main"]
+
+_WIDTH, _LAYERS, _ROWS = 64, 4, 32
+_STEPS = 2
+
+
+def _step(scale: float) -> Callable[..., Any]:
+    """Momentum on a few sharded blocks; each scale is another program."""
+
+    def step(params: Any, moments: Any, x: jax.Array) -> Any:
+        def loss(params: Any) -> jax.Array:
+            y = x * scale
+            for a, b in params:
+                h = jax.nn.gelu(y @ a)
+                y = y + (h * jnp.tanh(h)) @ b
+            return (y**2).mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradient)
+        return jax.tree.map(lambda p, m: p - 0.01 * m, params, moments), moments, value
+
+    return step
+
+
+def _arguments() -> Any:
+    """Fresh ones, the same in every process, each with its part."""
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d", None))
+    r = np.random.default_rng(0)
+
+    def made(*shape: int) -> jax.Array:
+        value = r.standard_normal(shape, np.float32) * 0.1
+        return jax.make_array_from_callback(shape, sharding, lambda index: value[index])
+
+    params = [(made(_WIDTH, 4 * _WIDTH), made(4 * _WIDTH, _WIDTH)) for _ in range(_LAYERS)]
+    return params, jax.tree.map(lambda a: a * 0, params), made(_ROWS, _WIDTH)
+
+
+def _trained(function: Callable[..., Any]) -> str:
+    """Digest of this process's part of what some steps give."""
+    params, moments, x = _arguments()
+    digest = hashlib.sha256()
+    for _ in range(_STEPS):
+        params, moments, value = function(params, moments, x)
+        for leaf in jax.tree.leaves((params, moments, value)):
+            for shard in leaf.addressable_shards:
+                digest.update(np.asarray(shard.data).tobytes())
+    return digest.hexdigest()
+
+
+def _die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(error: BaseException) -> Callable[..., Any]:
+    def function(*_: Any, **__: Any) -> None:
+        raise error
+
+    return function
+
+
+def _object(*_: Any) -> str:
+    return "the referee objects: as it was told to"
+
+
+def _troubles() -> dict[str, list[tuple[Any, str, Any]]]:
+    """By name, the attributes that are replaced while it lasts."""
+    spoilt = _raise(ZeroDivisionError("as it was told to"))
+    return {
+        "objects": [(compiles.Compiles, "_objection", _object)],
+        "fails": [(planner, "plan_module", spoilt), (planner, "apply_plan", spoilt)],
+        "spoilt": [(together.plan_file, "loads", _raise(PlanFileError("the plan is spoilt")))],
+        "interrupted": [(planner, "apply_plan", _raise(KeyboardInterrupt()))],
+        "silent": [(Agreement, "_beat", lambda _: None), (planner, "apply_plan", _sleep)],
+        "killed waiting": [(Agreement, "offered", _later(_die))],
+        "killed before its vote": [(Agreement, "settle", _die)],
+        "killed planning": [(planner, "plan_module", _die)],
+    }
+
+
+def _sleep(*_: Any) -> None:
+    time.sleep(1.6 * float(os.environ["OLLA_XLA_PATIENCE"]))
+    raise TimeoutError("it slept")
+
+
+def _later(then: Callable[..., Any]) -> Callable[..., Any]:
+    """What is asked without waiting is still answered."""
+    own = Agreement.offered
+
+    def offered(agreement: Agreement, wait: bool = True) -> bytes | None:
+        return then() if wait else own(agreement, False)
+
+    return offered
+
+
+TROUBLES = ("late", "a little late", "jit", "program", "version", *_troubles())
+"""What can happen to a process."""
+
+
+def _miss_the_others() -> None:
+    """Waits until another process has come to a plan, and left."""
+    store, other = KeyValues(distributed_client()), 1 if jax.process_index() == 0 else 0
+    for there in (True, False):
+        while bool(store.under(f"olla_xla/at/{other}")) is not there:
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _in_trouble(name: str) -> Iterator[None]:
+    """Spoils this process while it lasts."""
+    if name == "a little late":
+        time.sleep(0.4 * float(os.environ["OLLA_XLA_PATIENCE"]))
+    if name == "late":
+        _miss_the_others()
+    replaced = [(jax, "__version__", "0.11.2")] if name == "version" else _troubles().get(name, [])
+    with contextlib.ExitStack() as stack:
+        for where, what, value in replaced:
+            stack.enter_context(mock.patch.object(where, what, value))
+        yield
+
+
+def _case(number: int, trouble: str, options: dict[str, Any], kills: bool) -> dict[str, Any]:
+    """Plans and runs one step."""
+    searches: list[int] = []
+    search = planner.plan_module
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        searches.append(1)
+        return search(*args, **kwargs)
+
+    scale = 1 + number / 64
+    function = _step(scale + 0.5 if trouble == "program" else scale)
+    planned = olla_xla.plan(function, donate_argnums=(0, 1), **options)
+    started = time.monotonic()
+    with mock.patch.object(planner, "plan_module", counted), _in_trouble(trouble):
+        if trouble == "jit":
+            compiled = jax.jit(function, donate_argnums=(0, 1)).lower(*_arguments()).compile()
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                compiled = planned.lower(*_arguments()).compile()
+    seconds = time.monotonic() - started
+    if trouble == "interrupted":  # The next call finds what was decided.
+        compiled = planned.lower(*_arguments()).compile()
+    module = final_module(compiled)
+    order = json.dumps(module_from_bytes(module).order, sort_keys=True)
+    plan = getattr(compiled, "plan", None)
+    result = {
+        "planned": getattr(compiled, "planned", False),
+        "reason": getattr(compiled, "reason", ""),
+        "order": hashlib.sha256(order.encode()).hexdigest(),
+        "xla_bytes": plan and plan.xla_bytes,
+        "bytes": plan and plan.assigned_bytes,
+        "searches": len(searches),
+        "seconds": round(seconds, 2),
+    }
+    if not kills:
+        result["called"] = _trained(compiled)
+        # As often in every process: they wait for each other in every step.
+        again = _trained(compiled if trouble == "jit" else planned)
+        result["called"] = result["called"] if again == result["called"] else "twice"
+        result["expected"] = _trained(jax.jit(function, donate_argnums=(0, 1)))
+    return result
+
+
+def main(me: int, count: int, address: str, cases: list[Any], options: dict[str, Any]) -> None:
+    """Runs the cases one after the other.
+
+    Args:
+      me, count, address: this process's number, how many there are, and where they meet.
+      cases: (number, trouble of this process or "", whether a process dies) of each.
+      options: of `olla_xla.plan`.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, count, me, heartbeat_timeout_seconds=600)
+    for number, trouble, kills in cases:
+        print(json.dumps(_case(number, trouble, options, kills)), flush=True)
+    # The first process holds the store, so it goes last; JAX's own shutdown waits for the dead.
+    store = KeyValues(distributed_client())
+    store.put(f"done/{me}", b"")
+    end = time.monotonic() + 5
+    while me == 0 and len(store.under("done")) < count and time.monotonic() < end:
+        time.sleep(0.1)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

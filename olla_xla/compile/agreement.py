@@ -1,0 +1,328 @@
+"""Agreement between processes: a question that is answered once, and alike for all of them.
+
+Processes meet in the key-value store of JAX's distributed runtime, where what is written first
+under a key stays. The answer to a question is one such key. "Yes" is written by the leader alone,
+once the votes of all members are there and equal; "no" by anyone at any time: who refuses, who has
+waited in vain, who leaves. Whoever wants to write reads back what is there. So no process acts on
+"yes" while another acts on "no", whatever order they come in, whoever dies; and nobody waits for
+what no longer beats. An answer lasts as long as the runtime: who asks later, again or after a
+restart, finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from olla_xla.errors import AgreementError
+
+__all__ = ["Agreement", "Decision", "KeyValues"]
+
+_logger = logging.getLogger("olla_xla")
+_T = TypeVar("_T")
+
+_ROOT = "olla_xla"
+_LONGEST = 1800.0
+"""Seconds after which a process is no longer waited for, even if it beats."""
+_BEATS = 12
+"""A process shows that it lives this often within the others' patience."""
+_TRIES = 3
+"""Attempts at a request that the runtime does not answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The answer to a question.
+
+    Attributes:
+      digest: of what all members voted for; "" for no.
+      reason: why no, or "".
+    """
+
+    digest: str
+    reason: str = ""
+
+
+class KeyValues:
+    """The key-value store of JAX's distributed runtime.
+
+    Args:
+      client: the runtime's, as `jax_private.distributed_client` finds it.
+
+    Every method raises AgreementError where the runtime does not answer.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def put(self, key: str, value: bytes) -> None:
+        """Writes, over what may be there."""
+        self._asked(lambda: self._client.key_value_set_bytes(key, value, allow_overwrite=True))
+
+    def put_first(self, key: str, value: bytes) -> bytes:
+        """Writes where nothing is yet; returns what is there then."""
+        with contextlib.suppress(_Refused):
+            self._asked(lambda: self._client.key_value_set_bytes(key, value))
+        found = self.get(key)
+        if found is None:
+            raise AgreementError(f"JAX's distributed runtime lost {key}; restart all processes")
+        return found
+
+    def get(self, key: str, seconds: float = 0.0) -> bytes | None:
+        """What is there, now or within so many seconds; or None."""
+        try:
+            if seconds <= 0:
+                return self._asked(lambda: self._client.key_value_try_get_bytes(key))
+            within = max(int(seconds * 1000), 1)
+            return self._asked(lambda: self._client.blocking_key_value_get_bytes(key, within))
+        except _Refused:
+            return None
+
+    def under(self, folder: str) -> Mapping[str, bytes]:
+        """What is there below a folder, by the last part of its key."""
+        with contextlib.suppress(_Refused):
+            found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
+            return {key.rsplit("/", 1)[-1]: value for key, value in found}
+        return {}
+
+    def remove(self, key: str) -> None:
+        """Removes what is there, if anything."""
+        with contextlib.suppress(_Refused):
+            self._asked(lambda: self._client.key_value_delete(key))
+
+    def _asked(self, request: Callable[[], _T]) -> _T:
+        for last in range(_TRIES):
+            try:
+                return request()
+            except jax.errors.JaxRuntimeError as error:
+                if str(error).startswith(_ANSWERS):
+                    raise _Refused from error
+                trouble = error
+            time.sleep(0.2 * (last + 1))
+        raise AgreementError(
+            "JAX's distributed runtime does not answer, so it is not known whether the other "
+            f"processes run a plan; restart all processes ({trouble})"
+        )
+
+
+class _Refused(Exception):
+    """The runtime answered: not there, there already, or not there in time."""
+
+
+_ANSWERS = ("NOT_FOUND", "ALREADY_EXISTS", "DEADLINE_EXCEEDED")
+
+
+class Agreement:
+    """One question, seen by one of the processes that it is put to; a context while it is open.
+
+    Args:
+      store: where they meet.
+      topic: names the question; equal topics are the same question.
+      name: of the program, for messages: processes that have it under different topics disagree.
+      me: this process. members: all that take part, in ascending order; the first one leads.
+      patience: seconds without a sign of life after which a member is given up.
+    """
+
+    def __init__(
+        self,
+        store: KeyValues,
+        topic: str,
+        name: str,
+        me: int,
+        members: tuple[int, ...],
+        patience: float,
+    ) -> None:
+        self._store, self._topic, self._name = store, topic, name
+        self._me, self._members, self._patience = me, members, patience
+        self._slice = min(1.0, patience / 4)  # Ctrl-C is served as often
+        self._over = threading.Event()
+        self._decision: Decision | None = None
+        self._beating = threading.Thread(
+            target=self._beat, name=f"olla_xla beats of {name}", daemon=True
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that offers."""
+        return self._me == self._members[0]
+
+    def __enter__(self) -> Agreement:
+        self._store.put(self._at(self._me), _encoded(name=self._name, **_versions()))
+        self._show(0)
+        self._beating.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, _: Any) -> None:
+        try:
+            if kind is not None and self._decision is None:
+                self._decide(Decision("", f"process {self._me} left: {kind.__name__}: {error}"))
+        except AgreementError as trouble:
+            _logger.debug("the others are not told", exc_info=trouble)
+        finally:
+            self._over.set()
+            self._beating.join()
+            with contextlib.suppress(AgreementError):
+                self._store.remove(self._at(self._me))
+
+    # What is asked of it.
+
+    def settled(self) -> Decision | None:
+        """The decision if there is one already."""
+        if self._decision is None:
+            found = self._store.get(self._key("decision"))
+            self._decision = None if found is None else Decision(**json.loads(found))
+        return self._decision
+
+    def offer(self, data: bytes) -> None:
+        """Shows the members what they are to vote on; the first offer of a topic stays."""
+        self._store.put_first(self._key("offer"), data)
+
+    def offered(self, wait: bool = True) -> bytes | None:
+        """What the leader offers; None where there is nothing to vote on (any more).
+
+        Args:
+          wait: for the leader, as long as it lives; else the answer is that of the moment.
+        """
+        watch = _Watch(self, self._members[0])
+        while (found := self._store.get(self._key("offer"), self._slice * wait)) is None:
+            if not wait:
+                return None
+            if self.settled():
+                return self._store.get(self._key("offer"))  # it may have come just before
+            if lost := watch.lost():
+                self._decide(Decision("", lost))
+                return None
+        return found
+
+    def settle(self, digest: str, reason: str = "") -> Decision:
+        """Votes, and waits for the decision.
+
+        Args:
+          digest: of what this process would use. reason: why it would not; "no" for all then.
+
+        Raises:
+          AgreementError: the runtime does not answer.
+        """
+        if found := self.settled():
+            return found
+        if reason:
+            return self._decide(Decision("", reason))
+        self._store.put(self._key(f"votes/{self._me}"), digest.encode())
+        return self._counted(digest) if self.leads else self._awaited()
+
+    # How it comes about.
+
+    def _counted(self, digest: str) -> Decision:
+        """The leader's: yes when all votes are there and equal."""
+        watches = {p: _Watch(self, p) for p in self._members if p != self._me}
+        while not (found := self.settled()):
+            votes = self._store.under(self._key("votes"))
+            for p in [p for p in watches if str(p) in votes]:
+                if votes[str(p)].decode() != digest:
+                    return self._decide(Decision("", f"process {p} compiled something else"))
+                del watches[p]
+            if not watches:
+                return self._decide(Decision(digest))
+            if lost := next(filter(None, (w.lost() for w in watches.values())), ""):
+                return self._decide(Decision("", lost))
+            time.sleep(0.05)
+        return found
+
+    def _awaited(self) -> Decision:
+        """A follower's: what the leader says, or no if it is lost."""
+        watch = _Watch(self, self._members[0])
+        while self._store.get(self._key("decision"), self._slice) is None:
+            if lost := watch.lost():
+                return self._decide(Decision("", lost))
+        found = self.settled()
+        assert found is not None
+        return found
+
+    def _decide(self, decision: Decision) -> Decision:
+        """Writes a decision unless there is one, and returns the one that holds."""
+        text = _encoded(**dataclasses.asdict(decision))
+        self._decision = Decision(**json.loads(self._store.put_first(self._key("decision"), text)))
+        return self._decision
+
+    def _key(self, part: str, topic: str = "") -> str:
+        return f"{_ROOT}/{topic or self._topic}/{part}"
+
+    def _at(self, member: int) -> str:
+        return f"{_ROOT}/at/{member}/{self._topic}"
+
+    def elsewhere(self, member: int) -> str:
+        """Why a member will not come: it has that program under another topic; or ""."""
+        for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
+            about = json.loads(data)
+            if topic == self._topic or about.pop("name") != self._name:
+                continue
+            if self._store.get(self._key("decision", topic)) is not None:
+                continue  # it is about to leave
+            own = _versions()
+            differ = {k: v for k, v in about.items() if v != own.get(k)}
+            other = [f"{k} {v} there, {own.get(k)} here" for k, v in differ.items()]
+            what = ", ".join(other) or "its text or options differ"
+            text = f"process {member} compiles another {self._name} than process {self._me}: {what}"
+            self._store.put_first(self._key("decision", topic), _encoded(digest="", reason=text))
+            return text
+        return ""
+
+    def beat_of(self, member: int) -> bytes | None:
+        """A member's latest sign of life."""
+        return self._store.get(self._key(f"beats/{member}"))
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a silent member is waited for."""
+        return self._patience
+
+    def _show(self, count: int) -> None:
+        self._store.put(self._key(f"beats/{self._me}"), str(count).encode())
+
+    def _beat(self) -> None:
+        count = 0
+        with contextlib.suppress(AgreementError):
+            while not self._over.wait(self._patience / _BEATS):
+                count += 1
+                self._show(count)
+
+
+class _Watch:
+    """Whether a member that is waited for still lives."""
+
+    def __init__(self, agreement: Agreement, member: int) -> None:
+        self._agreement, self._member = agreement, member
+        self._beat: bytes | None = None
+        self._begun = self._heard = time.monotonic()
+
+    def lost(self) -> str:
+        """Why the member is given up, or ""."""
+        beat, now = self._agreement.beat_of(self._member), time.monotonic()
+        if beat != self._beat:
+            self._beat, self._heard = beat, now
+        if beat is None and (reason := self._agreement.elsewhere(self._member)):
+            return reason
+        if now - self._heard > self._agreement.patience:
+            what = "did not come" if beat is None else "gave no sign of life"
+            return f"process {self._member} {what} for {self._agreement.patience:g} s"
+        if now - self._begun > _LONGEST:
+            return f"process {self._member} took more than {_LONGEST:g} s"
+        return ""
+
+
+def _encoded(**fields: str) -> bytes:
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def _versions() -> dict[str, str]:
+    names = ("jaxlib", "olla-xla")
+    return {"jax": jax.__version__, **{n: importlib.metadata.version(n) for n in names}}

@@ -1,0 +1,50 @@
+"""Environment variables, read when they matter: each is on with 1, off with 0 or nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from olla_xla.errors import InputError
+
+__all__ = ["disabled", "log_is_json", "patience", "strict", "switch"]
+
+_PATIENCE = 60.0
+
+
+def switch(name: str) -> bool:
+    """Whether a variable is 1. Raises InputError if it is neither 0 nor 1."""
+    text = os.environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InputError(f"{name}={text!r} must be 0 or 1")
+    return text == "1"
+
+
+def disabled() -> bool:
+    """OLLA_XLA_DISABLE: planned functions are jit's own, and nothing is planned."""
+    return switch("OLLA_XLA_DISABLE")
+
+
+def strict() -> bool:
+    """OLLA_XLA_STRICT: where XLA's schedule would be fallen back on, an error says why."""
+    return switch("OLLA_XLA_STRICT")
+
+
+def log_is_json() -> bool:
+    """OLLA_XLA_LOG: whether the line of log that a plan gets is JSON."""
+    text = os.environ.get("OLLA_XLA_LOG", "")
+    if text not in ("", "text", "json"):
+        raise InputError(f"OLLA_XLA_LOG={text!r} must be text or json")
+    return text == "json"
+
+
+def patience() -> float:
+    """OLLA_XLA_PATIENCE: seconds that a process waits for another that gives no sign of life."""
+    text = os.environ.get("OLLA_XLA_PATIENCE", "")
+    try:
+        seconds = float(text or _PATIENCE)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"OLLA_XLA_PATIENCE={text!r} must be a positive number of seconds")
+    return seconds

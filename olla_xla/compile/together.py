@@ -1,0 +1,298 @@
+"""Compiles a function that runs on devices of several processes: one plan for all, or none.
+
+Every process compiles the same program and hands its module to us. The one with the lowest number
+plans, and offers the plan through JAX's distributed runtime; the others wait for it in the midst of
+their own compile, write it into their module and have it judged, as if they had made it. Then all
+vote, on the plan and on the order and the bytes that came of it (agreement.py): only where all have
+the same does anybody keep the planned executable; else all compile XLA's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import zlib
+from typing import Any
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla.compile import environment as settings
+from olla_xla.compile import plan_store
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.agreement import Agreement, KeyValues
+from olla_xla.compile.compiles import NO_HOOK, Captured, Compiles
+from olla_xla.compile.jax_private import distributed_client
+from olla_xla.compile.planned import (
+    NO_GAIN,
+    Midst,
+    Outcome,
+    chosen,
+    failed,
+    rejected,
+    require_budget,
+    small_plan,
+    unplanned,
+    without_gain,
+)
+from olla_xla.compile.tokens import mark_of
+from olla_xla.errors import AgreementError, BudgetError, OllaError, PlanMismatchError
+from olla_xla.problem import plan as plan_file
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+__all__ = ["compile_together", "reason_not_to", "settled_together"]
+
+_UNSETTLED = "the processes do not agree on a plan"
+
+
+def reason_not_to() -> str:
+    """Why functions of several processes are not planned here, or ""."""
+    config: Any = jax.config
+    if distributed_client() is None:
+        return "without jax.distributed.initialize() processes cannot share a plan"
+    if config.jax_share_binary_between_hosts and config.jax_compilation_cache_dir:
+        return "jax_share_binary_between_hosts has one process compile, without our hook in others"
+    return ""
+
+
+def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: str) -> str:
+    """What any of the processes has against something, the same text in all; or "".
+
+    Args:
+      members: process numbers. topic: names the question. name: of the function, for messages.
+      trouble: what this process has against it, or "".
+
+    Raises:
+      AgreementError: the runtime does not answer, or agreed before on what is in trouble now.
+    """
+    with _agreement(topic, name, members) as agreed:
+        decision = agreed.settle("" if trouble else "fine", trouble)
+    if decision.digest and trouble:
+        raise AgreementError(f"{trouble}; the other processes have not seen it: restart them all")
+    return decision.reason
+
+
+def _agreement(topic: str, name: str, members: tuple[int, ...]) -> Agreement:
+    digest = hashlib.sha256(repr((topic, members)).encode()).hexdigest()[:32]
+    store, me = KeyValues(distributed_client()), jax.process_index()
+    return Agreement(store, digest, name, me, members, settings.patience())
+
+
+def compile_together(
+    lowered: jax.stages.Lowered,
+    options: PlanOptions,
+    *,
+    members: tuple[int, ...],
+    environment: str,
+    store: plan_store.PlanStore | None = None,
+    compiler_options: dict[str, Any] | None = None,
+    **compile_kwargs: Any,
+) -> Outcome:
+    """As `planned.compile_planned`, with the same outcome in every process that takes part.
+
+    Args:
+      lowered, options, environment, store, compiler_options, compile_kwargs: see there.
+      members: numbers of the processes whose devices the function is for, in ascending order.
+
+    Raises:
+      BudgetError: in all processes, if the budget cannot be met.
+      AgreementError: the runtime does not answer, or the others run a plan that this process
+        cannot: it stops before a step in which they would wait for each other for ever.
+      Whatever XLA raises compiling its own schedule.
+    """
+    compiles = Compiles(lowered, compiler_options, compile_kwargs)
+    key = plan_store.plan_key(compiles.text, environment, compiler_options, options)
+    store = store or plan_store.process_store()
+    try:
+        with _agreement(key, compiles.name, members) as agreed:
+            outcome = _settled(agreed, _Compile(compiles, options, key, store, agreed))
+        kept = compiles.kept(outcome.compiled)
+        if outcome.planned and mark_of(kept) != mark_of(outcome.compiled):
+            raise AgreementError("JAX dropped the executable that all processes run; restart them")
+        outcome = dataclasses.replace(outcome, compiled=kept, members=members)
+    finally:
+        compiles.forget()
+    require_budget(outcome.compiled, options, outcome.reason)
+    return outcome
+
+
+def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
+    """The outcome that all agree on."""
+    decision = agreed.settled()
+    if decision is not None and not decision.digest:
+        return Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
+    outcome = compile.outcome()
+    digest = _digest(outcome) if outcome.planned else ""
+    decision = agreed.settle(digest, _signed(outcome) if outcome.fell_back else outcome.reason)
+    if not decision.digest:
+        return compile.without(outcome, decision.reason)
+    if not outcome.planned or decision.digest != _digest(outcome):
+        reason = outcome.reason or "it compiled something else"
+        raise AgreementError(
+            f"the other processes run a plan that this one does not: {reason}; restart all "
+            "processes, or set OLLA_XLA_DISABLE=1 in all of them"
+        )
+    if outcome.plan is not None:
+        compile.store.save(compile.key, outcome.plan)
+    return outcome
+
+
+def _signed(outcome: Outcome) -> str:
+    """Why XLA's schedule is used, for readers elsewhere."""
+    return f"in process {jax.process_index()}: {outcome.reason}"
+
+
+def _digest(outcome: Outcome) -> str:
+    """Names what a process would run: the plan, the executable's order and its bytes."""
+    assert outcome.plan is not None
+    compiled = outcome.compiled
+    order = json.dumps(module_from_bytes(final_module(compiled)).order, sort_keys=True)
+    found = (plan_store.plan_digest(outcome.plan), order, assigned_bytes(compiled))
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+
+
+@dataclasses.dataclass
+class _Compile:
+    """One process's compile, before the vote."""
+
+    compiles: Compiles
+    options: PlanOptions
+    key: str
+    store: plan_store.PlanStore
+    agreed: Agreement
+    captured: Captured | None = None
+
+    def outcome(self) -> Outcome:
+        """The planned executable, or XLA's own and why; trouble with the plan is in the outcome.
+
+        Raises:
+          BudgetError: the budget cannot be met, here or in the process that planned.
+        """
+        try:
+            early = self.agreed.offered(wait=False)
+            if early is not None:
+                return self._with(_Offer.read(early))
+            return self._led() if self.agreed.leads else self._followed()
+        except (AgreementError, BudgetError):
+            raise
+        except Exception as error:
+            return failed(self.compiles.own(), error)
+
+    def without(self, outcome: Outcome, reason: str) -> Outcome:
+        """XLA's own executable, after a "no"."""
+        if not outcome.planned:
+            return dataclasses.replace(outcome, reason=reason)
+        assert outcome.plan is not None
+        captured = self.captured or self.compiles.capture()
+        return rejected(self.compiles.own(), outcome.plan, captured, reason, "")
+
+    def _with(self, offer: _Offer) -> Outcome:
+        """With a plan that is known before the compile."""
+        plan = offer.plan()
+        if plan is None or offer.reason or without_gain(plan):
+            return Outcome(self.compiles.own(self.key), plan, False, offer.reason or NO_GAIN)
+        return chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
+
+    def _led(self) -> Outcome:
+        """Plans, unless a plan is stored, and offers it as soon as it is there."""
+        plan = self.store.load(self.key)
+        if plan is not None:
+            offer = _Offer.of(plan, NO_GAIN if without_gain(plan) else "")
+            self.agreed.offer(offer.data())
+            try:
+                return self._with(offer)
+            except PlanMismatchError:
+                self.store.drop(self.key)
+                raise
+        midst = Midst(self.compiles, self.options)
+
+        def answer(platform: str, module: bytes) -> bytes | None:
+            try:
+                planned = midst.answer(platform, module)
+            except BudgetError as error:
+                self.agreed.offer(_Offer.over(error).data())
+                raise
+            self.agreed.offer(_Offer.of(midst.plan, "" if planned else midst.why_not).data())
+            return planned
+
+        outcome = midst.outcome(self.compiles.handed_over(self.key, answer))
+        self.captured = midst.captured
+        if outcome.plan is not None and not outcome.objection:
+            self.store.save(self.key, outcome.plan)
+        return outcome
+
+    def _followed(self) -> Outcome:
+        """Waits in the midst of the compile for what the leader offers."""
+        offer = _Offer(reason=_UNSETTLED)
+        objection = ""
+
+        def answer(platform: str, module: bytes) -> bytes | None:
+            nonlocal offer, objection
+            self.captured = Captured(platform, module, self.compiles.more(platform))
+            data = self.agreed.offered()
+            if data is None:
+                return None
+            offer = _Offer.read(data)
+            plan = offer.plan()
+            if plan is None or offer.reason:
+                return None
+            planned, objection = self.compiles.write(module, plan)
+            return None if objection else planned
+
+        compiled = self.compiles.handed_over(self.key, answer)
+        if self.captured is None:
+            raise OllaError(NO_HOOK)
+        plan, reason = offer.plan(), offer.reason
+        if objection and plan is not None:
+            return rejected(compiled, plan, self.captured, objection, objection)
+        if plan is not None and not reason:
+            return chosen(self.compiles, plan, self.compiles.judged(compiled, plan), self.captured)
+        if plan is not None:
+            plan = unplanned(plan, self.captured, assigned_bytes(compiled))
+        elif reason == NO_GAIN:
+            plan = small_plan(self.captured, compiled)
+        return Outcome(compiled, plan, False, reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Offer:
+    """What the leader tells the others.
+
+    Attributes:
+      text: of a plan file, or "".
+      reason: why the plan is not to be used, or "".
+      budget: the arguments of a BudgetError, or ().
+    """
+
+    text: str = ""
+    reason: str = ""
+    budget: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan | None, reason: str) -> _Offer:
+        """A plan, or why there is none."""
+        return cls("" if plan is None else plan_file.dumps(plan).decode(), reason)
+
+    @classmethod
+    def over(cls, error: BudgetError) -> _Offer:
+        """A budget that cannot be met."""
+        return cls(reason=str(error), budget=error.__reduce__()[1])
+
+    @classmethod
+    def read(cls, data: bytes) -> _Offer:
+        """As `data` wrote it. Raises BudgetError if it is one."""
+        fields = json.loads(zlib.decompress(data))
+        offer = cls(fields["text"], fields["reason"], tuple(fields["budget"]))
+        if offer.budget:
+            raise BudgetError(*offer.budget)
+        return offer
+
+    def data(self) -> bytes:
+        """To send."""
+        return zlib.compress(json.dumps(dataclasses.asdict(self)).encode(), 1)
+
+    def plan(self) -> Plan | None:
+        """The plan. Raises PlanFileError if it is none that this version reads."""
+        return plan_file.loads(self.text, "the plan of another process") if self.text else None
