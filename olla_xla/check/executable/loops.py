@@ -49,6 +49,7 @@ class Loop:
       body: of the loop. start: numbers of the state before it, finals: after it.
       counter: the element that counts, from 0. type: its element type. turns: how many.
       runs: by number of a turn, the numbers of the body's result in it.
+      is_followed: whether the body is being numbered for one of its turns.
     """
 
     body: Body
@@ -58,6 +59,7 @@ class Loop:
     type: int
     turns: int
     runs: dict[bytes, Numbers] = dataclasses.field(default_factory=dict)
+    is_followed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +145,8 @@ def number_loop(
         loop = Loop(body, start, finals, counter, kind, turns)
         for i in new:
             if (stack := _stack(numbering, loop, i, root[i], names)) is not None:
-                numbering.stacks[finals[i]] = stack
+                # Another loop may have written the same before, and this one may read that.
+                numbering.stacks.setdefault(finals[i], stack)
     numbering.depth -= 1
     return finals, effect
 
@@ -280,12 +283,16 @@ def _written(numbering: Numbering, stack: Stack, at: bytes, kind: int) -> bytes 
     )
     root = loop.runs.get(turn)
     if root is None:
+        if loop.is_followed:
+            return None  # it reads what has the number of a stack of its own
         given = {
             i: n if loop.finals[i] == n else _hash(_AT, loop.finals[i], turn)
             for i, n in loop.start.items()
         }
         given[loop.counter] = turn
+        loop.is_followed = True
         root = loop.runs[turn] = numbering.apart(loop.body, given)
+        loop.is_followed = False
     number = root[stack.index]
     first, old, new = numbering.bitcasts.get(number, (number, None, None))
     value = numbering.updates[first].numbers[1]
