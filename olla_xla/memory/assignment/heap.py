@@ -251,6 +251,15 @@ def _gap(
 
 
 @inner
+def _make_room(values: np.ndarray, below: np.uint64, stop: np.uint64) -> None:
+    """Moves [below, stop) up by one; unsigned indices let the compiler move many at a time."""
+    one = np.uint64(1)
+    while stop > below:
+        values[stop] = values[stop - one]
+        stop -= one
+
+
+@inner
 def _enter(
     members: np.ndarray, start: np.ndarray, end: np.ndarray, blocks: _Blocks, offset: np.ndarray
 ) -> None:
@@ -269,8 +278,7 @@ def _enter(
                         below = middle + 1
                     else:
                         above = middle
-                for j in range(stop, below, -1):
-                    blocks.value[j] = blocks.value[j - 1]
+                _make_room(blocks.value, np.uint64(below), np.uint64(stop))
                 blocks.value[below] = m
                 blocks.count[block] += 1
 
