@@ -35,8 +35,8 @@ _GROWTH, _REACH = 4, 32
 """Times the largest size known to fit that is tried next, while none is too large: where nothing
 points at a size, and at most."""
 
-_FIRST = {"planned": 1.1, "recomputed": 1.3}
-"""Times the answer of the way before that is tried first."""
+_FIRST = 1.3
+"""Times the answer without recomputation that is tried first with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +161,7 @@ class _Work:
         Args:
           way: how. fits: a size that is known to fit, or 0. start: to try first, if that is 0.
         """
-        first = int(fits * _FIRST.get(way.name, 1)) or start
-        batch = self._predicted(way, fits, first)
+        batch = self._predicted(way, fits, int(fits * _FIRST) or start)
         while batch and way.assigned(batch) > self.memory:
             batch -= self.unit
         while (size := way.assigned(batch + self.unit)) <= self.memory:
@@ -182,8 +181,10 @@ class _Work:
     def _predicted(self, way: _Way, low: int, start: int) -> int:
         """The largest size whose predicted total fits; `low` fits."""
         high, rounds = None, 0
-        points: list[tuple[int, int]] = []
-        guess = self._rounded(start)
+        # Sizes that are compiled already cost no compile: two of them make a line.
+        known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
+        points = [(b, way.predicted(b)) for b in known] if way.is_linear else []
+        guess = self._rounded(start) if not points else self._next(points, low, None, halve=False)
         while high is None or high - low > self.unit:
             guess = max(guess, low + self.unit)
             guess = guess if high is None else min(guess, high - self.unit)
