@@ -20,8 +20,9 @@ class PlanKeywords(TypedDict, total=False):
     memory_budget: int | str | None
     max_overhead: float | None
     loops: bool
+    method: str
 
-    # Arguments of jax.jit.
+    # Arguments of jax.jit; `backend` is a field of PlanOptions too.
     in_shardings: Any
     out_shardings: Any
     static_argnums: int | Sequence[int] | None

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.experimental.layout import Format
 
 from hlo.module import Module
 from olla_xla.analysis.donation import Leaf, not_donated
@@ -53,7 +52,7 @@ def donation_hint(compiled: Any) -> str:
 
 def _taken(compiled: Any, module: Module | None) -> list[Leaf]:
     infos = jax.tree_util.tree_leaves_with_path(compiled.args_info)
-    formats = _flat(compiled.input_formats)
+    formats = _flat(compiled.args_info, compiled.input_formats)
     # An argument that is not passed has neither layout nor sharding.
     passed = [f is not None and f.layout is not None for f in formats]
     names = ["" for _ in infos] if module is None else [p.op_name for p in module.entry.parameters]
@@ -68,15 +67,16 @@ def _taken(compiled: Any, module: Module | None) -> list[Leaf]:
 
 def _returned(compiled: Any) -> list[Leaf]:
     infos = jax.tree_util.tree_leaves_with_path(compiled.out_info)
-    formats = _flat(compiled.output_formats)
+    formats = _flat(compiled.out_info, compiled.output_formats)
     return [
         _leaf("result" + jax.tree_util.keystr(path), info, form, False, number)
         for number, ((path, info), form) in enumerate(zip(infos, formats, strict=True))
     ]
 
 
-def _flat(formats: Any) -> list[Any]:
-    return jax.tree.leaves(formats, is_leaf=lambda f: f is None or isinstance(f, Format))
+def _flat(infos: Any, formats: Any) -> list[Any]:
+    """The format of each leaf of `infos`: a tree may have Nones of its own besides its leaves."""
+    return jax.tree.structure(infos).flatten_up_to(formats)
 
 
 def _path(path: Sequence[Any]) -> str:

@@ -35,8 +35,8 @@ _GROWTH, _REACH = 4, 32
 """Times the largest size known to fit that is tried next, while none is too large: where nothing
 points at a size, and at most."""
 
-_FIRST = {"planned": 1.1, "recomputed": 1.3}
-"""Times the answer of the way before that is tried first."""
+_FIRST = 1.3
+"""Times the answer without recomputation that is tried first with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,8 @@ class MaxBatch:
       memory_bytes: what a device has for the step.
       xla, planned, recomputed: the largest batch in each way; `recomputed` is None where nothing
         was to be computed again.
-      tried: batch sizes that were compiled as far as their schedule.
+      points: every total that was predicted on the way, as (way, batch, bytes), in order; a total
+        above the memory is for "recomputed" the least that was reached.
       seconds: of it all.
     """
 
@@ -78,8 +79,13 @@ class MaxBatch:
     xla: LargestBatch
     planned: LargestBatch
     recomputed: LargestBatch | None
-    tried: tuple[int, ...]
+    points: tuple[tuple[str, int, int], ...]
     seconds: float
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Batch sizes that were compiled as far as their schedule, ascending."""
+        return tuple(sorted({batch for _, batch, _ in self.points}))
 
 
 def max_batch(
@@ -126,8 +132,8 @@ def max_batch(
     recomputed = None
     if max_overhead > 0:
         recomputed = work.answer(_Recomputed(work, again), planned.batch, start)
-    tried = tuple(sorted(work.captured_at))
-    return MaxBatch(memory_bytes, xla, planned, recomputed, tried, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return MaxBatch(memory_bytes, xla, planned, recomputed, tuple(work.points), seconds)
 
 
 class _Work:
@@ -135,18 +141,19 @@ class _Work:
 
     def __init__(self, make: Make, memory: int, unit: int, progress: Progress) -> None:
         self.make, self.memory, self.unit, self.progress = make, memory, unit, progress
-        self.captured_at: dict[int, Captured] = {}
+        self.points: list[tuple[str, int, int]] = []
+        self._captured: dict[int, Captured] = {}
 
     def captured(self, batch: int) -> Captured:
         """A batch size as XLA schedules it."""
-        if batch not in self.captured_at:
+        if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
             compiles = Compiles(self.make(batch), None, {})
             try:
-                self.captured_at[batch] = compiles.capture()
+                self._captured[batch] = compiles.capture()
             finally:
                 compiles.forget()
-        return self.captured_at[batch]
+        return self._captured[batch]
 
     def answer(self, way: _Way, fits: int, start: int) -> LargestBatch:
         """The largest batch that fits in a way, compiled, and the next one.
@@ -154,8 +161,7 @@ class _Work:
         Args:
           way: how. fits: a size that is known to fit, or 0. start: to try first, if that is 0.
         """
-        first = int(fits * _FIRST.get(way.name, 1)) or start
-        batch = self._predicted(way, fits, first)
+        batch = self._predicted(way, fits, int(fits * _FIRST) or start)
         while batch and way.assigned(batch) > self.memory:
             batch -= self.unit
         while (size := way.assigned(batch + self.unit)) <= self.memory:
@@ -175,8 +181,10 @@ class _Work:
     def _predicted(self, way: _Way, low: int, start: int) -> int:
         """The largest size whose predicted total fits; `low` fits."""
         high, rounds = None, 0
-        points: list[tuple[int, int]] = []
-        guess = self._rounded(start)
+        # Sizes that are compiled already cost no compile: two of them make a line.
+        known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
+        points = [(b, way.predicted(b)) for b in known] if way.is_linear else []
+        guess = self._rounded(start) if not points else self._next(points, low, None, halve=False)
         while high is None or high - low > self.unit:
             guess = max(guess, low + self.unit)
             guess = guess if high is None else min(guess, high - self.unit)
@@ -185,6 +193,7 @@ class _Work:
                     f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
                 )
             size = way.predicted(guess)
+            self.points.append((way.name, guess, size))
             self.progress(f"batch {guess:,}, {way.name}: {size / 2**20:,.0f} MB predicted")
             if size <= self.memory:
                 low = guess

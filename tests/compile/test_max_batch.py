@@ -1,5 +1,7 @@
 """The largest batch that fits, against every batch size compiled."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -86,12 +88,18 @@ def test_the_next_size(points, low, high, halve, expected):
     assert work._next(points, low, high, halve) == expected
 
 
-def test_the_command(capsys):
+def test_the_command(capsys, tmp_path):
     arguments = ("--model=mlp", "--optimizer=sgd", "--target=cpu", "--time_limit=2")
-    code = main.main(["olla_xla", "max_batch", *arguments, "--memory=4MiB", "--max_overhead=0"])
+    code = main.main([
+        "olla_xla", "max_batch", *arguments, "--memory=4MiB", "--max_overhead=0",
+        f"--out={tmp_path / 'batch.json'}",
+    ])  # fmt: skip
     out, err = capsys.readouterr()
     assert code == 0 and "mlp, sgd, cpu: 4.0 MB for the step" in out and "XLA alone" in out
     assert "with recomputation" not in out and "planned: batch" in err
+    written = json.loads((tmp_path / "batch.json").read_text())
+    assert written["planned"]["bytes"] <= written["memory_bytes"] == 4 * 2**20
+    assert written["planned"]["batch"] in {batch for _, batch, _ in written["points"]}
     for bad, said in (
         ((), "target=cpu has no memory of its own; give --memory"),
         (("--target=h100", "--memory_fraction=2"), "--memory_fraction=2.0 must be above 0"),

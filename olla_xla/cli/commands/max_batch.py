@@ -11,6 +11,9 @@ number of bytes for each device, which target=cpu needs.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 from absl import flags
 
 from olla_xla import targets
@@ -51,6 +54,7 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     shared.define_limits(values)
+    flags.DEFINE_string("out", None, "File for all of it, as JSON.", flag_values=values)
     shared.define_format(values)
 
 
@@ -82,6 +86,8 @@ def run(values: flags.FlagValues) -> int:
     title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
     shared.print_table(values, batch_table(found, title))
     print(batch_verdict(found))
+    if values.out is not None:
+        shared.write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
     return 0
 
 

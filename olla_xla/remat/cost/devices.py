@@ -41,7 +41,7 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
     ),
     (r"\bH100", H100, "NVIDIA H100 datasheet (SXM)"),
     (r"\bH200", _card("H200", 4.8, 67, 494), "NVIDIA H200 datasheet (SXM)"),
-    (r"\bB200", _card("B200", 8.0, 75, 1125), "NVIDIA HGX B200 datasheet, one of eight"),
+    (r"\bB200", _card("B200", 7.7, 75, 1125), "NVIDIA HGX B200 datasheet, one of eight"),
     (r"\bGB200", _card("GB200", 8.0, 80, 1250), "NVIDIA GB200 NVL72 datasheet, one of two"),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
