@@ -358,7 +358,8 @@ def test_estimate_of_a_step():
     assert totals["in place + sharing"] <= totals["sharing"] < totals["no sharing"]
     assert totals["both, parallel by ancestors"] <= totals["no sharing"]
     least = totals["OLLA: order and places"]
-    assert least <= totals["best fit by profile"] <= totals["eager, block splitting"]
+    # Eagerly an argument that nothing reads any more is freed; a planned step's caller keeps it.
+    assert totals["best fit by profile"] >= totals["eager, block splitting"]
     assert least <= totals["in place + sharing"] and totals["sharing"] <= totals["no sharing"]
     edges = {row.planner: row.added_edges for row in training.rows}
     assert edges["no sharing"] == edges["both, parallel by ancestors"] == 0 < edges["sharing"]
