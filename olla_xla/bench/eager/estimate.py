@@ -36,7 +36,8 @@ class Estimate:
       total_bytes: everything, at the peak: arguments, results, gradients, temporaries. None where
         the module is too large for the planner.
       reserved_bytes: what a caching allocator takes from the device for it; None if static.
-      fragmentation: share of the reserved bytes not in use at the peak; None if static.
+      peak_fragmentation: share of the reserved bytes not in use when most bytes are live; None if
+        static. fragmentation: the same when the reservation has just grown to its largest.
       added_edges: dependencies that the plan adds to the data flow (`induced_edges`); None where
         there are none to count, or too many operators to count them.
     """
@@ -46,6 +47,7 @@ class Estimate:
     reserved_bytes: int | None = None
     fragmentation: float | None = None
     added_edges: int | None = None
+    peak_fragmentation: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,11 @@ def estimate(
         run = run_eagerly(found, allocator())
         rows.append(
             Estimate(
-                f"eager, {name}", run.peak_live_bytes, run.peak_reserved_bytes, run.fragmentation
+                f"eager, {name}",
+                run.peak_live_bytes,
+                run.peak_reserved_bytes,
+                run.fragmentation,
+                peak_fragmentation=run.peak_fragmentation,
             )
         )
     fixed = found.argument_bytes + found.output_bytes + gradient_bytes

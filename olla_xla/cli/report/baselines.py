@@ -24,13 +24,22 @@ def estimate_table(found: Estimates, title: str) -> Table:
     )
     eager = found.rows[0].total_bytes or 1
     return Table(
-        headings=("planner:", "total", "of eager %", "reserved", "fragmentation %", "added edges"),
+        headings=(
+            "planner:",
+            "total",
+            "of eager %",
+            "reserved",
+            "unused at live peak %",
+            "unused at growth %",
+            "added edges",
+        ),
         rows=[
             (
                 row.planner,
                 megabytes(row.total_bytes),
                 "-" if row.total_bytes is None else percent(row.total_bytes / eager, 1),
                 megabytes(row.reserved_bytes),
+                percent(row.peak_fragmentation),
                 percent(row.fragmentation),
                 "-" if row.added_edges is None else f"{row.added_edges:,}",
             )
