@@ -27,7 +27,9 @@ from olla_xla.place.ilp.located import Programs, located
 from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
+from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search import phases
 from olla_xla.solvers.linear import Limits, Status
 
@@ -44,6 +46,7 @@ STEPS = (
 )
 """Small train steps, as model/batch_size/optimizer/target."""
 
+_MOST = 2_000_000  # coefficients of the largest program that is built
 _NEAR = 1.01  # of the least height or peak that is known: what counts as near
 
 _ORDERS: Mapping[str, Mapping[str, Any]] = {
@@ -152,6 +155,25 @@ def _order(
     options: Mapping[str, Any],
 ) -> StepRow:
     watch = _Watch(searched.least_peak_bytes)
+    arrays = GraphArrays.of(graph)
+    whole = variant == "plain" or options.get("reduce") is False
+    size = coefficients(arrays if whole else reduce_graph(arrays).arrays)
+    if size > _MOST:
+        return StepRow(
+            step=case,
+            what="order",
+            variant=variant,
+            backend=backend,
+            variables=0,
+            rows=0,
+            first_seconds=None,
+            near_seconds=None,
+            seconds=0.0,
+            status=f"not built: {size:,} coefficients",
+            value_bytes=searched.least_peak_bytes,
+            bound_bytes=searched.bound_bytes,
+            least_bytes=searched.least_peak_bytes,
+        )
     found = least_peak(
         graph, backends=[backend], limits=Limits(time_limit=time_limit, watch=watch), **options
     )

@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from hlo.module import module_from_bytes
 from hlo.read import from_stablehlo
 from olla_xla.bench.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
+from olla_xla.bench.eager.conflicts import coloured, induced_edges
 from olla_xla.bench.eager.eager import run_eagerly
 from olla_xla.bench.eager.estimate import estimate
 from olla_xla.bench.eager.graph import Program, forward_only, program
-from olla_xla.bench.eager.static import EXTERNAL, ancestors, assign, colours, external
+from olla_xla.bench.eager.static import (
+    EXTERNAL,
+    Assignment,
+    ancestors,
+    assign,
+    colours,
+    external,
+)
 from olla_xla.check.storages import check_storages
 from olla_xla.cli import main
 from olla_xla.errors import CheckError, InputError
@@ -319,6 +327,24 @@ def test_a_chain_has_one_colour_and_what_runs_in_parallel_two():
     assert len(set(colours(chain([1, 2], [3], [3], []).graph))) == 2
 
 
+def test_colours_of_conflicts():
+    """Two tensors of one size that never meet share a storage, and one meets both."""
+    p = chain([1], [2], [3], [4], [], sizes=[8, 8, 4, 8, 1])
+    made = coloured(p)
+    check_storages(p.graph, made.storage, made.sizes)
+    assert made.storage == (0, 1, 2, 0, EXTERNAL) and made.sizes == (8, 8, 4)
+
+
+def test_edges_that_a_plan_adds():
+    """Storage 0 passes from tensor 0 to tensor 2, which does not depend on 0's reader, 1."""
+    p = chain([1], [3], [3], [])
+    shared = Assignment((0, 1, 0, EXTERNAL), (1, 1))
+    assert induced_edges(p.graph, shared) == 2  # operators 0 and 1 before 2
+    assert induced_edges(p.graph, Assignment((0, 1, 2, EXTERNAL), (1, 1, 1))) == 0
+    along = chain([1], [2], [3], [])
+    assert induced_edges(along.graph, Assignment((0, 1, 0, EXTERNAL), (1, 1))) == 0
+
+
 def test_estimate_of_a_step():
     def step(w, x):
         loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(w)
@@ -327,10 +353,16 @@ def test_estimate_of_a_step():
     jitted = jax.jit(step, donate_argnums=0)
     text = jitted.lower(shaped(64, 64), shaped(32, 64)).as_text(debug_info=True)
     module = module_from_bytes(from_stablehlo(text))
-    training, inference = estimate(module), estimate(module, "inference")
+    training, inference = (estimate(module, m, time_limit=2.0) for m in ("training", "inference"))
     totals = {row.planner: row.total_bytes for row in training.rows}
     assert totals["in place + sharing"] <= totals["sharing"] < totals["no sharing"]
     assert totals["both, parallel by ancestors"] <= totals["no sharing"]
+    least = totals["OLLA: order and places"]
+    # Eagerly an argument that nothing reads any more is freed; a planned step's caller keeps it.
+    assert totals["best fit by profile"] >= totals["eager, block splitting"]
+    assert least <= totals["in place + sharing"] and totals["sharing"] <= totals["no sharing"]
+    edges = {row.planner: row.added_edges for row in training.rows}
+    assert edges["no sharing"] == edges["both, parallel by ancestors"] == 0 < edges["sharing"]
     assert training.gradient_bytes == 64 * 64 * 4 and inference.gradient_bytes == 0
     for late, early in zip(inference.rows, training.rows, strict=True):
         assert (late.total_bytes or 0) < (early.total_bytes or 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from olla_xla.cli.commands import place as command
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem
-from olla_xla.place.recorded import PlannedAllocator, Recorder
+from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.trace import read_trace, write_trace
 
 GOOD = "id,lower,upper,size\na,0,2,8\nb,1,3,8\nc,2,4,8\n"

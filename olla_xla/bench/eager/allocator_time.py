@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 
 import numba
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from olla_xla.bench.eager.eager import eager_requests
 from olla_xla.bench.eager.graph import Program
 
-__all__ = ["allocator_time"]
+__all__ = ["allocator_time", "malloc_seconds"]
 
 _REPEATS = 5
 
@@ -30,16 +31,20 @@ def allocator_time(program: Program) -> tuple[int, float]:
     asked = [r for r in eager_requests(program) if not tensors[abs(r) - 1].live_in]
     freed = {-r for r in asked if r < 0}
     asked += [-r for r in asked if r > 0 and r not in freed]
-    requests = np.array(asked, np.int64)
-    sizes = np.array([max(t.bytes, 1) for t in tensors], np.int64)
+    return len(asked), malloc_seconds(asked, [max(t.bytes, 1) for t in tensors])
+
+
+def malloc_seconds(asked: Sequence[int], sizes: Sequence[int]) -> float:
+    """Seconds that the C library takes for requests: k + 1 makes block k, -(k + 1) frees it."""
+    requests, bytes = np.array(asked, np.int64), np.array(sizes, np.int64)
     replay = _replay()
-    replay(requests, sizes)  # loads it, and fills the allocator's lists
+    replay(requests, bytes)  # loads it, and fills the allocator's lists
     best = np.inf
     for _ in range(_REPEATS):
         started = time.perf_counter()
-        replay(requests, sizes)
+        replay(requests, bytes)
         best = min(best, time.perf_counter() - started)
-    return len(requests), best
+    return best
 
 
 def _replay():

@@ -31,12 +31,14 @@ class EagerRun:
       peak_reserved_bytes: what the allocator took from the device.
       fragmentation: share of the reserved bytes that no live tensor's block held at the moment the
         reservation reached its peak: (reserved - allocated) / reserved, as in the OLLA paper.
+      peak_fragmentation: the same share when most bytes were live.
     """
 
     peak_live_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     fragmentation: float
+    peak_fragmentation: float
 
 
 def eager_requests(program: Program) -> list[int]:
@@ -60,6 +62,7 @@ def run_eagerly(program: Program, allocator: Allocator) -> EagerRun:
     tensors = program.graph.tensors
     handles: dict[int, int] = {}
     live = peak = at_reserve = 0
+    unused = 0.0
     reserved = allocator.reserved
     for request in eager_requests(program):
         size = tensors[abs(request) - 1].bytes
@@ -69,8 +72,9 @@ def run_eagerly(program: Program, allocator: Allocator) -> EagerRun:
             continue
         handles[request] = allocator.allocate(size)
         live += size
-        peak = max(peak, live)
+        if live > peak:
+            peak, unused = live, 1 - allocator.allocated / max(allocator.reserved, 1)
         if allocator.reserved > reserved:
             reserved, at_reserve = allocator.reserved, allocator.allocated
     share = (reserved - at_reserve) / reserved if reserved else 0.0
-    return EagerRun(peak, allocator.peak_allocated, reserved, share)
+    return EagerRun(peak, allocator.peak_allocated, reserved, share, unused)

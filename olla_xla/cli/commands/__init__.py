@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "bench cost": "predicted against measured step times on this machine's CPU",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
+    "bench profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
     "figures": "draw the OLLA paper's figures from a sweep's rows",

@@ -1,12 +1,15 @@
 """Estimates the memory of a train step or of any function without compiling it.
 
 The unfused program is run by eager execution through a simulated caching allocator, as frameworks
-do, and planned by the static planners of MXNet. --model names a train step; --function a function
-of arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
+do, planned by the static planners of MXNet, placed by best fit from its profile, and, with
+--time_limit, ordered and placed as OLLA does. --model names a train step; --function a function of
+arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
+With --compile a train step is compiled too: XLA's own total, and ours. Those are fused.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -16,11 +19,13 @@ from hlo.module import module_from_bytes
 from hlo.read import from_stablehlo
 from olla_xla import targets
 from olla_xla.bench import models
-from olla_xla.bench.eager.estimate import estimate
+from olla_xla.bench.eager.estimate import Estimate, estimate
+from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.baselines import estimate_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]
 
@@ -41,6 +46,17 @@ def define_flags(values: flags.FlagValues) -> None:
         "mode", "training", ["training", "inference"],
         "inference: without the backward pass and what depends on it.", flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_float(
+        "time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.",
+        lower_bound=0.0, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_bool(
+        "compile", False, "Whether a train step is compiled by XLA, and planned by us, as well.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What --compile compiles for.", flag_values=values
+    )
 
 
 def run(values: flags.FlagValues) -> int:
@@ -49,13 +65,19 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give either --model=NAME or --function=package.module:function")
     if (values.arguments is not None) != (values.function is not None):
         raise InputError("--arguments goes with --function: --arguments='f32[8,128] i32[8]'")
-    targets.prepare_environment("cpu")
+    if values["compile"].value and values.model is None:
+        raise InputError("--compile goes with --model; a function is only estimated")
+    targets.prepare_environment(values.target)
 
     with Progress() as progress:
         progress.stage("loading JAX and the model")
         name, lowered, mode = _model(values) if values.model else _function(values)
         progress.stage("estimating")
-        found = estimate(module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True))), mode)
+        module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
+        found = estimate(module, mode, time_limit=values.time_limit or None)
+        if values["compile"].value:
+            rows = _compiled(values, progress)
+            found = dataclasses.replace(found, rows=(*found.rows, *rows))
     estimate_table(found, f"{name}, {values.mode}").print(shared.console())
     return 0
 
@@ -68,6 +90,24 @@ def _model(values: flags.FlagValues) -> tuple[str, Any, str]:
     with models.tracing(values.model):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
     return f"{values.model}, batch {values.batch_size}, {values.optimizer}", lowered, values.mode
+
+
+def _compiled(values: flags.FlagValues, progress: Progress) -> list[Estimate]:
+    """XLA's own total and ours, of the step as compiled; both assigned."""
+    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    result = plan_model(
+        model,
+        targets.target(values.target),
+        PlanOptions(time_limit=values.time_limit or None),
+        stage=progress.stage,
+        progress=progress,
+        compare=False,
+    )
+    name = f"fused for {values.target}"
+    return [
+        Estimate(f"XLA, {name}", result.plan.xla_bytes),
+        Estimate(f"olla_xla, {name}", result.report.assigned_bytes),
+    ]
 
 
 def _function(values: flags.FlagValues) -> tuple[str, Any, str]:

@@ -22,14 +22,26 @@ def estimate_table(found: Estimates, title: str) -> Table:
         f"results {megabytes(found.output_bytes)}, gradients {megabytes(found.gradient_bytes)}; "
         "sizes in MB of 2^20 bytes"
     )
+    eager = found.rows[0].total_bytes or 1
     return Table(
-        headings=("planner:", "total", "reserved", "fragmentation %"),
+        headings=(
+            "planner:",
+            "total",
+            "of eager %",
+            "reserved",
+            "unused at live peak %",
+            "unused at growth %",
+            "added edges",
+        ),
         rows=[
             (
                 row.planner,
                 megabytes(row.total_bytes),
+                "-" if row.total_bytes is None else percent(row.total_bytes / eager, 1),
                 megabytes(row.reserved_bytes),
+                percent(row.peak_fragmentation),
                 percent(row.fragmentation),
+                "-" if row.added_edges is None else f"{row.added_edges:,}",
             )
             for row in found.rows
         ],

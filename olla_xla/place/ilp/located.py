@@ -45,7 +45,7 @@ class Programs:
     Attributes:
       backend: the solver. form: from FORMS; None: no-overlap for CP-SAT, big-m for the others.
       pruned: one binary a pair, and none where pins or twins decide it.
-      pyramid: try the preplacement of section 4.5 first.
+      pyramid: of big-m, try the preplacement of section 4.5 first.
       start: begin at the packing that is given. bound: tell the solver the largest live sum.
       split: put what is live all the time at the bottom, and take apart what then falls apart.
 
@@ -152,7 +152,8 @@ class _Run:
             return _at(part, offsets, bound, why)
         near = model_of(part)
         first: Located | None = None
-        pins = pyramid(part) if self._programs.pyramid else {}
+        pinned_first = self._programs.pyramid and self._programs.name == "big-m"
+        pins = pyramid(part) if pinned_first else {}
         if pins:
             fixed = np.full(len(part), -1, np.int64)
             fixed[list(pins)] = list(pins.values())

@@ -1,6 +1,13 @@
-"""The rectangle model in OR-Tools CP-SAT: no overlap in two dimensions."""
+"""The rectangle model in OR-Tools CP-SAT: no overlap in two dimensions.
+
+First within the bound, a question of yes or no: the block whose lowest free address is
+lowest goes there, and clauses are learnt from what fails. Only then the peak is minimised.
+"""
 
 from __future__ import annotations
+
+import dataclasses
+import time
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -12,6 +19,11 @@ from olla_xla.solvers.rectangles import RectangleModel
 
 __all__ = ["solve"]
 
+_WITHIN = 0.6
+"""Part of the time for a packing within the bound."""
+
+_LEAST_SECONDS = 0.01
+
 
 def solve(model: RectangleModel, limits: Limits) -> Result:
     """Minimises the peak; `x` of the result is the address of each block.
@@ -19,29 +31,68 @@ def solve(model: RectangleModel, limits: Limits) -> Result:
     Raises:
       SolverError: CP-SAT finds the model invalid.
     """
-    program, places = _program(model)
+    started = time.monotonic()
+    if model.bound > 0:
+        share = dataclasses.replace(limits, time_limit=_WITHIN * limits.time_limit)
+        within = _solve_program(_within(model), share)
+        if within.status is Status.OPTIMAL:
+            if limits.watch is not None:
+                limits.watch(model.bound, model.bound)
+            return within
+        if within.status is Status.INFEASIBLE:
+            if model.most <= model.bound:
+                return within
+            model = dataclasses.replace(model, bound=model.bound + 1)
+    left = max(limits.time_limit - (time.monotonic() - started), _LEAST_SECONDS)
+    return _solve_program(model, dataclasses.replace(limits, time_limit=left))
+
+
+def _within(model: RectangleModel) -> RectangleModel:
+    """The question whether the bound can be met."""
+    high = tuple(
+        min(top, model.bound - need) // step * step
+        for top, need, step in zip(model.high, model.need, model.step, strict=True)
+    )
+    return dataclasses.replace(model, high=high, most=model.bound, start=None)
+
+
+def _solve_program(model: RectangleModel, limits: Limits) -> Result:
+    """One program, with what CP-SAT says of it."""
+    decides = model.bound == model.most
+    if any(low > high for low, high in zip(model.low, model.high, strict=True)):
+        return Result(Status.INFEASIBLE, message="CP-SAT: a block is higher than the bound")
+    program, places, peak = _program(model)
     solver = configured(limits)
-    status = solver.solve(program, Watcher.on(solver, limits.watch))
+    if decides:
+        program.add_decision_strategy(places, cp_model.CHOOSE_LOWEST_MIN, cp_model.SELECT_MIN_VALUE)
+        solver.parameters.search_branching = cp_model.PARTIAL_FIXED_SEARCH
+        solver.parameters.linearization_level = 0
+    else:
+        program.minimize(peak)
+    watcher = None if decides else Watcher.on(solver, limits.watch)
+    status = solver.solve(program, watcher)
     message = f"CP-SAT: {solver.status_name(status)}"
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
         return Result(Status.INFEASIBLE, message=message)
-    bound = max(round(solver.best_objective_bound), model.bound)
+    bound = model.bound if decides else max(round(solver.best_objective_bound), model.bound)
     if status == cp_model.UNKNOWN:
         return Result(Status.UNKNOWN, bound=bound, message=message)
     x = np.array([solver.value(place) for place in places], np.float64) * np.array(model.step)
     return Result(
         Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
-        value=round(solver.objective_value),
+        value=solver.value(peak),
         bound=bound,
         x=x,
         message=message,
     )
 
 
-def _program(model: RectangleModel) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
-    """The model in CP-SAT, and its variables: addresses in steps, by block."""
+def _program(
+    model: RectangleModel,
+) -> tuple[cp_model.CpModel, list[cp_model.IntVar], cp_model.IntVar]:
+    """The model in CP-SAT; its variables: addresses in steps, by block; the peak."""
     program = cp_model.CpModel()
     ranges = zip(model.low, model.high, model.step, strict=True)
     places = [program.new_int_var(low // step, high // step, "") for low, high, step in ranges]
@@ -56,9 +107,8 @@ def _program(model: RectangleModel) -> tuple[cp_model.CpModel, list[cp_model.Int
     peak = program.new_int_var(model.bound, model.most, "")
     for place, step, need in zip(places, model.step, model.need, strict=True):
         program.add(place * step + need <= peak)
-    program.minimize(peak)
     if model.start is not None:
         for place, step, address in zip(places, model.step, model.start, strict=True):
             program.add_hint(place, address // step)
         program.add_hint(peak, max(a + n for a, n in zip(model.start, model.need, strict=True)))
-    return program, places
+    return program, places, peak

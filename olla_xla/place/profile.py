@@ -1,4 +1,4 @@
-"""Memory planned from one recorded iteration.
+"""Profile and replay: memory planned from one recorded iteration.
 
 Sekiyama, Imamichi, Imai and Raymond, "Profile-guided memory optimization for deep neural networks"
 (2018), arXiv:1804.10001, section 4.
@@ -7,11 +7,27 @@ A program that repeats itself is recorded once: its k-th request has a size and 
 offsets found for that profile serve the later iterations, request by request. Stretches that differ
 from iteration to iteration are left out between `interrupt` and `resume`. A request that outgrows
 its profile, or lives longer than it did, makes the rest of the iteration be placed again.
+
+Example:
+  >>> recorder = Recorder()
+  >>> a = recorder.allocate(64)
+  >>> b = recorder.allocate(32)
+  >>> recorder.free(a)
+  >>> c = recorder.allocate(64)
+  >>> allocator = PlannedAllocator(recorder.problem())
+  >>> allocator.arena_bytes
+  96
+  >>> allocator.begin()
+  >>> allocator.allocate(64), allocator.allocate(32)
+  ((0, 0), (1, 64))
+
+`olla_xla.place.record_arrays` records the arrays of a NumPy program.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 
 import numpy as np
 
@@ -88,6 +104,8 @@ class PlannedAllocator:
         self.arena_bytes = 0
         self.replans = -1
         self._live: dict[int, int] = {}
+        self._due: list[tuple[int, int]] = []  # (recorded end, request) of those that were served
+        self._late: set[int] = set()  # live past their recorded end
         self._next = 0
         self._paused = False
         self._stale = False
@@ -103,6 +121,7 @@ class PlannedAllocator:
             raise InputError(f"request {min(self._live)} was not freed in the iteration before")
         self._next = 0
         self._paused = False
+        self._due, self._late = [], set()
         if self._stale:  # offsets were found for the rest of an iteration only
             self._place()
 
@@ -131,6 +150,7 @@ class PlannedAllocator:
             self._replan(request, size)
         self._next += 1
         self._live[request] = int(self._offsets[request])
+        heapq.heappush(self._due, (int(self._problem.upper[request]), request))
         return request, self._live[request]
 
     def free(self, request: int) -> None:
@@ -138,13 +158,21 @@ class PlannedAllocator:
         if request not in self._live:
             raise InputError(f"request {request} is not allocated")
         del self._live[request]
+        self._late.discard(request)
 
     def _meets_live(self, request: int) -> bool:
-        """Whether a block that is still live lies where the request is to go."""
+        """Whether a block that should be free by now lies where the request is to go.
+
+        Blocks live within their recorded time lie elsewhere: the offsets are a packing.
+        """
+        while self._due and self._due[0][0] <= self._problem.lower[request]:
+            _, late = heapq.heappop(self._due)
+            if late in self._live:
+                self._late.add(late)
         start = self._offsets[request]
         stop = start + self._problem.size[request]
         size = self._problem.size
-        return any(at < stop and start < at + size[k] for k, at in self._live.items())
+        return any(self._live[k] < stop and start < self._live[k] + size[k] for k in self._late)
 
     def _replan(self, request: int, size: int) -> None:
         """Places what is still to come again; live blocks stay, and live on with the request."""
@@ -154,6 +182,9 @@ class PlannedAllocator:
         for k in self._live:
             upper[k] = max(upper[k], problem.lower[request] + 1)
         self._problem = dataclasses.replace(problem, size=sizes, upper=upper)
+        self._due = [(int(upper[k]), k) for k in sorted(self._live)]
+        heapq.heapify(self._due)
+        self._late.clear()
         self._place()
 
     def _place(self) -> None:

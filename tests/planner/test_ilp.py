@@ -1,0 +1,86 @@
+"""Plans whose orders come from the paper's integer program."""
+
+import jax
+import pytest
+
+import olla_xla
+from olla_xla.compile.capture import capture
+from olla_xla.errors import InputError
+from olla_xla.planner import ilp, plan_module
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import dumps, loads
+from tests.support.steps import STEPS, arrays, assert_same, branches
+
+LIMITS = {"time_limit": 60, "step_limit": 20_000}
+
+
+@pytest.fixture(scope="module")
+def module():
+    step, shapes, _ = STEPS["mlp"]()
+    return capture(jax.jit(step).lower(*shapes)).module
+
+
+@pytest.fixture(scope="module")
+def searched(module):
+    return plan_module(module, PlanOptions(**LIMITS), target="cpu")
+
+
+@pytest.mark.parametrize("backend", ["highs", "cpsat"])
+def test_the_program_proves_what_the_search_found(module, searched, backend):
+    told = []
+    options = PlanOptions(**LIMITS, method="ilp", backend=backend)
+    plan = plan_module(module, options, target="cpu", progress=told.append)
+    (proof,) = plan.proofs
+    assert (proof.status, proof.backend, proof.gap) == ("optimal", backend, 0)
+    assert proof.bound_bytes == proof.peak_bytes == plan.least_peak_bytes
+    assert plan.least_peak_bytes == searched.least_peak_bytes
+    assert plan.lower_bound_bytes >= searched.lower_bound_bytes
+    assert plan.predicted_bytes <= plan.xla_predicted_bytes
+    assert proof.variables > 0 and proof.rows > 0
+    assert any("incumbent" in line and "bound" in line for line in told)
+    assert loads(dumps(plan)) == plan
+    assert searched.proofs == ()
+
+
+def test_a_solver_that_fails_leaves_the_search(module, searched):
+    """pip's licence of Gurobi is too small for this, or it is a full one and proves it."""
+    options = PlanOptions(**LIMITS, method="ilp", backend="gurobi")
+    plan = plan_module(module, options, target="cpu")
+    (proof,) = plan.proofs
+    assert plan.least_peak_bytes == searched.least_peak_bytes
+    assert proof.status == "optimal" or "licence" in proof.message
+
+
+def test_a_program_that_is_too_large_is_not_built(module, searched, monkeypatch):
+    monkeypatch.setattr(ilp, "_MOST", 10)
+    plan = plan_module(module, PlanOptions(**LIMITS, method="ilp"), target="cpu")
+    (proof,) = plan.proofs
+    assert proof.status == "unknown" and "too large" in proof.message and proof.variables == 0
+    assert plan.predicted_bytes == searched.predicted_bytes
+
+
+def test_same_plan_again(module):
+    options = PlanOptions(**LIMITS, method="ilp", backend="cpsat")
+    first, second = (plan_module(module, options, target="cpu") for _ in range(2))
+    assert first.order == second.order and first.aliases == second.aliases
+
+
+def test_runs_bit_for_bit():
+    step, shapes, _ = STEPS["mlp"]()
+    planned = olla_xla.plan(step, method="ilp", backend="cpsat", **LIMITS)
+    arguments = arrays(shapes)
+    assert_same(jax.jit(step)(*arguments), planned(*arguments))
+    (plan,) = planned.plans
+    assert [proof.status for proof in plan.proofs] == ["optimal"]
+    assert planned.lower(*arguments).compile().planned
+
+
+def test_a_platform_is_jits():
+    with pytest.warns(DeprecationWarning, match="backend and device"):  # JAX's own, of its option
+        assert olla_xla.plan(branches, backend="cpu")._options.backend == "highs"
+    with pytest.raises(InputError, match="method='lp'"):
+        olla_xla.plan(branches, method="lp")
+    with pytest.raises(InputError, match="backend='scip'"):
+        PlanOptions(backend="scip")
+    with pytest.raises(InputError, match="orders only"):
+        PlanOptions(method="ilp", max_overhead=0.1)
