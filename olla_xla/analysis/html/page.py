@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import json
 from importlib import resources
@@ -25,6 +27,7 @@ def page(analysis: Analysis) -> str:
     data = {
         "views": [view_tables(view, texts) for view in analysis.views],
         "categories": [[str(c), COLORS[c]] for c in Category],
+        "unused": list(Category).index(Category.UNUSED),
         "loops": [
             [loop.name, loop.line, loop.start, loop.stop, loop.trips, loop.inside_bytes]
             for loop in analysis.loops
@@ -39,8 +42,8 @@ def page(analysis: Analysis) -> str:
         "CATEGORIES": _categories(analysis),
         "STYLE": _file("report.css"),
         "BOKEH": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "ITEM": _json(json_item(plots(analysis), "plots")),
-        "DATA": _json(data),
+        "ITEM": _packed(json_item(plots(analysis), "plots")),
+        "DATA": _packed(data),
         "SCRIPT": _file("report.js"),
     }
     text = _file("report.html")
@@ -53,9 +56,10 @@ def _file(name: str) -> str:
     return resources.files("olla_xla.analysis.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _json(data: object) -> str:
-    """JSON that may stand in a script: it ends no tag."""
-    return json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+def _packed(data: object) -> str:
+    """Data as JSON, compressed, in letters that may stand in a script."""
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _donation(analysis: Analysis) -> list[list[object]]:
