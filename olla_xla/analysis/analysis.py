@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from hlo.buffer_assignment import BufferAssignment
 from olla_xla.analysis.bound import BoundView, bound_view
 from olla_xla.analysis.donation import DonationAudit, Leaf, audit
+from olla_xla.analysis.live_tensor import Describer
 from olla_xla.analysis.loops import LoopView, loop_views
 from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.errors import InputError
@@ -137,11 +138,12 @@ def analyze_module(
       ModuleFormatError: it cannot be read or has no schedule.
     """
     module = PlannedModule(executable.module, target)
-    xla = memory_view(module, own_order, executable.assignment)
+    describer = Describer(module.dataflow, target)
+    xla = memory_view(module, own_order, executable.assignment, describer)
     ours = None
     if planned is not None:
         ours = memory_view(PlannedModule(planned.module, target), "planned", planned.assignment)
-    bound = bound_view(module)
+    bound = bound_view(module, describer)
     least = bound.bytes
     if plan is not None and not (plan.clones or plan.loops):
         least = max(least, plan.lower_bound_bytes)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 
-from hlo.module import Module
 from hlo.values import Dataflow, Value
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.op_names import Phase, phase_of
@@ -50,6 +48,8 @@ class Argument:
 def arguments(dataflow: Dataflow, origins: Origins) -> list[Argument]:
     """The arguments of a module, by number."""
     module = dataflow.module
+    op_names = {i.op_name for i in module.entry.instructions}
+    trains = any(phase_of(name) is Phase.BACKWARD for name in op_names)
     found = []
     for parameter in module.entry.parameters:
         for index, shape in parameter.shape.indices():
@@ -60,7 +60,7 @@ def arguments(dataflow: Dataflow, origins: Origins) -> list[Argument]:
             value = dataflow.at[parameter, index]
             where = (parameter.parameter_number, index)
             donated = where in module.donated or where in module.donors
-            category = name_category(path) or _category_by_use(value, donated, origins, module)
+            category = name_category(path) or _category_by_use(value, donated, trains, origins)
             found.append(Argument(*where, path, value, category, donated))
     return found
 
@@ -78,13 +78,9 @@ def name_category(path: str) -> Category | None:
     return None
 
 
-def _category_by_use(value: Value, donated: bool, origins: Origins, module: Module) -> Category:
+def _category_by_use(value: Value, donated: bool, trains: bool, origins: Origins) -> Category:
+    """What an argument is by what reads it; `trains` is whether the module has a backward pass."""
     phases = {phase_of(origins.at(use.instruction).op_name) for use in value.uses}
     if not phases & {Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN}:
-        trains = _has_gradient(i.op_name for i in module.entry.instructions)
         return Category.OPTIMIZER if donated and trains else Category.ARGUMENTS
     return Category.PARAMETERS if donated else Category.BATCH
-
-
-def _has_gradient(op_names: Iterable[str]) -> bool:
-    return any(phase_of(name) is Phase.BACKWARD for name in set(op_names))

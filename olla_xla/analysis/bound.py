@@ -11,11 +11,8 @@ import dataclasses
 from typing import Any
 
 from hlo.module import Computation
-from olla_xla.analysis.arguments import arguments
-from olla_xla.analysis.categories import categories
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.live_tensor import Describer, LiveTensor
-from olla_xla.analysis.origins import Origins
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation
@@ -62,18 +59,19 @@ class BoundView:
         }
 
 
-def bound_view(planned: PlannedModule) -> BoundView:
-    """The bound of a module, and what it is made of."""
+def bound_view(planned: PlannedModule, describer: Describer | None = None) -> BoundView:
+    """The bound of a module, and what it is made of.
+
+    Args:
+      planned: the module. describer: of its values, where one is there already.
+    """
+    describer = describer or Describer(planned.dataflow, planned.target)
     lowered, bound, at = None, 0, -1
     for computation in planned.module.control_computations:
         lowered, bound, at = _bounded(planned, computation)
     if lowered is None or at < 0:
         return BoundView(0, "", "", (), 0)
-    dataflow = planned.dataflow
-    origins = Origins(dataflow)
-    given = arguments(dataflow, origins)
-    sorted_into = categories(dataflow, origins, given, planned.target)
-    describer = Describer(dataflow, origins, given, sorted_into)
+    values = planned.dataflow.values
     graph, steps = lowered.graph, len(lowered.graph.operators)
     tensors = []
     for k in _forced(graph, at):
@@ -81,10 +79,10 @@ def bound_view(planned: PlannedModule) -> BoundView:
         last = max((t.source, *t.sinks))
         span = (0 if t.live_in else t.source, steps if t.live_out else last + 1)
         reader = None if t.live_out else lowered.instructions[last]
-        tensors.append(describer.tensor(dataflow.values[lowered.values[k]], span, reader))
+        tensors.append(describer.tensor(values[lowered.values[k]], span, reader))
     running = lowered.instructions[at]
     if inside := graph.operators[at].transient_bytes:
-        origin = origins.at(running)
+        origin = describer.maker(running)
         tensors.append(
             LiveTensor(
                 running.name,
@@ -100,7 +98,7 @@ def bound_view(planned: PlannedModule) -> BoundView:
     return BoundView(
         bytes=bound,
         operator=running.name,
-        operator_line=origins.at(running).line,
+        operator_line=describer.line(running),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name))),
         taken_over_bytes=sum(t.bytes for t in tensors) - bound,
     )

@@ -30,7 +30,7 @@ def draw(analysis: Analysis, path: Path) -> None:
         raise InputError(f"{path} is no figure; its name must end in {', '.join(_SUFFIXES)}")
     views = analysis.views
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "olla_xla"}):
-        figure = Figure(figsize=(8, 0.6 + 2.7 * len(views)), layout="constrained", dpi=160)
+        figure = Figure(figsize=(8, 1.1 + 2.4 * len(views)), layout="constrained", dpi=160)
         axes = figure.subplots(len(views), 1, sharey=True, squeeze=False)[:, 0]
         for axis, view in zip(axes, views, strict=True):
             _view(axis, view, analysis.lower_bound_bytes)
@@ -40,7 +40,12 @@ def draw(analysis: Analysis, path: Path) -> None:
         for axis in axes:
             handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
         figure.legend(
-            handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=4,
+            fontsize=8,
+            frameon=False,
         )
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
         try:

@@ -7,7 +7,8 @@ from typing import Any
 
 from hlo.module import Instruction
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.arguments import Argument
+from olla_xla.analysis.arguments import arguments
+from olla_xla.analysis.categories import categories
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.op_names import module_path
 from olla_xla.analysis.origins import Origin, Origins
@@ -66,23 +67,19 @@ class Describer:
     """Describes the values of one module as tensors.
 
     Args:
-      dataflow: the module's values. origins: of them.
-      given: the arguments. sorted_into: the category of each value, by id.
+      dataflow: the module's values. target: "cpu" or "cuda".
+
+    Attributes:
+      arguments: the module's. paths: (parameter number, index) -> path, of each of them.
     """
 
-    def __init__(
-        self,
-        dataflow: Dataflow,
-        origins: Origins,
-        given: list[Argument],
-        sorted_into: list[Category],
-    ) -> None:
-        self._origins = origins
-        self._categories = sorted_into
-        self._paths = {a.value: a.path for a in given}
-        values = dataflow.values
-        self._by_buffer = {values[a.value.id].buffer: a.path for a in given}
-        self.paths = {(a.number, a.index): a.path for a in given}
+    def __init__(self, dataflow: Dataflow, target: str) -> None:
+        self._origins = Origins(dataflow)
+        self.arguments = arguments(dataflow, self._origins)
+        self._categories = categories(dataflow, self._origins, self.arguments, target)
+        self._paths = {a.value: a.path for a in self.arguments}
+        self._by_buffer = {dataflow.values[a.value.id].buffer: a.path for a in self.arguments}
+        self.paths = {(a.number, a.index): a.path for a in self.arguments}
 
     def category(self, value: Value) -> Category:
         """The category of a value."""
@@ -92,9 +89,13 @@ class Describer:
         """Where a value comes from."""
         return self._origins.of(value)
 
+    def maker(self, i: Instruction) -> Origin:
+        """Where an instruction comes from."""
+        return self._origins.at(i)
+
     def line(self, i: Instruction) -> str:
         """The user's line of an instruction, or ""."""
-        return self._origins.at(i).line
+        return self.maker(i).line
 
     def argument(self, value: Value) -> str:
         """The path of the argument that a value is, or replaces; or ""."""

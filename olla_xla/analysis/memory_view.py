@@ -12,12 +12,9 @@ import numpy as np
 from hlo.buffer_assignment import BufferAssignment
 from hlo.module import Instruction
 from hlo.values import Value
-from olla_xla.analysis.arguments import Argument, arguments
-from olla_xla.analysis.categories import categories
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.analysis.occupancy import Occupancy, occupancy
-from olla_xla.analysis.origins import Origins
 from olla_xla.memory.module_state import PlannedModule
 
 __all__ = ["MemoryView", "memory_view"]
@@ -57,7 +54,6 @@ class MemoryView:
     timeline: Mapping[Category, np.ndarray] = dataclasses.field(repr=False)
     _occupancy: Occupancy = dataclasses.field(repr=False)
     _describer: Describer = dataclasses.field(repr=False)
-    _arguments: tuple[Argument, ...] = dataclasses.field(repr=False)
 
     def by_category(self) -> dict[Category, int]:
         """Bytes at the peak of each category, in the order of `Category`; they sum to the total."""
@@ -103,25 +99,25 @@ def _largest_first(sums: Mapping[str, int]) -> dict[str, int]:
 
 
 def memory_view(
-    planned: PlannedModule, name: str, assignment: BufferAssignment | None = None
+    planned: PlannedModule,
+    name: str,
+    assignment: BufferAssignment | None = None,
+    describer: Describer | None = None,
 ) -> MemoryView:
     """The view of a module under its orders.
 
     Args:
       planned: the module. name: of its order.
       assignment: XLA's own; without it, it is simulated.
+      describer: of its values, where one is there already.
     """
-    dataflow = planned.dataflow
-    origins = Origins(dataflow)
-    given = arguments(dataflow, origins)
-    sorted_into = categories(dataflow, origins, given, planned.target)
-    describer = Describer(dataflow, origins, given, sorted_into)
+    describer = describer or Describer(planned.dataflow, planned.target)
     memory = occupancy(planned, assignment)
     in_use = memory.in_use()
     step = int(in_use.argmax()) if len(in_use) else 0
     tensors = _at(memory, step, describer)
     running = memory.instructions[step] if memory.steps else None
-    constants = [v for v in dataflow.values if v.instruction.opcode == "constant"]
+    constants = [v for v in planned.dataflow.values if v.instruction.opcode == "constant"]
     return MemoryView(
         name=name,
         total_bytes=memory.total_bytes,
@@ -131,12 +127,11 @@ def memory_view(
         step=step,
         steps=memory.steps,
         operator="" if running is None else running.name,
-        operator_line="" if running is None else origins.at(running).line,
+        operator_line="" if running is None else describer.line(running),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name, t.argument))),
         timeline=_timeline(memory, describer),
         _occupancy=memory,
         _describer=describer,
-        _arguments=tuple(given),
     )
 
 

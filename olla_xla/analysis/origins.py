@@ -26,6 +26,8 @@ _PACKAGE = str(Path(__file__).parents[1])
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/jax/(_src|experimental|interpreters)/"
 )
+_NO_FILE = ("", "-")
+"""What XLA calls the file of text without locations."""
 _FAR = 4
 """Instructions to go through from one without metadata."""
 
@@ -52,6 +54,8 @@ def is_users_file(file: str) -> bool:
     """Whether a source file is the user's own: part of no library."""
     if "olla_xla/bench/zoo/" in file:
         return True
+    if file in _NO_FILE:
+        return False
     standard = sysconfig.get_paths()["stdlib"]
     return not (file.startswith((_PACKAGE + "/", standard)) or _INSTALLED.search(file))
 
@@ -87,11 +91,12 @@ class Origins:
             stack = self._module.stack(candidate)
             if frame := _users(stack):
                 return Origin(op_name, frame.location, frame.function, via, "")
-            innermost = innermost or (stack[0].location if stack else "")
+            known = [frame.location for frame in stack if frame.file not in _NO_FILE]
+            innermost = innermost or "".join(known[:1])
         if innermost:
             why = f"traced in library code alone ({innermost})"
         else:
-            why = "XLA made it, and neither operands nor readers have a line"
+            why = "neither it, nor what it is made from, nor what reads it has a line in the module"
         return Origin(op_name, "", "", "", why)
 
     def _candidates(self, i: Instruction, index: ShapeIndex) -> Iterator[tuple[Instruction, str]]:

@@ -58,7 +58,7 @@ def _headline(analysis: Analysis) -> Text:
             f"{view.steps:,} ({view.operator}{at})"
         )
     lines.append(
-        f"no order needs less than {megabytes(analysis.lower_bound_bytes)} MB "
+        f"no order of XLA's operators needs less than {megabytes(analysis.lower_bound_bytes)} MB "
         f"({analysis.views[-1].name} is {100 * analysis.gap:.1f} % above that)"
     )
     if size := analysis.xla.constant_bytes:
@@ -91,7 +91,7 @@ def _categories(analysis: Analysis) -> Table:
     bound = analysis.bound.by_category()
     names = [f"{view.name}, MB" for view in analysis.views]
     title = "What memory is used for at the peak"
-    table = _table(title, ("category:", *names, "bound, MB"))
+    table = _table(title, ("category:", *names, "in every order, MB"))
     for category in Category:
         if any(category in column for column in (*columns, bound)):
             cells = [megabytes(column.get(category, 0)) for column in columns]

@@ -15,6 +15,7 @@ from olla_xla.analysis.origins import is_users_file
         ("/opt/env/lib/python3.12/site-packages/flax/linen/module.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         ("<frozen runpy>", False),
+        ("-", False),
         ("/src/jax/jax/_src/lax/lax.py", False),
         (f"{sysconfig.get_paths()['stdlib']}/functools.py", False),
         (olla_xla.__file__, False),

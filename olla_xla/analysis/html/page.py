@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import json
 from importlib import resources
@@ -13,6 +15,7 @@ from olla_xla.analysis.analysis import Analysis
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.html.plots import MEGABYTE, plots
 from olla_xla.analysis.html.tables import Texts, view_tables
+from olla_xla.analysis.lines import short_line
 from olla_xla.analysis.palette import COLORS
 from olla_xla.analysis.terminal import megabytes
 
@@ -25,8 +28,9 @@ def page(analysis: Analysis) -> str:
     data = {
         "views": [view_tables(view, texts) for view in analysis.views],
         "categories": [[str(c), COLORS[c]] for c in Category],
+        "unused": list(Category).index(Category.UNUSED),
         "loops": [
-            [loop.name, loop.line, loop.start, loop.stop, loop.trips, loop.inside_bytes]
+            [loop.name, short_line(loop.line), loop.start, loop.stop, loop.trips, loop.inside_bytes]
             for loop in analysis.loops
         ],
         "donation": [] if analysis.donation is None else _donation(analysis),
@@ -39,8 +43,8 @@ def page(analysis: Analysis) -> str:
         "CATEGORIES": _categories(analysis),
         "STYLE": _file("report.css"),
         "BOKEH": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "ITEM": _json(json_item(plots(analysis), "plots")),
-        "DATA": _json(data),
+        "ITEM": _packed(json_item(plots(analysis), "plots")),
+        "DATA": _packed(data),
         "SCRIPT": _file("report.js"),
     }
     text = _file("report.html")
@@ -53,9 +57,10 @@ def _file(name: str) -> str:
     return resources.files("olla_xla.analysis.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _json(data: object) -> str:
-    """JSON that may stand in a script: it ends no tag."""
-    return json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+def _packed(data: object) -> str:
+    """Data as JSON, compressed, in letters that may stand in a script."""
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _donation(analysis: Analysis) -> list[list[object]]:
@@ -75,11 +80,13 @@ def _certificate(analysis: Analysis) -> str:
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
             f"<td>{kind}; {live} in use at the peak; {above:.1f} % above the bound</td></tr>"
         )
-    operator = html.escape(f"{analysis.bound.operator} {analysis.bound.operator_line}")
+    where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
+    if analysis.lower_bound_bytes > analysis.bound.bytes:
+        where = f"by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
     bound = megabytes(analysis.lower_bound_bytes, 2)
     rows.append(
         f"<tr><th>lower bound</th><td>{bound} MB</td><td>no order of XLA's operators needs less "
-        f"(at {operator})</td></tr>"
+        f"({html.escape(where)})</td></tr>"
     )
     plan = analysis.plan
     if plan is not None:
@@ -95,7 +102,7 @@ def _categories(analysis: Analysis) -> str:
     """A table of categories, with their colours, at the peak of each order and in the bound."""
     columns = [view.by_category() for view in analysis.views] + [analysis.bound.by_category()]
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
-    rows = [f"<tr><th>at the peak, MB</th>{names}<th>bound</th></tr>"]
+    rows = [f"<tr><th>at the peak, MB</th>{names}<th>in every order</th></tr>"]
     for category in Category:
         sizes = [column.get(category, 0) for column in columns]
         if any(sizes):

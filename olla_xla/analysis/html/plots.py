@@ -30,6 +30,8 @@ __all__ = ["MEGABYTE", "plots", "sampled"]
 MEGABYTE = 2**20
 _SAMPLES = 1500
 """Steps drawn of a schedule, at most; of each run of steps the one with the most memory is."""
+_MANY = 3000
+"""Tensors from which on rectangles have no outline: there would be little else to see."""
 _GREY = "#808590"
 
 
@@ -183,6 +185,6 @@ def _quads(plot: Any, view: MemoryView, low: np.ndarray, ids: np.ndarray, color:
     )
     return plot.quad(
         "left", "right", "top", "bottom", source=source, fill_color=color, fill_alpha="alpha",
-        line_color="#ffffff", line_alpha=0.25, line_width=0.5,
+        line_color="#ffffff", line_alpha=0.25 if len(memory.values) < _MANY else 0, line_width=0.5,
         selection_fill_alpha="alpha", nonselection_fill_alpha="alpha",
     )  # fmt: skip

@@ -1,6 +1,6 @@
 "use strict";
 // The report's script: Bokeh draws; this shows cards, searches, and fills the tables.
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA = null;
 const $ = (id) => document.getElementById(id);
 const text = (k) => DATA.texts[k];
 const MB = 2 ** 20;
@@ -8,7 +8,7 @@ const mb = (b) => (b / MB).toLocaleString("en", { minimumFractionDigits: 2, maxi
 const ROWS = 200;
 
 const olla = {
-  order: DATA.views.length - 1,
+  order: 0,
   at: 0, // step that the table shows
   chosen: -1,
   matches: null, // Uint8Array by tensor, or null where nothing is searched
@@ -167,7 +167,7 @@ const olla = {
       "last read by"], rows, (k) => this.choose(this.order, k));
     if (!everything && this.at === this.view.peak) {
       for (const [why, bytes] of this.view.unused) {
-        append("tensors", [mb(bytes), DATA.categories[9], "", "", text(why), "", "", ""]);
+        append("tensors", [mb(bytes), DATA.categories[DATA.unused], "", "", text(why), "", "", ""]);
       }
     }
   },
@@ -304,6 +304,18 @@ function start(view) {
   document.body.dataset.ready = "true";
 }
 
+async function unpack(id) {
+  const bytes = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+async function main() {
+  DATA = await unpack("data");
+  olla.order = DATA.views.length - 1;
+  const views = await Bokeh.embed.embed_item(await unpack("item"));
+  start([...(views.roots ?? views)][0]);
+}
+
 window.olla = olla;
-Bokeh.embed.embed_item(JSON.parse($("item").textContent)).then(
-  (views) => start(views.roots ? [...views.roots][0] : [...views][0]));
+main();

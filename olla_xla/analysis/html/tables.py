@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from olla_xla.analysis.category import Category
+from olla_xla.analysis.lines import short_line
 from olla_xla.analysis.memory_view import MemoryView, Spans
 from olla_xla.analysis.op_names import module_path
 
@@ -51,17 +52,18 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
         columns["shape"].append(texts.number(value.shape.text[:80]))
         columns["op"].append(texts.number("" if is_argument else origin.op_name))
         columns["module"].append(texts.number("" if is_argument else module_path(origin.op_name)))
-        columns["line"].append(texts.number("" if is_argument else origin.line))
+        columns["line"].append(texts.number("" if is_argument else short_line(origin.line)))
         columns["argument"].append(texts.number(argument))
         columns["to"].append(stop)
         columns["holder"].append(texts.number("" if last is None else last.name))
-        columns["holder_line"].append(texts.number("" if last is None else describer.line(last)))
+        held_at = "" if last is None else short_line(describer.line(last))
+        columns["holder_line"].append(texts.number(held_at))
     columns["made"] = _made(view)
     columns["bytes"] = memory.bytes.tolist()
     columns["start"], columns["stop"] = memory.start.tolist(), memory.stop.tolist()
     columns["offset"] = _addresses(view).tolist()
     running = [
-        texts.number("" if i is None else f"{i.name} {describer.line(i)}".strip())
+        texts.number("" if i is None else f"{i.name} {short_line(describer.line(i))}".strip())
         for i in memory.instructions
     ]
     return {
