@@ -222,7 +222,7 @@ class _Compile:
 
         outcome = midst.outcome(self.compiles.handed_over(self.key, answer))
         self.captured = midst.captured
-        if outcome.plan is not None and not outcome.objection:
+        if outcome.plan is not None and not outcome.fell_back:
             self.store.save(self.key, outcome.plan)
         return outcome
 
