@@ -95,7 +95,6 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
     if name != "check" and name not in _HOMES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
-    _require_own_hlo()
     if name == "check":
         return importlib.import_module("olla_xla.check")
     value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
@@ -103,12 +102,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def _require_own_hlo() -> None:
     """Raises InputError where a file or folder of the user's hides the package `hlo`."""
     found = importlib.util.find_spec("hlo")
     where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
     own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
-    if own not in where:
+    if os.path.realpath(own) not in map(os.path.realpath, where):
         other = next(filter(None, where), "nothing")
         raise InputError(
             f"olla_xla needs its own package hlo, and Python finds {other}; rename that, or keep "
@@ -116,5 +119,4 @@ def _require_own_hlo() -> None:
         )
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+_require_own_hlo()

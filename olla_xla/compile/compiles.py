@@ -20,7 +20,12 @@ from hlo.module import Module, module_from_bytes
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.hook import Request, listening
-from olla_xla.compile.jax_private import device_kind, forget_compiles, no_cache_writes
+from olla_xla.compile.jax_private import (
+    device_kind,
+    forget_compiles,
+    keep_executable,
+    no_cache_writes,
+)
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.tokens import Token, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError
@@ -256,6 +261,8 @@ class Compiles:
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
         """The executable as the one that calls of the jitted function run; nothing follows it."""
+        if self._kwargs == {"compiler_options": None} and keep_executable(self._lowered, compiled):
+            return compiled
         token, _ = self._made[id(compiled)]
         with self._under(token):
             return self._lowered.compile(**self._kwargs)

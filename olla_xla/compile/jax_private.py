@@ -19,6 +19,7 @@ __all__ = [
     "distributed_client",
     "forget_compiles",
     "jit_parameters",
+    "keep_executable",
     "lowering_identity",
     "no_cache_writes",
     "reloaded",
@@ -130,6 +131,23 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
         pxla._cached_compilation.evict_weakref(lowered.compiler_ir("stablehlo"))
     except (ImportError, AttributeError, TypeError):
         _logger.info("JAX %s keeps executables that are not used", jax.__version__)
+
+
+def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
+    """Makes a compile of `lowered` the one that calls of its function run; whether that worked.
+
+    There is no public way but to compile once more, which JAX's memo of compiles makes cheap, where
+    it has not dropped the executable meanwhile.
+    """
+    try:
+        lowering: Any = lowered._lowering
+        executable: Any = compiled._executable
+    except AttributeError:
+        return False
+    if not hasattr(lowering, "_executable"):
+        return False
+    lowering._executable = executable
+    return True
 
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:

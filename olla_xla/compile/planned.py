@@ -211,7 +211,7 @@ def _compile(
                 return _known(compiles, plan, key)
             _logger.info("%s: the stored plan no longer fits; planning again", plan.module)
         outcome = _fresh(compiles, options, key)
-        if outcome.plan is not None and not outcome.objection:
+        if outcome.plan is not None and not outcome.fell_back:
             store.save(key, outcome.plan)
         return outcome
     except BudgetError:

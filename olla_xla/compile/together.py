@@ -44,6 +44,7 @@ from olla_xla.problem.plan import Plan
 
 __all__ = ["compile_together", "reason_not_to", "settled_together"]
 
+_IN = "in process "
 _UNSETTLED = "the processes do not agree on a plan"
 
 
@@ -125,7 +126,7 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
         return Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
     outcome = compile.outcome()
     digest = _digest(outcome) if outcome.planned else ""
-    decision = agreed.settle(digest, _signed(outcome) if outcome.fell_back else outcome.reason)
+    decision = agreed.settle(digest, _signed(outcome.reason))
     if not decision.digest:
         return compile.without(outcome, decision.reason)
     if not outcome.planned or decision.digest != _digest(outcome):
@@ -139,9 +140,10 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
     return outcome
 
 
-def _signed(outcome: Outcome) -> str:
-    """Why XLA's schedule is used, for readers elsewhere."""
-    return f"in process {jax.process_index()}: {outcome.reason}"
+def _signed(reason: str) -> str:
+    """Why XLA's schedule is used, with the process where that came up."""
+    known = not reason or reason == NO_GAIN or reason.startswith(_IN)
+    return reason if known else f"{_IN}{jax.process_index()}: {reason}"
 
 
 def _digest(outcome: Outcome) -> str:
@@ -214,12 +216,13 @@ class _Compile:
             except BudgetError as error:
                 self.agreed.offer(_Offer.over(error).data())
                 raise
-            self.agreed.offer(_Offer.of(midst.plan, "" if planned else midst.why_not).data())
+            reason = "" if planned else _signed(midst.why_not)
+            self.agreed.offer(_Offer.of(midst.plan, reason).data())
             return planned
 
         outcome = midst.outcome(self.compiles.handed_over(self.key, answer))
         self.captured = midst.captured
-        if outcome.plan is not None and not outcome.objection:
+        if outcome.plan is not None and not outcome.fell_back:
             self.store.save(self.key, outcome.plan)
         return outcome
 

@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+import types
 import warnings
 
 import flax.linen as nn
@@ -15,7 +16,7 @@ from flax.training.train_state import TrainState
 
 import olla_xla
 from olla_xla import planner
-from olla_xla.compile import assignment
+from olla_xla.compile import assignment, decorator
 from tests.support.compiles import on_h100, total_bytes
 from tests.support.steps import (
     STEPS,
@@ -265,13 +266,21 @@ def test_debug_nans_is_said_to_disable_donation(caplog):
     assert arguments[0].is_deleted() and "nans" not in caplog.text
 
 
-def test_many_processes_are_not_planned(monkeypatch, caplog, searches):
+def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
+    monkeypatch, caplog, searches
+):
     monkeypatch.setattr(jax, "process_count", lambda *_: 2)
-    planned = plan(branches)
-    compiled = planned.lower(weights(), rows(11)).compile()
-    assert not compiled.planned and "multi-process" in compiled.reason
-    assert not searches and compiled.reason in caplog.text
-    assert_same(jax.jit(branches)(weights(), rows(11)), planned(weights(), rows(11)))
+    assert plan(branches).lower(weights(), rows(11)).compile().planned and len(searches) == 1
+    for devices, reason in [
+        ((), "not known before it is compiled"),
+        (tuple(types.SimpleNamespace(process_index=k) for k in range(2)), "distributed.initialize"),
+    ]:
+        monkeypatch.setattr(decorator, "devices_of", lambda _, devices=devices: devices)
+        planned = plan(branches)
+        compiled = planned.lower(weights(), rows(11)).compile()
+        assert not compiled.planned and reason in compiled.reason
+        assert len(searches) == 1 and compiled.reason in caplog.text
+        assert_same(jax.jit(branches)(weights(), rows(11)), planned(weights(), rows(11)))
 
 
 # Bad input.

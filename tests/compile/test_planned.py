@@ -540,3 +540,27 @@ def test_a_surprise_has_xlas_own_order_compiled(monkeypatch, compiles, part, mad
     assert len(compiles) == made and outcome.planned
     plain = fresh(branches, donate_argnums=0).lower(*arguments()).compile()
     assert outcome.plan.xla_bytes == accounting.assigned_bytes(plain) > outcome.plan.assigned_bytes
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_interrupt_before_the_hook_knows_its_module_reaches_the_caller(monkeypatch, nested):
+    """Ctrl-C while XLA compiles is raised where Python goes on: as the hook is entered."""
+
+    class Interrupting:
+        def search(self, module):
+            compiles_open.append(len(hook._hook._requests))
+            if len(hook._hook._requests) > nested:
+                raise KeyboardInterrupt
+            return token.search(module)
+
+    compiles_open, token = [], hook._TOKEN
+    monkeypatch.setattr(hook, "_TOKEN", Interrupting())
+    if nested:  # In the compile that asks for orders of XLA's scheduler for memory.
+        monkeypatch.setattr(planner, "plan_module", lambda *a, more, **k: more())
+    jitted = fresh(branches, donate_argnums=0)
+    with pytest.raises(KeyboardInterrupt):
+        compile_planned(jitted.lower(*arguments()))
+    assert max(compiles_open) == 1 + nested
+    assert_hook_gone()
+    monkeypatch.undo()
+    assert compile_planned(jitted.lower(*arguments())).planned

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "bench loops": "what scans keep: every policy of jax.checkpoint against our plans",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
+    "bench processes": "steps of several processes, with faults put into one of them",
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
     "bench mutants": "seeded faults in planned modules: does the referee catch all that matter",
     "bench cost": "predicted against measured step times on this machine's CPU",

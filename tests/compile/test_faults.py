@@ -1,0 +1,179 @@
+"""What goes wrong around a plan: the step runs, and one line says what happened."""
+
+import dataclasses
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import pytest
+
+import olla_xla
+from olla_xla import planner
+from olla_xla.compile import compiles, environment, plan_store, planned
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.problem.plan import Plan
+from tests.support.steps import assert_same, branches, plan, rows, weights
+
+ROOT = Path(olla_xla.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def no_stored_plans():
+    plan_store.process_store().clear()
+
+
+def broken(error):
+    def plan_module(*args, **kwargs):
+        raise error
+
+    return plan_module
+
+
+def rejected_by_xla(monkeypatch):
+    monkeypatch.setattr(compiles.Compiles, "write", lambda *_: (b"no module", ""))
+
+
+FAULTS = {
+    "out of memory": lambda m: m.setattr(planner, "plan_module", broken(MemoryError())),
+    "too deep": lambda m: m.setattr(planner, "plan_module", broken(RecursionError("too deep"))),
+    "a solver's licence": lambda m: m.setattr(
+        planner, "plan_module", broken(olla_xla.SolverError("no licence"))
+    ),
+    "XLA rejects the module": rejected_by_xla,
+    "the plan is another module's": lambda m: m.setattr(
+        planner, "apply_plan", broken(olla_xla.PlanMismatchError("another module"))
+    ),
+    "the executable runs another order": lambda m: m.setattr(
+        compiles, "order_difference", lambda *_: "it runs a where the plan has b"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_step_runs_and_one_line_says_why(monkeypatch, caplog, name):
+    FAULTS[name](monkeypatch)
+    events = []
+    stop = olla_xla.on_plan(events.append)
+    step = plan(branches, donate_argnums=0)
+    with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.INFO, "olla_xla"):
+        warnings.simplefilter("always")
+        got = step(weights(), rows(12))
+        assert_same(got, step(weights(), rows(12)))
+    stop()
+    assert_same(jax.jit(branches)(weights(), rows(12)), got)
+    (event,) = events
+    assert event.fell_back and not event.planned and event.reason
+    lines = [r for r in caplog.records if r.levelno == logging.INFO and "own schedule" in r.message]
+    assert len(lines) == 1 and event.reason in lines[0].message
+    said = [w for w in caught if issubclass(w.category, olla_xla.PlanWarning)]
+    assert len(said) <= 1
+    # As an error, if that is wanted; and nothing of it is remembered.
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    strict = plan(branches, donate_argnums=0)
+    for _ in range(2):
+        with pytest.raises(olla_xla.FallbackError, match="branches is not planned"):
+            strict(weights(), rows(12))
+    monkeypatch.undo()
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    assert strict.lower(weights(), rows(12)).compile().planned
+
+
+def test_no_gain_and_a_tie_are_no_fault(monkeypatch, caplog):
+    search = planner.plan_module
+
+    def modest(*args, **kwargs):
+        found = search(*args, **kwargs)
+        return dataclasses.replace(found, predicted_bytes=found.predicted_bytes - 5000)
+
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    monkeypatch.setattr(planner, "plan_module", modest)
+    monkeypatch.setattr(planned, "assigned_bytes", lambda _: 10**6)  # the plan's, and XLA's own
+    with caplog.at_level(logging.INFO, "olla_xla"), warnings.catch_warnings(action="error"):
+        compiled = plan(branches, donate_argnums=0).lower(weights(), rows(14)).compile()
+    assert not compiled.planned and compiled.reason == planned.NO_GAIN
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
+
+
+def test_disabled_it_is_jit(monkeypatch):
+    monkeypatch.setenv("OLLA_XLA_DISABLE", "1")
+    monkeypatch.setattr(planner, "plan_module", None)
+    step = plan(branches, donate_argnums=0, memory_budget=1000)
+    given = weights()
+    assert_same(jax.jit(branches)(weights(), rows(15)), step(given, rows(15)))
+    assert given[0].is_deleted() and not step.plans
+    compiled = step.lower(weights(), rows(15)).compile()
+    assert not compiled.planned and compiled.plan is None and "DISABLE" in compiled.reason
+    plain = jax.jit(branches, donate_argnums=0).lower(weights(), rows(15)).compile()
+    assert assigned_bytes(compiled) == assigned_bytes(plain)
+
+
+@pytest.mark.parametrize(
+    "name, value, read",
+    [
+        ("OLLA_XLA_DISABLE", "yes", environment.disabled),
+        ("OLLA_XLA_STRICT", "2", environment.strict),
+        ("OLLA_XLA_LOG", "xml", environment.log_is_json),
+        ("OLLA_XLA_PATIENCE", "soon", environment.patience),
+        ("OLLA_XLA_PATIENCE", "-1", environment.patience),
+        ("OLLA_XLA_PATIENCE", "inf", environment.patience),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(monkeypatch, name, value, read):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(olla_xla.InputError, match=f"{name}='{value}'"):
+        read()
+
+
+def test_a_line_for_machines_and_one_for_listeners(monkeypatch, caplog):
+    monkeypatch.setenv("OLLA_XLA_LOG", "json")
+    events = []
+
+    def failing(event):
+        raise ZeroDivisionError
+
+    ends = [olla_xla.on_plan(failing), olla_xla.on_plan(events.append)]
+    with caplog.at_level(logging.INFO, "olla_xla"):
+        compiled = plan(branches, donate_argnums=0).lower(weights(), rows(16)).compile()
+    for end in ends:
+        end()
+        end()
+    (line,) = [r.message for r in caplog.records if r.message.startswith("{")]
+    assert json.loads(line) == dataclasses.asdict(events[0])
+    assert events[0].bytes == compiled.plan.assigned_bytes < events[0].xla_bytes
+    assert events[0].processes == 1 and 0 < events[0].search_seconds <= events[0].seconds
+    assert "a listener of on_plan failed" in caplog.text
+    plan(branches, donate_argnums=0).lower(weights(), rows(16)).compile()
+    assert len(events) == 1
+
+
+def test_a_forked_child_ends_and_the_parent_goes_on():
+    step = plan(branches, donate_argnums=0)
+    step(weights(), rows(17))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX and Python warn of what threads may hold
+        child = os.fork()
+    if not child:
+        found = step.plans[0]
+        os._exit(0 if isinstance(found, Plan) and repr(step) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert_same(jax.jit(branches)(weights(), rows(17)), step(weights(), rows(17)))
+
+
+def test_what_hides_our_package_is_named(tmp_path):
+    (tmp_path / "hlo.py").write_text("")
+    script = tmp_path / "train.py"
+    script.write_text("import olla_xla\n")
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = run.stderr.splitlines()[-1]
+    assert str(tmp_path / "hlo.py") in last and "rename" in last
