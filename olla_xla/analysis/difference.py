@@ -155,7 +155,7 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     try:
-        found = json.loads(data) if data.lstrip()[:1] == b"{" else None
+        found: Any = json.loads(data) if data.lstrip()[:1] == b"{" else None
     except ValueError:
         return None
     kind = found.get("format", "") if isinstance(found, dict) else ""

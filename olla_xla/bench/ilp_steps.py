@@ -128,10 +128,12 @@ def orders(step: PlannedStep, backends: Sequence[str], time_limit: float) -> Ite
     graph = step.graph
     plain = plain_graph(graph)
     searched, plainly = (_searched(g, time_limit) for g in (graph, plain))
-    ours = {"start": searched.lifetime_order, "bound_bytes": searched.bound_bytes}
+    ours: dict[str, Any] = {"start": searched.lifetime_order, "bound_bytes": searched.bound_bytes}
     for backend in backends:
         for variant, change in _ORDERS.items():
-            yield _order(step.case, graph, variant, backend, searched, time_limit, ours | change)
+            yield _order(
+                step.case, graph, variant, backend, searched, time_limit, {**ours, **change}
+            )
         yield _order(step.case, plain, "plain", backend, plainly, time_limit, {"form": "plain"})
         if backend in FORMS["intervals"]:
             extra = ours | {"form": "intervals"}

@@ -8,6 +8,7 @@ import html
 import json
 from importlib import resources
 
+from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.resources import Resources
 
@@ -43,7 +44,7 @@ def page(analysis: Analysis) -> str:
         "CATEGORIES": _categories(analysis),
         "STYLE": _file("report.css"),
         "BOKEH": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "ITEM": _packed(json_item(plots(analysis), "plots")),
+        "ITEM": _packed(json_item(plots(analysis), ID("plots"))),
         "DATA": _packed(data),
         "SCRIPT": _file("report.js"),
     }

@@ -49,7 +49,7 @@ def plots(analysis: Analysis) -> Column:
     parts: list[Any] = []
     top = max(view.total_bytes for view in analysis.views) / MEGABYTE
     for number, view in enumerate(analysis.views):
-        steps = Range1d(0, max(view.steps, 1), bounds="auto", name=f"steps-{number}")
+        steps = Range1d(start=0, end=max(view.steps, 1), bounds="auto", name=f"steps-{number}")
         parts.append(_timeline(analysis, number, steps, top))
         parts.append(_addresses(view, number, steps))
     return Column(*parts, sizing_mode="stretch_width")
@@ -81,7 +81,9 @@ def _figure(name: str, steps: Range1d, height: int, label: str, **options: Any) 
 def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> Any:
     """Memory in use at each step, stacked by category, with the other order's and the bounds."""
     view = analysis.views[number]
-    plot = _figure(f"timeline-{number}", steps, 300, "MB in use", y_range=Range1d(0, 1.06 * top))
+    plot = _figure(
+        f"timeline-{number}", steps, 300, "MB in use", y_range=Range1d(start=0, end=1.06 * top)
+    )
     wheel = WheelZoomTool(dimensions="width")
     plot.add_tools(PanTool(dimensions="width"), wheel, BoxZoomTool(dimensions="width"), ResetTool())
     plot.toolbar.active_scroll = wheel
@@ -131,7 +133,7 @@ def _addresses(view: MemoryView, number: int, steps: Range1d) -> Any:
     top = max(ends, default=1) / MEGABYTE
     plot = _figure(
         f"addresses-{number}", steps, 460, "address, MB",
-        y_range=Range1d(0, top, bounds="auto", name=f"addresses-{number}-y"),
+        y_range=Range1d(start=0, end=top, bounds="auto", name=f"addresses-{number}-y"),
         output_backend="webgl",
     )  # fmt: skip
     wheel, hover = WheelZoomTool(), HoverTool(tooltips=None, renderers=[])
