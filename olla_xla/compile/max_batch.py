@@ -35,6 +35,9 @@ _GROWTH, _REACH = 4, 32
 """Times the largest size known to fit that is tried next, while none is too large: where nothing
 points at a size, and at most."""
 
+_QUICK = {"xla_backend_optimization_level": 0}
+"""Compiler options: nothing is run, and machine code has no part in memory."""
+
 _FIRST = 1.3
 """Times the answer without recomputation that is tried first with it."""
 
@@ -50,6 +53,8 @@ class LargestBatch:
       next_batch: the next larger one, which does not fit.
       next_bytes: what that takes at least: XLA's assigned total, or where `next_is_predicted` the
         least for which a plan was found.
+      predicted_bytes: the predicted total of the batch. Where XLA's is far smaller, XLA itself has
+        computed things again, at a price that nobody predicted.
       overhead: predicted time that is added by computing things again, as a part of the step's.
     """
 
@@ -59,6 +64,7 @@ class LargestBatch:
     next_batch: int
     next_bytes: int
     next_is_predicted: bool = False
+    predicted_bytes: int = 0
     overhead: float = 0.0
 
 
@@ -148,7 +154,7 @@ class _Work:
         """A batch size as XLA schedules it."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
-            compiles = Compiles(self.make(batch), None, {})
+            compiles = Compiles(self.make(batch), _QUICK, {})
             try:
                 self._captured[batch] = compiles.capture()
             finally:
@@ -161,22 +167,43 @@ class _Work:
         Args:
           way: how. fits: a size that is known to fit, or 0. start: to try first, if that is 0.
         """
-        batch = self._predicted(way, fits, int(fits * _FIRST) or start)
-        while batch and way.assigned(batch) > self.memory:
-            batch -= self.unit
-        while (size := way.assigned(batch + self.unit)) <= self.memory:
-            batch += self.unit
+        batch = self._confirmed(way, self._predicted(way, fits, int(fits * _FIRST) or start))
         found = LargestBatch(
             way=way.name,
             batch=batch,
             bytes=way.assigned(batch) if batch else 0,
             next_batch=batch + self.unit,
-            next_bytes=size,
+            next_bytes=way.assigned(batch + self.unit),
             next_is_predicted=not way.is_compiled(batch + self.unit),
+            predicted_bytes=way.predicted(batch) if batch else 0,
             overhead=way.overhead(batch) if batch else 0.0,
         )
         self.progress(f"{way.name}: batch {batch:,} fits, {batch + self.unit:,} does not")
         return found
+
+    def _confirmed(self, way: _Way, batch: int) -> int:
+        """The largest size whose assigned total fits, near the one that was predicted.
+
+        XLA's own rematerialization, which comes after its schedule, can move it by far.
+        """
+        low, high, step = 0, 0, self.unit
+        if batch and way.assigned(batch) > self.memory:
+            high = batch
+        else:
+            low = batch
+        while not high or high - low > self.unit:
+            if not high:  # further up, and further
+                middle = low + step
+            elif not low and high - step > 0:  # or down
+                middle = high - step
+            else:
+                middle = self._rounded((low + high) // 2)
+            if way.assigned(middle) <= self.memory:
+                low = middle
+            else:
+                high = middle
+            step *= 2
+        return low
 
     def _predicted(self, way: _Way, low: int, start: int) -> int:
         """The largest size whose predicted total fits; `low` fits."""
@@ -270,7 +297,7 @@ class _Xla(_Way):
         return PlannedModule(captured.module, captured.platform).simulate().total_bytes
 
     def compiled(self, batch: int) -> int | None:
-        compiles = Compiles(self.work.make(batch), None, {})
+        compiles = Compiles(self.work.make(batch), _QUICK, {})
         try:
             return assigned_bytes(compiles.own())
         finally:
@@ -314,7 +341,9 @@ class _Planned(_Way):
         if isinstance(found, int):
             return None
         # With no budget: what XLA assigns is compared with it by the caller.
-        outcome = compile_given(self.work.make(batch), found, PlanOptions())
+        outcome = compile_given(
+            self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
+        )
         return assigned_bytes(outcome.compiled)
 
     def overhead(self, batch: int) -> float:

@@ -88,6 +88,22 @@ def test_the_next_size(points, low, high, halve, expected):
     assert work._next(points, low, high, halve) == expected
 
 
+@pytest.mark.parametrize("truth", [0, 1, 3, 40, 41, 47, 64, 200])
+@pytest.mark.parametrize("predicted", [0, 1, 40])
+def test_what_is_assigned_decides(predicted, truth):
+    """XLA's own rematerialization can move the answer by far from the predicted one."""
+
+    class Way(module._Way):
+        def assigned(self, batch):
+            seen.append(batch)
+            return 900 if batch <= truth else 1100
+
+    seen = []
+    work = module._Work(lower, 1000, 1, print)
+    assert work._confirmed(Way(work), predicted) == truth
+    assert min(seen) > 0 and len(set(seen)) <= 2 + 2 * abs(truth - predicted).bit_length()
+
+
 def test_the_command(capsys, tmp_path):
     arguments = ("--model=mlp", "--optimizer=sgd", "--target=cpu", "--time_limit=2")
     code = main.main([

@@ -54,6 +54,9 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     shared.define_limits(values)
+    flags.DEFINE_integer(
+        "start", 8, "A size to begin with, on each device.", lower_bound=1, flag_values=values
+    )
     flags.DEFINE_string("out", None, "File for all of it, as JSON.", flag_values=values)
     shared.define_format(values)
 
@@ -78,7 +81,7 @@ def run(values: flags.FlagValues) -> int:
             memory,
             max_overhead=values.max_overhead,
             multiple_of=values.devices,
-            start=8 * values.devices,
+            start=values.start * values.devices,
             options=options,
             progress=progress.stage,
         )
