@@ -95,8 +95,8 @@ def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement
       *args: its arguments; `jax.ShapeDtypeStruct`s stand for zeros. **kwargs: likewise.
 
     Raises:
-      InputError: `fn` cannot be planned, or its executable cannot be handed to another process.
-      Whatever compiling it raises. A process that fails is a `reason`.
+      InputError: `fn` cannot be planned, or its executable cannot be handed to another process. A
+        process that fails is a `reason`.
     """
     planned = fn if isinstance(fn, PlannedFunction) else plan(fn)
     jit_options = planned.jit_options
