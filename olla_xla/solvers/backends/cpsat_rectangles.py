@@ -67,6 +67,7 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
         program.add_decision_strategy(places, cp_model.CHOOSE_LOWEST_MIN, cp_model.SELECT_MIN_VALUE)
         solver.parameters.search_branching = cp_model.PARTIAL_FIXED_SEARCH
         solver.parameters.linearization_level = 0
+        solver.parameters.cp_model_presolve = False  # longer than the search, where blocks are many
     else:
         program.minimize(peak)
     watcher = None if decides else Watcher.on(solver, limits.watch)
