@@ -52,12 +52,12 @@ def solve(model: RectangleModel, limits: Limits) -> Result:
 
 
 def _within(model: RectangleModel) -> RectangleModel:
-    """The question whether the bound can be met."""
+    """The question whether the bound can be met; an order among twins would only get in the way."""
     high = tuple(
         min(top, model.bound - need) // step * step
         for top, need, step in zip(model.high, model.need, model.step, strict=True)
     )
-    return dataclasses.replace(model, high=high, most=model.bound, start=None)
+    return dataclasses.replace(model, high=high, most=model.bound, ordered=(), start=None)
 
 
 def _solve_program(model: RectangleModel, limits: Limits) -> Result:
