@@ -49,7 +49,7 @@ STEPS = (
 _MOST = 2_000_000  # coefficients of the largest program that is built
 _NEAR = 1.01  # of the least height or peak that is known: what counts as near
 
-_ORDERS: Mapping[str, Mapping[str, Any]] = {
+_ORDERS: Mapping[str, dict[str, Any]] = {
     "ours": {},
     "not condensed": {"reduce": False},
     "no spans": {"equations": ()},

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from olla_xla.bench import ilp, scale
+from olla_xla.bench import ilp, ilp_steps, place, scale
 from olla_xla.bench.made_graphs import brute_force, random_graph, train_step
+from olla_xla.bench.place import PlannedStep
+from olla_xla.cli.report.placing import programs_table
+from olla_xla.cli.report.solvers import steps_table
 from olla_xla.errors import InputError, OllaError
+from olla_xla.place import PlacementProblem
 from olla_xla.planner.module import graphs
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Limits
@@ -45,6 +49,44 @@ def test_switches_name_what_is_left_out_and_only_spans_shrink_the_model():
     assert lifetimes["(10)"].variables > lifetimes[""].variables
     assert lifetimes["(1)"].rows < lifetimes[""].rows
     assert {r.status for r in rows} == {"optimal"}
+
+
+def test_steps_by_every_variant():
+    """All that count the same find the same; what was told the bound proves it."""
+    step = PlannedStep("small", b"", "cpu", small_step(2))
+    found = list(ilp_steps.orders(step, ["cpsat"], 20.0))
+    assert [r.variant for r in found][:2] == ["ours", "not condensed"]
+    ours = [r for r in found if r.variant not in ("plain", "control edges")]
+    assert {(r.value_bytes, r.bound_bytes, r.status) for r in ours} == {
+        (ours[0].least_bytes, ours[0].least_bytes, "optimal")
+    }
+    assert all(r.first_seconds <= r.near_seconds <= r.seconds for r in ours)
+    rows = {r.variant: r for r in found}
+    assert rows["no spans"].variables > rows["ours"].variables
+    assert rows["control edges"].variables <= rows["ours"].variables
+    found = list(ilp_steps.places(step, ["cpsat"], 2.0))
+    assert {r.value_bytes for r in found} == {found[0].least_bytes}
+    rows = {r.variant: r for r in found}
+    assert rows["plain"].variables > rows["no bound"].variables
+    assert "ours, no-overlap" in steps_table(found).markdown()
+
+
+def test_a_program_that_is_too_large_is_not_built(monkeypatch):
+    monkeypatch.setattr(ilp_steps, "_MOST", 10)
+    step = PlannedStep("small", b"", "cpu", small_step(3))
+    assert all("not built" in r.status for r in ilp_steps.orders(step, ["cpsat"], 5.0))
+
+
+def test_plans_placed_by_programs():
+    problem = PlacementProblem.of([0, 0, 2, 2, 1], [2, 4, 4, 3, 3], [8, 4, 8, 4, 2])
+    rows = list(place.measure_programs("tiny", problem, ["highs", "cpsat"], time_limit=10))
+    assert [(r.backend, r.form) for r in rows] == [
+        ("highs", "big-m"), ("cpsat", "big-m"), ("cpsat", "no-overlap"),
+    ]  # fmt: skip
+    assert {(r.status, r.height) for r in rows} == {("optimal", rows[0].search_height)}
+    summary = place.as_json([], [], [], rows)["summary"]
+    assert summary == {"proven_by_cpsat": 1, "proven_by_highs": 1, "cases": 1}
+    assert "no-overlap" in programs_table(rows).markdown()
 
 
 def test_scale_measures_in_a_process_of_its_own():

@@ -52,6 +52,23 @@ def test_plan_of_a_model(capsys, tmp_path):
     assert plan.assigned_bytes is not None and plan.assigned_bytes <= plan.xla_bytes
 
 
+def test_plan_by_integer_programs(capsys, dumped):
+    code, out, err = run(
+        capsys, "plan", f"--hlo={dumped}", "--method=ilp", "--backend=cpsat", "--largest=0", *LIMITS
+    )
+    assert code == 0, err
+    assert "the integer program for the order" in out and "proven by" in out
+    assert "places, search" in out and "places, cpsat" in out and "joint, cpsat" in out
+
+
+def test_place_by_an_integer_program(capsys, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("id,lower,upper,size\na,0,4,8\nb,1,2,4\nc,3,5,6\n")
+    for extra in ([], ["--backend=cpsat"], ["--backend=cpsat", "--form=big-m"]):
+        code, out, _ = run(capsys, "place", f"--trace={path}", "--method=ilp", *extra)
+        assert code == 0 and "3 blocks in 14 bytes" in out and "optimal" in out
+
+
 def test_plan_of_a_dump(capsys, dumped):
     code, out, _ = run(capsys, "plan", f"--hlo={dumped}", *LIMITS)
     assert code == 0 and "nothing was compiled" in out and "assigned" not in out.split("Only")[0]
@@ -129,6 +146,9 @@ def test_help(capsys):
     [
         (["paln"], "no command 'paln'; commands are plan"),
         (["plan"], "give either --model=NAME or --hlo=FILE"),
+        (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
+        (["place", "--trace=x", "--method=ilp", "--form=no-overlap"], "does not go with"),
+        (["estimate", "--function=a:b", "--arguments=f32[1]", "--compile"], "goes with --model"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
         (["plan", "mlp"], "unexpected argument 'mlp'; flags are --name=value"),

@@ -58,6 +58,20 @@ def test_optimum(backend, threads):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_watch_is_told_of_values_and_bounds(backend):
+    told = []
+    limits = Limits(time_limit=60, watch=lambda value, bound: told.append((value, bound)))
+    model = _assignment(9)
+    model.offset = 5
+    result = solve(model, limits, [backend])
+    assert result.status is Status.OPTIMAL and told
+    slack = 1e-6 * abs(result.value)
+    assert all(value is None or value >= result.value - slack for value, _ in told)
+    assert all(bound <= result.value + slack for _, bound in told)
+    assert any(value is not None for value, _ in told)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_infeasible(backend):
     result = solve(_infeasible(), backends=[backend])
     assert result.status is Status.INFEASIBLE

@@ -51,13 +51,14 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
+    programs = Programs(values.backend, values.form)
     problem = read_trace(values.trace, capacity=values.capacity)
     packing = place(
         problem,
         method=values.method,
         time_limit=values.time_limit,
         node_limit=values.node_limit,
-        programs=Programs(values.backend, values.form),
+        programs=programs,
     )
     if packing.offsets is None:
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"

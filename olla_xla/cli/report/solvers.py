@@ -88,7 +88,7 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
                 seconds(r.seconds),
                 f"{r.value_bytes:,}",
                 f"{r.bound_bytes:,}",
-                percent(r.value_bytes / max(r.bound_bytes, 1) - 1),
+                percent(r.value_bytes / r.bound_bytes - 1 if r.bound_bytes > 0 else None),
                 f"{r.least_bytes:,}",
                 r.status.split(" (")[0][:40],
             )

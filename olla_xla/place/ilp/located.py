@@ -31,8 +31,8 @@ __all__ = ["FORMS", "Located", "Programs", "located"]
 FORMS = {"big-m": BACKENDS, "no-overlap": ("cpsat",)}
 """Name of a form -> the backends that take it."""
 
-_MOST_PAIRS = 400_000
-"""Pairs that meet of the largest program of either form that is built."""
+_MOST_PAIRS = {"big-m": 400_000, "no-overlap": 4_000_000}
+"""Pairs that are live together in the largest program that is built, by form."""
 
 _PYRAMID = 0.3
 """Part of the time for what is left under a pyramid."""
@@ -146,9 +146,9 @@ class _Run:
 
     def _solved(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
         """One program, or two where a pyramid is tried first."""
-        pairs = overlapping_pairs(part) // 2
-        if pairs > _MOST_PAIRS:
-            why = f"too large: {pairs:,} pairs are live together, {_MOST_PAIRS:,} are taken at most"
+        pairs, most = overlapping_pairs(part) // 2, _MOST_PAIRS[self._programs.name]
+        if pairs > most:
+            why = f"too large: {pairs:,} pairs are live together, {most:,} are taken at most"
             return _at(part, offsets, bound, why)
         near = model_of(part)
         first: Located | None = None

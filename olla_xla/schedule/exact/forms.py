@@ -146,6 +146,8 @@ def least_peak(
         bound = max(bound, task.scale.to_bytes(max(result.bound, 0)))
     elif status is Status.OPTIMAL and peak > bound:
         status = Status.FEASIBLE
+    if status is Status.FEASIBLE and peak <= bound:  # a solver out of time need not have noticed
+        status = Status.OPTIMAL
     return ExactOrder(
         order=order,
         peak_bytes=peak,
