@@ -79,7 +79,7 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     """(the function jitted, the planned one or None)."""
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
-        return jax.jit(fn.__wrapped__, **fn._jit_options), fn
+        return jax.jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
         raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
