@@ -12,7 +12,7 @@ import jax
 
 from hlo.module import module_from_bytes
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.analysis.donation import Leaf
+from olla_xla.analysis.leaves import Leaf
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
 from olla_xla.compile.leaves import leaves

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from hlo.module import Module
-from olla_xla.analysis.donation import Leaf, not_donated
+from olla_xla.analysis.leaves import Leaf, not_donated
 from olla_xla.compile.accounting import assigned_bytes
 
 __all__ = ["donation_hint", "leaves"]
