@@ -1,10 +1,7 @@
 """What is in memory at the peak of a step, and why.
 
-- `analyze_module(executable, target)`: an `Analysis` of a scheduled module.
+- `analysis`: `Analysis`, and `analyze_module(executable, target)`, which makes one.
 - `donation`: what became of donated arguments.
 - `difference`: what two analyses or plans differ by.
+- `html`, `figure`, `terminal`: how an analysis is shown.
 """
-
-from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
-
-__all__ = ["Analysis", "Executable", "analyze_module"]

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo.module import Instruction
 from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Value
+from olla_xla.analysis.leaves import (
+    Leaf,
+    not_donated,
+    other_form,
+    parameter_of,
+    place_of,
+)
 from olla_xla.analysis.lines import short_line
 from olla_xla.analysis.memory_view import MemoryView
 
@@ -44,33 +50,6 @@ class Outcome(enum.StrEnum):
 
     POSSIBLE = "not donated"
     """It was not donated, although an output of its type takes memory of its own."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """One array that a function takes or returns.
-
-    Attributes:
-      path: in the pytree of arguments or results.
-      shape, dtype: as JAX has them. bytes: of the whole array.
-      donated: by the caller; False for results.
-      number: of the entry parameter, or of the result; None for arguments that are not passed.
-      layout: as text, equal where layouts are. sharding: JAX's, or None.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    donated: bool = False
-    number: int | None = None
-    layout: str = ""
-    sharding: Any = None
-
-    @property
-    def type(self) -> str:
-        """Dtype and shape: "float32[8,128]"."""
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,12 +134,12 @@ def audit(
     by_number = {r.number: r for r in returned}
     rows = []
     for leaf in taken:
-        where = _at(leaf)
+        where = parameter_of(leaf)
         if where in outputs:
             result = by_number.get(_number(outputs[where]))
             why = _copy(view, dataflow, leaf, outputs[where])
             if why and result is not None:
-                why = _other_form(leaf, result) or why
+                why = other_form(leaf, result) or why
             outcome = Outcome.COPIED if why else Outcome.ALIASED
             rows.append(_row(leaf, outcome, "" if result is None else result.path, why))
         elif leaf.donated and leaf.number is None:
@@ -175,43 +154,6 @@ def audit(
     return DonationAudit(tuple(rows))
 
 
-def not_donated(
-    taken: Sequence[Leaf],
-    free: Sequence[Leaf],
-    aliased: set[tuple[int, ShapeIndex]],
-) -> list[tuple[Leaf, Leaf]]:
-    """Arguments that were not donated, each with an output that could take over its memory.
-
-    An output at the same place in its pytree comes first, then any of the same type.
-
-    Args:
-      taken: the arguments. free: outputs that take memory of their own.
-      aliased: (number, index) of the parameters that outputs take over.
-    """
-    left = list(free)
-    waiting = [a for a in taken if not a.donated and a.number is not None and _at(a) not in aliased]
-    found: dict[str, tuple[Leaf, Leaf]] = {}
-    for strict in (True, False):
-        for argument in waiting:
-            if argument.path in found or not argument.bytes:
-                continue
-            fits = [
-                r
-                for r in left
-                if r.type == argument.type
-                and not _other_form(argument, r)
-                and (not strict or _place(r.path) == _place(argument.path))
-            ]
-            if fits:
-                found[argument.path] = (argument, fits[0])
-                left.remove(fits[0])
-    return list(found.values())
-
-
-def _at(leaf: Leaf) -> tuple[int, ShapeIndex]:
-    return (-1 if leaf.number is None else leaf.number), ()
-
-
 def _number(index: ShapeIndex) -> int:
     """The result that an output index names."""
     return index[0] if index else 0
@@ -221,28 +163,6 @@ def _row(leaf: Leaf, outcome: Outcome, output: str, why: str) -> DonationRow:
     return DonationRow(leaf.path, leaf.type, leaf.bytes, outcome, output, why)
 
 
-_HEAD = re.compile(r"^\w+(\[\d+\])?")
-
-
-def _place(path: str) -> str:
-    """A path in its pytree, without the argument's name or the result's number."""
-    return _HEAD.sub("", path, count=1)
-
-
-def _other_form(argument: Leaf, result: Leaf) -> str:
-    """Why an output of the same type cannot take over an argument's memory as it is, or ""."""
-    if argument.layout != result.layout:
-        return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
-    ours, theirs = argument.sharding, result.sharding
-    if ours is None or theirs is None or ours.is_equivalent_to(theirs, len(argument.shape)):
-        return ""
-    return f"sharding: it is sharded {_spec(ours)}, output {result.path} {_spec(theirs)}"
-
-
-def _spec(sharding: Any) -> str:
-    return str(getattr(sharding, "spec", type(sharding).__name__))
-
-
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
     """(path of the output that comes nearest or "", why it does not take an argument's memory).
 
@@ -250,7 +170,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
       leaf: the argument. free: outputs that take memory of their own. replaced: the others.
     """
     if same := [r for r in free if r.type == leaf.type]:
-        reason = _other_form(leaf, same[0])
+        reason = other_form(leaf, same[0])
         return same[0].path, reason or f"XLA did not let output {same[0].path} take it over"
     if near := [r for r in free if r.shape == leaf.shape]:
         return near[0].path, f"dtype: it is {leaf.dtype}, output {near[0].path} {near[0].dtype}"
@@ -259,7 +179,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
     if taken := [r for r in replaced if r.type == leaf.type]:
         number = f"{len(taken)} outputs" if len(taken) > 1 else "one output"
         return "", f"{number} of its type, each taken by another argument"
-    if near := [r for r in free if r.path and _place(r.path) == _place(leaf.path)]:
+    if near := [r for r in free if r.path and place_of(r.path) == place_of(leaf.path)]:
         return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
     return "", f"no output is {leaf.type}"
 
@@ -267,7 +187,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
 def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
     """Whether anything else lies in an argument's memory at any time."""
     memory = view._occupancy
-    homes = [k for k, a in enumerate(memory.allocations) if a.parameter == _at(leaf)]
+    homes = [k for k, a in enumerate(memory.allocations) if a.parameter == parameter_of(leaf)]
     return any(
         home in homes and not _is_parameter(value, leaf.number)
         for home, value in zip(memory.allocation.tolist(), memory.values, strict=True)

@@ -28,8 +28,12 @@ def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None
             *model.arguments,
             target=target,
             plan=False if options is None else vars(options),
-            title=f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}",
+            title=_title(model, target),
         )
+
+
+def _title(model: BuiltModel, target: Target) -> str:
+    return f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
 
 
 def compare_with(
@@ -48,10 +52,11 @@ def compare_with(
     if baseline.of_plan:
         result = plan_model(model, target, options, stage=stage, progress=stage, compare=False)
         return difference(baseline, Snapshot.of_plan_file(result.plan, "now"))
+    title = _title(model, target)
+    if title != baseline.title:
+        raise InputError(
+            f"{baseline.name} is of {baseline.title}, the flags say {title}; give the same"
+        )
     stage("tracing, compiling")
     now = analyze_model(model, target, options if baseline.planned else None)
-    if now.title != baseline.title:
-        raise InputError(
-            f"{baseline.name} is of {baseline.title}, the flags say {now.title}; give the same"
-        )
     return difference(baseline, Snapshot.of_analysis(now, "now"))

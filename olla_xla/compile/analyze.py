@@ -12,7 +12,7 @@ import jax
 
 from hlo.module import module_from_bytes
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.analysis.donation import Leaf
+from olla_xla.analysis.leaves import Leaf
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
 from olla_xla.compile.leaves import leaves
@@ -79,7 +79,7 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     """(the function jitted, the planned one or None)."""
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
-        return jax.jit(fn.__wrapped__, **fn._jit_options), fn
+        return jax.jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
         raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)

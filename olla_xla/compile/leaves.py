@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import jax
 
 from hlo.module import Module
-from olla_xla.analysis.donation import Leaf, not_donated
+from olla_xla.analysis.leaves import Leaf, not_donated
 from olla_xla.compile.accounting import assigned_bytes
 
 __all__ = ["donation_hint", "leaves"]
+
+_logger = logging.getLogger("olla_xla")
 
 _NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01
 """Bytes, and the part of the total, below which nothing is said."""
@@ -31,7 +34,12 @@ def leaves(compiled: Any, module: Module | None = None) -> tuple[list[Leaf], lis
 
 def donation_hint(compiled: Any) -> str:
     """Which large arguments could be donated and are not, in one line; or ""."""
-    taken, returned = leaves(compiled)
+    try:
+        taken, returned = leaves(compiled)
+    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        # A hint must not keep a step from running.
+        _logger.debug("no donation hint", exc_info=error)
+        return ""
     # JAX gives outputs to donated arguments of their type first.
     donated = collections.Counter(a.type for a in taken if a.donated and a.number is not None)
     free = []

@@ -1,6 +1,8 @@
 """`olla_xla.analyze`: any function, here or for a device that is not there, planned or not."""
 
 import json
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -11,7 +13,8 @@ from jax.experimental.layout import Format, Layout
 
 import olla_xla
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.donation import Leaf, Outcome, why_lost
+from olla_xla.analysis.donation import Outcome, why_lost
+from olla_xla.analysis.leaves import Leaf
 from olla_xla.bench.zoo import load
 from tests.support.compiles import H100, h100_device
 from tests.support.steps import plan
@@ -153,3 +156,10 @@ def test_plan_says_what_could_be_donated(caplog):
     olla_xla.plan(step, step_limit=100).lower(state, x).compile()
     (record,) = caplog.records
     assert "argument [0]['w']" in record.getMessage() and "donate_argnums" in record.getMessage()
+
+
+def test_plan_loads_none_of_it():
+    """What audits donations takes numba, for which the first compile need not wait."""
+    code = "import sys, olla_xla; olla_xla.plan; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
