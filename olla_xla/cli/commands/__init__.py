@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "bench loops": "what scans keep: every policy of jax.checkpoint against our plans",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
+    "bench sharded": "steps over eight devices: bits, bytes of a device, collectives, overlap",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
     "bench processes": "steps of several processes, with faults put into one of them",
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
