@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
     "bench mutants": "seeded faults in planned modules: does the referee catch all that matter",
     "bench cost": "predicted against measured step times on this machine's CPU",
+    "cache": "plans that are kept on disk for reuse: list, check and remove them",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "bench place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "bench profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
