@@ -26,10 +26,8 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list("steps", None, "Names of steps; all by default.", flag_values=values)
     flags.DEFINE_list("targets", ["cpu"], f"Of {', '.join(TARGETS)}.", flag_values=values)
-    for field in dataclasses.fields(Sizes):
-        flags.DEFINE_integer(
-            field.name, field.default, "Of the model.", lower_bound=1, flag_values=values
-        )
+    for name, default in dataclasses.asdict(Sizes()).items():
+        flags.DEFINE_integer(name, default, "Of the model.", 1, flag_values=values)
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     shared.define_limits(values)
     shared.define_recomputation(values)
@@ -40,7 +38,7 @@ def run(values: flags.FlagValues) -> int:
     """Plans the steps and prints the table."""
     if unknown := [name for name in values.targets if name not in TARGETS]:
         raise InputError(f"--targets: {unknown[0]!r} is not known; use {', '.join(TARGETS)}")
-    sizes = Sizes(**{f.name: values[f.name].value for f in dataclasses.fields(Sizes)})
+    sizes = Sizes(values.layers, values.width, values.batch, values.length)
     options = dataclasses.asdict(shared.options(values))
     rows = []
     with Progress() as progress:
