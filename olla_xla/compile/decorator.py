@@ -382,13 +382,14 @@ class PlannedFunction:
             compiled = lowered.compile(**compile_kwargs)
             require_budget(compiled, self._options, reason)
             return Outcome(compiled, None, False, reason)
-        if self._ways.plan is not None:
-            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
         environment = f"{device_key} {self._compiler_options}"
         if len(members) > 1:
+            compile_kwargs |= {"members": members, "given": self._ways.plan}
             return together.compile_together(
-                lowered, self._options, members=members, environment=environment, **compile_kwargs
+                lowered, self._options, environment=environment, **compile_kwargs
             )
+        if self._ways.plan is not None:
+            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
         return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
