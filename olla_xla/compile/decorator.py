@@ -216,6 +216,14 @@ class _First(NamedTuple):
     members: tuple[int, ...]
 
 
+class _Outcomes:
+    """What the compiles of one signature came to, and the lock under which that is found out."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_variant: dict[Hashable, Outcome] = {}
+
+
 class PlannedFunction:
     """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
 
@@ -243,10 +251,8 @@ class PlannedFunction:
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._lock = threading.RLock()
-        self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._lock = threading.Lock()
+        self._outcomes: weakref.WeakKeyDictionary[Any, _Outcomes] = weakref.WeakKeyDictionary()
         self._plans: list[Plan] = []
         self._said: set[str] = set()
         self._verify = ways.verify and ways.enabled
@@ -357,7 +363,10 @@ class PlannedFunction:
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
         variant = repr(sorted(compile_kwargs.items()))
         with self._lock:
-            outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
+            known = self._outcomes.setdefault(lowering_identity(lowered), _Outcomes())
+        # Other signatures are planned meanwhile: this one's lock alone is held through the search.
+        with known.lock:
+            outcomes = known.by_variant
             if variant not in outcomes:
                 started = time.monotonic()
                 outcome = self._compiled(lowered, device_key, **compile_kwargs)
