@@ -95,6 +95,7 @@ def runnable(module: bytes) -> bytes:
       HloError: the module cannot be read.
     """
     proto = parse_module_proto(module)
+    module_from_proto(proto)  # refuses what refers to nothing
     scheduled = proto.entry_computation_id in proto.schedule.sequences
     if scheduled and not is_shared(proto):
         return module

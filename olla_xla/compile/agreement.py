@@ -16,6 +16,7 @@ import dataclasses
 import importlib.metadata
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -198,7 +199,7 @@ class Agreement:
                 return None
             if self.settled():
                 return self._store.get(self._key("offer"))  # it may have come just before
-            if lost := watch.lost():
+            if lost := watch.lost(self._beat_of(self._members[0])):
                 self._decide(Decision("", lost))
                 return None
         return found
@@ -232,16 +233,18 @@ class Agreement:
                 del watches[p]
             if not watches:
                 return self._decide(Decision(digest))
-            if lost := next(filter(None, (w.lost() for w in watches.values())), ""):
-                return self._decide(Decision("", lost))
-            time.sleep(0.05)
+            beats = self._store.under(self._key("beats"))  # of all at once: there may be many
+            lost = (watch.lost(beats.get(str(p))) for p, watch in watches.items())
+            if reason := next(filter(None, lost), ""):
+                return self._decide(Decision("", reason))
+            time.sleep(self._slice / 4)
         return found
 
     def _awaited(self) -> Decision:
         """A follower's: what the leader says, or no if it is lost."""
         watch = _Watch(self, self._members[0])
         while self._store.get(self._key("decision"), self._slice) is None:
-            if lost := watch.lost():
+            if lost := watch.lost(self._beat_of(self._members[0])):
                 return self._decide(Decision("", lost))
         found = self.settled()
         assert found is not None
@@ -270,13 +273,13 @@ class Agreement:
             own = _versions()
             differ = {k: v for k, v in about.items() if v != own.get(k)}
             other = [f"{k} {v} there, {own.get(k)} here" for k, v in differ.items()]
-            what = ", ".join(other) or "its text or options differ"
+            what = ", ".join(other) or "its text, options or XLA_FLAGS differ"
             text = f"process {member} compiles another {self._name} than process {self._me}: {what}"
             self._store.put_first(self._key("decision", topic), _encoded(digest="", reason=text))
             return text
         return ""
 
-    def beat_of(self, member: int) -> bytes | None:
+    def _beat_of(self, member: int) -> bytes | None:
         """A member's latest sign of life."""
         return self._store.get(self._key(f"beats/{member}"))
 
@@ -303,17 +306,24 @@ class _Watch:
         self._agreement, self._member = agreement, member
         self._beat: bytes | None = None
         self._begun = self._heard = time.monotonic()
+        self._looked = -math.inf
 
-    def lost(self) -> str:
-        """Why the member is given up, or ""."""
-        beat, now = self._agreement.beat_of(self._member), time.monotonic()
+    def lost(self, beat: bytes | None) -> str:
+        """Why the member is given up, or "".
+
+        Args:
+          beat: its latest sign of life, or None where there is none yet.
+        """
+        now, patience = time.monotonic(), self._agreement.patience
         if beat != self._beat:
             self._beat, self._heard = beat, now
-        if beat is None and (reason := self._agreement.elsewhere(self._member)):
-            return reason
-        if now - self._heard > self._agreement.patience:
+        if beat is None and now - self._looked > min(1.0, patience / 4):
+            self._looked = now
+            if reason := self._agreement.elsewhere(self._member):
+                return reason
+        if now - self._heard > patience:
             what = "did not come" if beat is None else "gave no sign of life"
-            return f"process {self._member} {what} for {self._agreement.patience:g} s"
+            return f"process {self._member} {what} for {patience:g} s"
         if now - self._begun > _LONGEST:
             return f"process {self._member} took more than {_LONGEST:g} s"
         return ""

@@ -216,6 +216,14 @@ class _First(NamedTuple):
     members: tuple[int, ...]
 
 
+class _Outcomes:
+    """What the compiles of one signature came to, and the lock under which that is found out."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_variant: dict[Hashable, Outcome] = {}
+
+
 class PlannedFunction:
     """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
 
@@ -243,10 +251,8 @@ class PlannedFunction:
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._lock = threading.RLock()
-        self._outcomes: weakref.WeakKeyDictionary[Any, dict[Hashable, Outcome]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._lock = threading.Lock()
+        self._outcomes: weakref.WeakKeyDictionary[Any, _Outcomes] = weakref.WeakKeyDictionary()
         self._plans: list[Plan] = []
         self._said: set[str] = set()
         self._verify = ways.verify and ways.enabled
@@ -357,7 +363,10 @@ class PlannedFunction:
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
         variant = repr(sorted(compile_kwargs.items()))
         with self._lock:
-            outcomes = self._outcomes.setdefault(lowering_identity(lowered), {})
+            known = self._outcomes.setdefault(lowering_identity(lowered), _Outcomes())
+        # Other signatures are planned meanwhile: this one's lock alone is held through the search.
+        with known.lock:
+            outcomes = known.by_variant
             if variant not in outcomes:
                 started = time.monotonic()
                 outcome = self._compiled(lowered, device_key, **compile_kwargs)
@@ -382,13 +391,14 @@ class PlannedFunction:
             compiled = lowered.compile(**compile_kwargs)
             require_budget(compiled, self._options, reason)
             return Outcome(compiled, None, False, reason)
-        if self._ways.plan is not None:
-            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
         environment = f"{device_key} {self._compiler_options}"
         if len(members) > 1:
+            compile_kwargs |= {"members": members, "given": self._ways.plan}
             return together.compile_together(
-                lowered, self._options, members=members, environment=environment, **compile_kwargs
+                lowered, self._options, environment=environment, **compile_kwargs
             )
+        if self._ways.plan is not None:
+            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
         return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:

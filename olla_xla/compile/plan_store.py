@@ -23,11 +23,12 @@ from typing import Any
 
 import jax
 
+from olla_xla.compile import plan_files
 from olla_xla.errors import PlanFileError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import VERSION, Plan
 
-__all__ = ["PlanStore", "plan_digest", "plan_key", "process_store"]
+__all__ = ["PlanStore", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
 _FORMAT = 5
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
@@ -94,6 +95,7 @@ class PlanStore:
         self._directory = directory
         self._capacity = capacity
         self._lock = threading.Lock()
+        self._said = False
         self._plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
 
     def load(self, key: str) -> Plan | None:
@@ -135,10 +137,10 @@ class PlanStore:
 
     def _read(self, key: str) -> Plan | None:
         path = self._path(key)
-        if path is None or not path.exists():
+        if path is None or not os.path.exists(path):  # false, too, where we may not look
             return None
         try:
-            return Plan.load(path)
+            return plan_files.read(path)
         except PlanFileError as error:
             _logger.warning("%s; this run plans again", error)
             return None
@@ -149,22 +151,29 @@ class PlanStore:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            plan.save(path)
-        except (OSError, PlanFileError) as error:
-            _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
+            plan_files.write(path, plan)
+        except OSError as error:
+            if not self._said:
+                self._said = True
+                _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
 
     def _path(self, key: str) -> Path | None:
-        return None if self._directory is None else self._directory / f"{key}.json"
+        return None if self._directory is None else self._directory / f"{key}{plan_files.SUFFIX}"
 
 
 def process_store() -> PlanStore:
     """This process's store; it keeps files where JAX's persistent compilation cache is on."""
+    return _store(stored_folder())
+
+
+def stored_folder() -> Path | None:
+    """Where this process keeps plans; None where JAX's persistent compilation cache is off."""
     config: Any = jax.config
     directory = config.jax_compilation_cache_dir
     # JAX takes remote directories too, which only its own file layer can write to.
     if not directory or not config.jax_enable_compilation_cache or "://" in directory:
-        return _store(None)
-    return _store(Path(directory) / _FOLDER)
+        return None
+    return Path(directory) / _FOLDER
 
 
 @functools.cache

@@ -87,6 +87,7 @@ def compile_together(
     *,
     members: tuple[int, ...],
     environment: str,
+    given: Plan | None = None,
     store: plan_store.PlanStore | None = None,
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
@@ -96,6 +97,7 @@ def compile_together(
     Args:
       lowered, options, environment, store, compiler_options, compile_kwargs: see there.
       members: numbers of the processes whose devices the function is for, in ascending order.
+      given: a plan to use, the same in all processes, in place of one that is looked for.
 
     Raises:
       BudgetError: in all processes, if the budget cannot be met.
@@ -106,6 +108,10 @@ def compile_together(
     compiles = Compiles(lowered, compiler_options, compile_kwargs)
     key = plan_store.plan_key(compiles.text, environment, compiler_options, options)
     store = store or plan_store.process_store()
+    if given is not None:  # Kept apart: what is agreed on it says nothing of plans that are made.
+        key = hashlib.sha256(f"{key} {plan_store.plan_digest(given)}".encode()).hexdigest()[:32]
+        store = plan_store.PlanStore()
+        store.save(key, given)
     try:
         with _agreement(key, compiles.name, members) as agreed:
             outcome = _settled(agreed, _Compile(compiles, options, key, store, agreed))

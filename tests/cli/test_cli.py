@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from olla_xla.cli import main
+from olla_xla.compile import plan_files
 from olla_xla.problem.plan import Plan
 
 LIMITS = ("--time_limit=5", "--step_limit=2000")
@@ -234,3 +235,19 @@ def test_as_a_program():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "nothing" in only_error(done.stderr) and not done.stdout
+
+
+def test_cache_lists_checks_and_removes(capsys, tmp_path):
+    good, spoilt = (tmp_path / f"{digit * 32}.plan" for digit in "01")
+    made = Plan("jit_step", "f", "cpu", {}, {}, 3 * 2**20, 3 * 2**20, 2**20, 0, 0, 0)
+    plan_files.write(good, made)
+    spoilt.write_bytes(good.read_bytes()[:-9])
+    where = f"--directory={tmp_path}"
+    code, out, _ = run(capsys, "cache", where, "--format=markdown")
+    assert code == 0 and "jit_step" in out and "3.0" in out and "not what was stored" in out
+    assert run(capsys, "cache", where, "--verify")[0] == 1
+    code, out, _ = run(capsys, "cache", where, "--prune")
+    assert code == 0 and "1 files removed" in out and good.exists() and not spoilt.exists()
+    assert run(capsys, "cache", where, "--verify")[0] == 0
+    code, _, err = run(capsys, "cache", f"--directory={tmp_path / 'none'}")
+    assert code == 2 and "is no folder" in only_error(err)

@@ -149,6 +149,8 @@ def _wrong(
         return "results differ from jit's"
     if any(f.get("again", f["planned"]) != f["planned"] for f in found):
         return "what was agreed did not last"
+    if not all(f.get("given", True) for f in found):
+        return "a plan that was given is not used"
     if case.planned and any(f["bytes"] >= f["xla_bytes"] for f in found):
         return "no bytes are saved"
     if case.planned and sum(f["searches"] for f in found) > 1:

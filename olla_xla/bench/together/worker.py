@@ -192,6 +192,9 @@ def _case(number: int, trouble: str, options: dict[str, Any], kills: bool) -> di
             process_store().clear()
             again = olla_xla.plan(function, **ways).lower(*_arguments()).compile()
             result["again"] = again.planned
+        if result["planned"]:
+            given = olla_xla.plan(function, plan=plan, donate_argnums=(0, 1))
+            result["given"] = given.lower(*_arguments()).compile().planned
     return {**result, "searches": len(_searches)}
 
 

@@ -1,0 +1,1 @@
+"""Train steps that are partitioned over eight devices, each in another way."""

@@ -1,0 +1,89 @@
+"""Plans sharded steps in a process of its own, which has eight devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from olla_xla.bench.sharded.steps import STEPS, Sizes
+from olla_xla.errors import InputError, OllaError
+
+__all__ = ["Row", "run_steps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One step on one target. Bytes are of one device, by XLA's buffer assignment.
+
+    Attributes:
+      step, target: which.
+      planned: whether another order than XLA's runs. reason: why not, or "".
+      xla_bytes, bytes: XLA's total for jit's executable, and for the planned one.
+      same: whether results are jit's bit for bit; None where nothing can be run.
+      collectives: in one module. moved: computations that run them in another order than jit's.
+      starts: asynchronous operations.
+      hidden_seconds, planned_hidden_seconds: predicted, of what runs while they are under way.
+      least_kept: the least part of any start's seconds that the plan keeps.
+    """
+
+    step: str
+    target: str
+    planned: bool
+    reason: str
+    xla_bytes: int
+    bytes: int
+    same: bool | None
+    collectives: int
+    moved: int
+    starts: int
+    hidden_seconds: float
+    planned_hidden_seconds: float
+    least_kept: float
+
+    @property
+    def wrong(self) -> str:
+        """What must not be, or ""."""
+        if self.same is False:
+            return "results differ from jit's"
+        if self.moved:
+            return "collectives run in another order"
+        if self.least_kept < 1 - 1e-9:
+            return f"a transfer hides {self.least_kept:.0%} of what it hid"
+        return "more bytes than by XLA alone" if self.bytes > self.xla_bytes else ""
+
+
+def run_steps(
+    names: Sequence[str], target: str, sizes: Sizes, options: dict[str, Any]
+) -> Iterator[Row]:
+    """Plans, and on a CPU runs, the steps of these names.
+
+    Args:
+      names: of `steps.STEPS`. target: "cpu" or "h100". options: of `olla_xla.plan`.
+
+    Raises:
+      InputError: there is no such step. OllaError: the process ended with an error.
+    """
+    if unknown := [name for name in names if name not in STEPS]:
+        raise InputError(f"no step {unknown[0]!r}; steps are {', '.join(map(repr, STEPS))}")
+    about = {"steps": list(names), "target": target, "sizes": dataclasses.asdict(sizes)}
+    command = [sys.executable, "-m", "olla_xla.bench.sharded.worker"]
+    process = subprocess.Popen(
+        [*command, json.dumps({**about, "options": options})],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process:
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield Row(**json.loads(line))
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    if process.returncode:
+        last = errors.strip().splitlines()[-1:] or ["no message"]
+        raise OllaError(f"the process with eight devices ended: {last[0]}")

@@ -1,0 +1,87 @@
+"""Plans sharded steps on eight devices; run as a program. Prints a line of JSON for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_gpu_autotune_level=0 "
+    + os.environ.get("XLA_FLAGS", "")
+)
+
+from importlib import resources
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla.bench.sharded.overlap import overlap
+from olla_xla.bench.sharded.steps import STEPS, Sizes, Step
+from olla_xla.compile.accounting import assigned_bytes, final_module
+
+__all__ = ["main"]
+
+_RUNS = 3
+
+
+def _devices(target: str) -> list[Any]:
+    """Eight: of this machine's CPU, or of a compile-only H100 target."""
+    if target == "cpu":
+        return jax.devices()
+    text = resources.files("olla_xla.targets").joinpath("h100.txtpb").read_text()
+    topology = topologies.get_topology_desc(platform="cuda", target_config=text, topology="1x1x8")
+    return list(topology.devices)
+
+
+def _results(function: Any, step: Step) -> list[np.ndarray]:
+    """All that some steps give."""
+    parameters, moments, batch = step.arguments()
+    values = []
+    for _ in range(_RUNS):
+        parameters, moments, value = function(parameters, moments, batch)
+        values.append(np.asarray(value))
+    return values + [np.asarray(leaf) for leaf in jax.tree.leaves((parameters, moments))]
+
+
+def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> dict[str, Any]:
+    step = STEPS[name](_devices(target), sizes)
+    plain = jax.jit(step.function, donate_argnums=(0, 1)).lower(*step.shapes).compile()
+    planned = olla_xla.plan(step.function, donate_argnums=(0, 1), **options)
+    compiled = planned.lower(*step.shapes).compile()
+    kind = "cpu" if target == "cpu" else "cuda"
+    before, after = (overlap(module_from_bytes(final_module(c)), kind) for c in (plain, compiled))
+    same = None
+    if target == "cpu":
+        expected, found = _results(plain, step), _results(planned, step)
+        same = all(map(np.array_equal, expected, found))
+    return {
+        "step": name,
+        "target": target,
+        "planned": compiled.planned,
+        "reason": compiled.reason,
+        "xla_bytes": assigned_bytes(plain),
+        "bytes": assigned_bytes(compiled),
+        "same": same,
+        "collectives": sum(map(len, before.order.values())),
+        "moved": len(before.moved(after)),
+        "starts": len(before.hidden),
+        "hidden_seconds": before.seconds,
+        "planned_hidden_seconds": after.seconds,
+        "least_kept": before.least_kept(after),
+    }
+
+
+def main(steps: list[str], target: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+    """Plans the steps of these names, one after the other."""
+    for name in steps:
+        print(json.dumps(_planned(name, target, Sizes(**sizes), options)), flush=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

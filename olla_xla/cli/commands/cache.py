@@ -1,0 +1,56 @@
+"""Lists the plans that are kept on disk for reuse; checks them, or removes what is of no use.
+
+They lie beside JAX's persistent compilation cache, in its folder olla_xla. With --verify the exit
+code is 1 if a file is not what was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.stored import stored_table
+from olla_xla.compile import plan_files
+from olla_xla.compile.plan_store import stored_folder
+from olla_xla.errors import InputError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string(
+        "directory", None, "Folder of the plans; by default as JAX's settings say.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_bool("verify", False, "Fail if a file cannot be used.", flag_values=values)
+    flags.DEFINE_bool(
+        "prune", False, "Remove what cannot be used, is older than --days or above --megabytes.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float("days", 30.0, "Since a plan was last used.", 0.0, flag_values=values)
+    flags.DEFINE_float(
+        "megabytes", None, "That are kept, the latest used first.", 0.0, flag_values=values
+    )
+    shared.define_format(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Lists, checks or prunes the stored plans."""
+    folder = Path(values.directory) if values.directory else stored_folder()
+    if folder is None:
+        raise InputError(
+            "JAX's persistent cache is off; give --directory, or set JAX_COMPILATION_CACHE_DIR"
+        )
+    if values.directory and not folder.is_dir():
+        raise InputError(f"--directory: {folder} is no folder")
+    if values.prune:
+        most = None if values.megabytes is None else int(values.megabytes * 2**20)
+        removed = plan_files.prune(folder, values.days * 86400, most)
+        print(f"{folder}: {len(removed)} files removed, {sum(e.bytes for e in removed):,} bytes")
+        return 0
+    found = list(plan_files.entries(folder))
+    shared.print_table(values, stored_table(found, str(folder)))
+    return int(values.verify and any(entry.plan is None for entry in found))

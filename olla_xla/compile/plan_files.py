@@ -1,0 +1,159 @@
+"""Stored plans as files, which many processes share: each is whole, or is known not to be.
+
+A file is two lines: a header of JSON with the plan's key and a digest of the second, which is the
+text of a plan file. It appears under its name in one step. What was cut off, changed, written by
+another version or put there by somebody else is found out when it is read, and refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from olla_xla.errors import PlanFileError
+from olla_xla.problem import plan as plan_file
+from olla_xla.problem.plan import Plan
+
+__all__ = ["SUFFIX", "Entry", "entries", "prune", "read", "write"]
+
+SUFFIX = ".plan"
+"""Of a stored plan's file, after its key."""
+
+_FORMAT, _VERSION = "olla_xla.stored_plan", 1
+_LARGEST = 2**28
+"""Bytes of a file above which it is not read."""
+_ABANDONED = 3600.0
+"""Seconds after which a file that is being written is taken to be nobody's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One file of a folder of stored plans.
+
+    Attributes:
+      path: of the file. bytes: its size.
+      used: when it was last read or written, in seconds since 1970.
+      plan: what is in it; None where it cannot be used, and `trouble` says why.
+    """
+
+    path: Path
+    bytes: int
+    used: float
+    plan: Plan | None
+    trouble: str = ""
+
+
+def write(path: Path, plan: Plan) -> None:
+    """Writes a plan; the file's name, without its suffix, is the plan's key.
+
+    Raises:
+      OSError: it cannot be written; what was there stays.
+    """
+    text = plan_file.dumps(plan)
+    header = {"format": _FORMAT, "version": _VERSION, "key": path.stem, "sha256": _digest(text)}
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(json.dumps(header).encode() + b"\n" + text)
+            file.flush()
+            os.fsync(file.fileno())  # a full disk says so here, not after the renaming
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read(path: Path) -> Plan:
+    """Reads a plan, and notes that it was used.
+
+    Raises:
+      PlanFileError: it cannot be read, or is not what was written under that name.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise PlanFileError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > _LARGEST:
+        raise PlanFileError(f"{path} is larger than any plan; remove it")
+    head, _, text = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+        found = [header[name] for name in ("format", "version", "key", "sha256")]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise PlanFileError(f"{path} is not a stored plan; remove it") from error
+    if found != [_FORMAT, _VERSION, path.stem, _digest(text)]:
+        raise PlanFileError(f"{path} is not what was stored; remove it")
+    plan = plan_file.loads(text, str(path))
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return plan
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """What is in a folder, by name: stored plans, and what only looks like one."""
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise PlanFileError(f"cannot read {folder}: {error.strerror}") from error
+    for path in paths:
+        try:
+            about = path.stat()
+        except OSError:
+            continue  # removed meanwhile
+        if not path.is_file():
+            continue
+        plan, trouble = None, ""
+        if path.suffix == SUFFIX:
+            try:
+                plan = read(path)
+                with contextlib.suppress(OSError):  # looking at it is no use of it
+                    os.utime(path, (about.st_atime, about.st_mtime))
+            except PlanFileError as error:
+                trouble = str(error)
+        else:
+            trouble = f"{path} is not a stored plan"
+            if path.suffix == ".tmp" and time.time() - about.st_mtime < _ABANDONED:
+                continue  # another process is at it
+        yield Entry(path, about.st_size, about.st_mtime, plan, trouble)
+
+
+def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
+    """Removes what cannot be used, what was not used for so long, and the longest unused.
+
+    Args:
+      folder: of stored plans. seconds: since a file was last used.
+      most_bytes: that the others may take together; None for no limit.
+
+    Returns:
+      What was removed.
+
+    Raises:
+      PlanFileError: the folder cannot be read, or a file cannot be removed.
+    """
+    removed, kept, now = [], 0, time.time()
+    for entry in sorted(entries(folder), key=lambda e: (-e.used, e.path.name)):
+        late = entry.plan is None or now - entry.used > seconds
+        if not late and (most_bytes is None or kept + entry.bytes <= most_bytes):
+            kept += entry.bytes
+            continue
+        try:
+            entry.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise PlanFileError(f"cannot remove {entry.path}: {error.strerror}") from error
+        removed.append(entry)
+    return removed
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()

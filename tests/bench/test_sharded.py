@@ -1,0 +1,56 @@
+"""Steps over eight devices: jit's results, fewer bytes, collectives and overlap as they were."""
+
+import dataclasses
+
+import pytest
+
+from hlo.module import module_from_bytes
+from hlo.read import from_hlo_text
+from olla_xla.bench.sharded.job import Row, run_steps
+from olla_xla.bench.sharded.overlap import overlap
+from olla_xla.bench.sharded.steps import STEPS, Sizes
+from olla_xla.errors import InputError
+
+OPTIONS = {"time_limit": 60, "step_limit": 200}
+ASYNC = """HloModule m, is_scheduled=true
+
+ENTRY e {
+  p = f32[1024,1024] parameter(0)
+  q = f32[1024,1024] parameter(1)
+  s = (f32[1024,1024], f32[1024,1024]) collective-permute-start(p), source_target_pairs={{0,1}}
+  a = f32[1024,1024] add(q, q)
+  b = f32[1024,1024] multiply(a, q)
+  d = f32[1024,1024] collective-permute-done(s)
+  ROOT c = f32[1024,1024] add(b, d)
+}
+"""
+
+
+def test_steps_over_eight_devices(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    names = ["fsdp", "experts", "pmap"]
+    rows = list(run_steps(names, "cpu", Sizes(layers=2), OPTIONS))
+    assert [row.step for row in rows] == names
+    for row in rows:
+        assert not row.wrong and row.same and row.collectives, row
+    assert any(row.planned and row.bytes < row.xla_bytes for row in rows)
+
+
+def test_what_runs_between_a_start_and_its_done():
+    before = overlap(module_from_bytes(from_hlo_text(ASYNC)), "cuda")
+    assert before.order == {"e": ("s", "d")} and before.seconds == before.hidden["s"] > 0
+    line = "  d = f32[1024,1024] collective-permute-done(s)\n"
+    text = ASYNC.replace(line, "").replace("  b =", f"{line}  b =")
+    early = overlap(module_from_bytes(from_hlo_text(text)), "cuda")
+    assert 0 < before.least_kept(early) < 1 < early.least_kept(before)
+    assert not before.moved(early) and early.moved(dataclasses.replace(early, order={"e": ("d",)}))
+
+
+def test_a_row_says_what_is_wrong():
+    row = Row("fsdp", "cpu", True, "", 10, 9, True, 3, 0, 1, 1.0, 1.0, 1.0)
+    assert not row.wrong
+    for change in ({"same": False}, {"moved": 1}, {"least_kept": 0.9}, {"bytes": 11}):
+        assert dataclasses.replace(row, **change).wrong
+    with pytest.raises(InputError, match="no step 'none'"):
+        list(run_steps(["none"], "cpu", Sizes(), {}))
+    assert len(STEPS) == 10
