@@ -20,7 +20,8 @@ with atheris.instrument_imports(include=["hlo", "olla_xla", "csv", "json"]):
     from olla_xla.place.trace import read_trace
     from olla_xla.problem.plan import Plan, dumps, loads
 
-_FILE = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)) / f"{'0' * 32}.plan"
+_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+_FILE = Path(tempfile.mkdtemp(dir=_MEMORY)) / f"{'0' * 32}.plan"
 _HLO = """HloModule m, is_scheduled=true
 ENTRY e {
   p = f32[8] parameter(0)

@@ -53,7 +53,7 @@ def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> d
     step = STEPS[name](_devices(target), sizes)
     plain = jax.jit(step.function, donate_argnums=(0, 1)).lower(*step.shapes).compile()
     planned = olla_xla.plan(step.function, donate_argnums=(0, 1), **options)
-    compiled = planned.lower(*step.shapes).compile()
+    compiled: Any = planned.lower(*step.shapes).compile()
     kind = "cpu" if target == "cpu" else "cuda"
     before, after = (overlap(module_from_bytes(final_module(c)), kind) for c in (plain, compiled))
     same = None
