@@ -224,6 +224,8 @@ def with_miss_handler(
             return jax_miss(*args, **kwargs)
 
         copy.__setstate__({**state, "cache_miss": cache_miss})
+        if hasattr(jitted, "_fun"):
+            copy._fun = jitted._fun  # what JAX runs again to say where a NaN came up
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
         _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)

@@ -221,3 +221,12 @@ def test_a_jax_without_a_miss_handler_looks_every_call_up(caplog):
     call = jax_private.with_miss_handler(lambda x, y: x + y, lambda *a: seen.append(a))
     assert call(1, y=2) == 3 and call(2, y=2) == 4
     assert seen == [((1,), {"y": 2}), ((2,), {"y": 2})] and "slowly" in caplog.text
+
+
+def test_nans_are_looked_for_when_that_is_asked_for_later():
+    """JAX runs the function again, operator by operator, to say where a NaN came up."""
+    step = plan(lambda x: 0.0 / x)
+    for _ in range(2):
+        step(jnp.array(0.0))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        step(jnp.array(0.0)).block_until_ready()

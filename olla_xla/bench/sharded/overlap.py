@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hlo.module import Module
 from olla_xla.remat.cost.devices import device
@@ -22,31 +22,48 @@ class Overlap:
     """Of one module.
 
     Attributes:
-      order: names of the collectives of each computation, in the order they run.
-      hidden: predicted seconds of what runs between each start and its done, by the start's name.
+      order: the collectives of each computation in the order they begin, as (name, opcode without
+        -start). XLA's last passes may name them anew.
+      hidden: predicted seconds of what runs between each start and its done, by the start's name
+        and the operator's.
+      operators: names of all that runs.
     """
 
-    order: Mapping[str, tuple[str, ...]]
-    hidden: Mapping[str, float]
+    order: Mapping[str, tuple[tuple[str, str], ...]]
+    hidden: Mapping[str, Mapping[str, float]]
+    operators: frozenset[str]
 
     @property
     def seconds(self) -> float:
         """All that runs while something is under way."""
-        return sum(self.hidden.values())
+        return sum(sum(between.values()) for between in self.hidden.values())
 
     def moved(self, other: Overlap) -> tuple[str, ...]:
         """Computations in which another module runs the same collectives in another order."""
         both = self.order.keys() & other.order.keys()
-        return tuple(sorted(name for name in both if self.order[name] != other.order[name]))
+        return tuple(sorted(n for n in both if _differ(self.order[n], other.order[n])))
 
     def least_kept(self, other: Overlap) -> float:
-        """The least part of any start's seconds that another module has too; 1 without starts."""
-        parts = [
-            other.hidden[name] / before
-            for name, before in self.hidden.items()
-            if before > 0 and name in other.hidden
-        ]
-        return min(parts, default=1.0)
+        """The least part of what a start hides here that another module keeps there; 1 for all.
+
+        What the other one does without, stacks of loops and what makes them, costs it no time: it
+        counts as kept.
+        """
+        parts = [1.0]
+        for start in self.hidden.keys() & other.hidden.keys():
+            left = {n: s for n, s in self.hidden[start].items() if n in other.operators and s > 0}
+            if left:
+                kept = sum(s for n, s in left.items() if n in other.hidden[start])
+                parts.append(kept / sum(left.values()))
+        return min(parts)
+
+
+def _differ(one: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]]) -> bool:
+    """Whether opcodes follow each other in another order, or the instructions that both have."""
+    common = dict(one).keys() & dict(other).keys()
+    names = ([name for name, _ in order if name in common] for order in (one, other))
+    kinds = ([kind for _, kind in order] for order in (one, other))
+    return next(names) != next(names) or next(kinds) != next(kinds)
 
 
 def overlap(module: Module, target: str) -> Overlap:
@@ -56,18 +73,18 @@ def overlap(module: Module, target: str) -> Overlap:
       module: scheduled. target: "cpu" or "cuda", for predicted times.
     """
     cost = CostModel(device(target), target)
-    order: dict[str, tuple[str, ...]] = {}
-    hidden: dict[str, float] = {}
+    order: dict[str, tuple[tuple[str, str], ...]] = {}
+    hidden: dict[str, dict[str, float]] = {}
+    operators: set[str] = set()
     for computation in module.control_computations:
         schedule = computation.schedule or ()
-        kinds = [i.opcode.removesuffix("-start").removesuffix("-done") for i in schedule]
-        order[computation.name] = tuple(
-            i.name for i, kind in zip(schedule, kinds, strict=True) if kind in _COLLECTIVES
-        )
+        begun = [(i.name, i.opcode.removesuffix("-start")) for i in schedule]
+        order[computation.name] = tuple(pair for pair in begun if pair[1] in _COLLECTIVES)
         step = {i: k for k, i in enumerate(schedule)}
         for k, i in enumerate(schedule):
             if i.opcode.endswith("-done"):
                 start = i.operands[0]
                 between = schedule[step[start] + 1 : k]
-                hidden[start.name] = sum(cost.seconds(b) for b in between)
-    return Overlap(order, hidden)
+                hidden[start.name] = {b.name: cost.seconds(b) for b in between}
+        operators |= {i.name for i in schedule}
+    return Overlap(order, hidden, frozenset(operators))
