@@ -107,8 +107,9 @@ def max_batch(
     """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
 
     XLA's own rematerialization is off: where a step comes near the card's memory it adds time that
-    nobody predicts, to XLA's order and to ours. Larger batches are taken to need more memory. No order or choice of what to compute again is
-    proven to be the best, so a larger batch than was found may fit.
+    nobody predicts, to XLA's order and to ours. Larger batches are taken to need more memory. No
+    order or choice of what to compute again is proven to be the best, so a larger batch than was
+    found may fit.
 
     Args:
       make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,
