@@ -8,9 +8,10 @@ larger size: the totals that are reported are XLA's own.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -53,8 +54,7 @@ class LargestBatch:
       next_batch: the next larger one, which does not fit.
       next_bytes: what that takes at least: XLA's assigned total, or where `next_is_predicted` the
         least for which a plan was found.
-      predicted_bytes: the predicted total of the batch. Where XLA's is far smaller, XLA itself has
-        computed things again, at a price that nobody predicted.
+      predicted_bytes: the predicted total of the batch.
       overhead: predicted time that is added by computing things again, as a part of the step's.
     """
 
@@ -106,8 +106,10 @@ def max_batch(
 ) -> MaxBatch:
     """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
 
-    Larger batches are taken to need more memory. No order or choice of what to compute again is
-    proven to be the best, so a larger batch than was found may fit.
+    XLA's own rematerialization is off: where a step comes near the card's memory it adds time that
+    nobody predicts, to XLA's order and to ours. Larger batches are taken to need more memory. No
+    order or choice of what to compute again is proven to be the best, so a larger batch than was
+    found may fit.
 
     Args:
       make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,
@@ -133,13 +135,25 @@ def max_batch(
     base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
     work = _Work(make, memory_bytes, multiple_of, progress or (lambda line: None))
-    xla = work.answer(_Xla(work), 0, start)
-    planned = work.answer(_Planned(work, base), xla.batch, start)
-    recomputed = None
-    if max_overhead > 0:
-        recomputed = work.answer(_Recomputed(work, again), planned.batch, start)
+    with _no_rematerialization():
+        xla = work.answer(_Xla(work), 0, start)
+        planned = work.answer(_Planned(work, base), xla.batch, start)
+        recomputed = None
+        if max_overhead > 0:
+            recomputed = work.answer(_Recomputed(work, again), planned.batch, start)
     seconds = time.monotonic() - started
     return MaxBatch(memory_bytes, xla, planned, recomputed, tuple(work.points), seconds)
+
+
+@contextlib.contextmanager
+def _no_rematerialization() -> Iterator[None]:
+    """Within it XLA computes nothing again by itself. JAX's setting is one of the whole process."""
+    before = jax.config.jax_compiler_enable_remat_pass  # pyright: ignore
+    jax.config.update("jax_compiler_enable_remat_pass", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compiler_enable_remat_pass", before)
 
 
 class _Work:
@@ -182,10 +196,7 @@ class _Work:
         return found
 
     def _confirmed(self, way: _Way, batch: int) -> int:
-        """The largest size whose assigned total fits, near the one that was predicted.
-
-        XLA's own rematerialization, which comes after its schedule, can move it by far.
-        """
+        """The largest size whose assigned total fits, near the one that was predicted."""
         low, high, step = 0, 0, self.unit
         if batch and way.assigned(batch) > self.memory:
             high = batch

@@ -13,8 +13,7 @@ def test_a_row_for_each_way():
     found = MaxBatch(105 * MB, xla, planned, again, (("xla", 8, 1), ("planned", 8, 1)), 61.4)
     assert batch_table(found, "t").rows == [
         ("XLA alone", "10", "1.00 x", "100.0", "0.0 %", "11", "111.0", "assigned"),
-        ("planned", "15", "1.50 x", "100.0", "0.0 %", "16", "107.0",
-         "assigned; XLA recomputes too: 104.0 predicted"),
+        ("planned", "15", "1.50 x", "100.0", "0.0 %", "16", "107.0", "assigned"),
         ("with recomputation", "0", "0.00 x", "-", "-", "1", "120.0", "predicted, the least found"),
     ]  # fmt: skip
     assert "1 sizes were compiled as far as the schedule, 61 s in all" in batch_verdict(found)

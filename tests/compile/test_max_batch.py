@@ -91,8 +91,6 @@ def test_the_next_size(points, low, high, halve, expected):
 @pytest.mark.parametrize("truth", [0, 1, 3, 40, 41, 47, 64, 200])
 @pytest.mark.parametrize("predicted", [0, 1, 40])
 def test_what_is_assigned_decides(predicted, truth):
-    """XLA's own rematerialization can move the answer by far from the predicted one."""
-
     class Way(module._Way):
         def assigned(self, batch):
             seen.append(batch)

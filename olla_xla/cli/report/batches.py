@@ -8,9 +8,6 @@ from olla_xla.compile.max_batch import LargestBatch, MaxBatch
 
 __all__ = ["batch_table", "batch_verdict"]
 
-_AS_PREDICTED = 0.99
-"""Part of the predicted total below which XLA's own rematerialization has been at work."""
-
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}
 
 
@@ -35,11 +32,7 @@ def batch_table(found: MaxBatch, title: str) -> Table:
 
 
 def _how(way: LargestBatch) -> str:
-    """What the total of the next is, and whether XLA made that of the batch smaller by itself."""
-    next_ = "predicted, the least found" if way.next_is_predicted else "assigned"
-    if way.bytes < _AS_PREDICTED * way.predicted_bytes:
-        return f"{next_}; XLA recomputes too: {megabytes(way.predicted_bytes)} predicted"
-    return next_
+    return "predicted, the least found" if way.next_is_predicted else "assigned"
 
 
 def batch_verdict(found: MaxBatch) -> str:
