@@ -376,3 +376,24 @@ def test_lowered_train_steps_are_planned(name, tmp_path):
     plan = planned(module, seconds=0.5)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
     assert state <= plan.predicted_bytes
+
+
+@pytest.mark.parametrize("field", ["called_computation_ids", "operand_ids"])
+def test_a_module_that_refers_to_nothing_is_refused(field):
+    """Found by tests/fuzz: such a dump must not end in a KeyError."""
+    text = """HloModule m
+f {
+  p = f32[8] parameter(0)
+  ROOT n = f32[8] negate(p)
+}
+ENTRY e {
+  p = f32[8] parameter(0)
+  ROOT c = f32[8] call(p), to_apply=f
+}"""
+    proto = parse_module_proto(from_hlo_text(text))
+    for computation in proto.computations:
+        for i in computation.instructions:
+            if i.opcode == "call":
+                getattr(i, field)[:] = [12345]
+    with pytest.raises(HloError, match="unknown id"):
+        runnable(proto.SerializeToString())
