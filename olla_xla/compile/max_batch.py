@@ -32,9 +32,8 @@ Progress = Callable[[str], None]
 _LARGEST = 2**24
 """A batch that nothing is looked for beyond: its size does not seem to matter."""
 
-_GROWTH, _REACH = 4, 32
-"""Times the largest size known to fit that is tried next, while none is too large: where nothing
-points at a size, and at most."""
+_REACH = 32
+"""Times the largest size known to fit that is tried next, at most, while none is too large."""
 
 _QUICK = {"xla_backend_optimization_level": 0}
 """Compiler options: nothing is run, and machine code has no part in memory."""
@@ -222,7 +221,7 @@ class _Work:
         # Sizes that are compiled already cost no compile: two of them make a line.
         known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
         points = [(b, way.predicted(b)) for b in known] if way.is_linear else []
-        guess = self._rounded(start) if not points else self._next(points, low, None, halve=False)
+        guess = self._rounded(start) if not points else self._next(points, low, None, way.growth)
         while high is None or high - low > self.unit:
             guess = max(guess, low + self.unit)
             guess = guess if high is None else min(guess, high - self.unit)
@@ -237,15 +236,22 @@ class _Work:
                 low = guess
             else:
                 high = guess
-            if way.is_linear or size > self.memory:
+            if way.is_linear:
                 points.append((guess, size))
             rounds += 1
-            guess = self._next(points, low, high, halve=rounds % 3 == 0)
+            guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
         return low
 
-    def _next(self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool) -> int:
+    def _next(
+        self,
+        points: list[tuple[int, int]],
+        low: int,
+        high: int | None,
+        growth: float,
+        halve: bool = False,
+    ) -> int:
         """The size to try next: where a line through two totals meets the memory."""
-        middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
+        middle = int(growth * max(low, self.unit)) if high is None else (low + high) // 2
         near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
         if halve and high is not None or not near:
             return self._rounded(middle)
@@ -264,10 +270,12 @@ class _Way:
 
     Attributes:
       name: of the way. is_linear: whether its totals lie on a line.
+      growth: times the largest size known to fit that is tried next, where nothing points at one.
     """
 
     name = "xla"
     is_linear = True
+    growth = 4.0
 
     def __init__(self, work: _Work) -> None:
         self.work = work
@@ -367,3 +375,4 @@ class _Recomputed(_Planned):
 
     name = "recomputed"
     is_linear = False
+    growth = _FIRST

@@ -85,7 +85,7 @@ def test_bad_input():
 )
 def test_the_next_size(points, low, high, halve, expected):
     work = module._Work(lower, 1000, 1, print)
-    assert work._next(points, low, high, halve) == expected
+    assert work._next(points, low, high, 4.0, halve) == expected
 
 
 @pytest.mark.parametrize("truth", [0, 1, 3, 40, 41, 47, 64, 200])
