@@ -1,4 +1,4 @@
-"""Draws largest_batch.svg: the largest batches that fit, in each way, of what the folder beside has.
+"""Draws largest_batch.svg: the largest batches that fit, of what the folder beside it has.
 
     uv run --extra cuda13 olla_xla max_batch --model=gpt2_small --target=a100_40 --time_limit=10 \
         --start=34 --out=docs/figures/largest_batch/gpt2_small_a100_40.json
