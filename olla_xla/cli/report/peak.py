@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
+from olla_xla.analysis.lines import short_line
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 from olla_xla.memory.arrays import GraphArrays
@@ -130,16 +130,8 @@ def peak_table(peak: Peak, count: int = 10) -> Table:
 
 
 def short_location(location: str) -> str:
-    """The location, from the working directory if it lies below it, else its last folders."""
-    name, colon, line = location.rpartition(":")
-    if not colon:
-        return location or "-"
-    path = Path(name)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    elif len(path.parts) > 3:
-        path = Path(*path.parts[-3:])
-    return f"{path}:{line}"
+    """The location as `short_line` has it, "-" if there is none."""
+    return short_line(location) or "-"
 
 
 def short_operation(op_name: str) -> str:
