@@ -40,9 +40,7 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
-    flags.DEFINE_string(
-        "hlo", None, "A dumped module: HLO text or proto, StableHLO.", flag_values=values
-    )
+    shared.define_hlo(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
     )

@@ -14,6 +14,7 @@ from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
 __all__ = [
     "console",
     "define_format",
+    "define_hlo",
     "define_limits",
     "define_method",
     "define_model",
@@ -24,6 +25,13 @@ __all__ = [
     "print_table",
     "write_text",
 ]
+
+
+def define_hlo(values: flags.FlagValues) -> None:
+    """Defines --hlo."""
+    flags.DEFINE_string(
+        "hlo", None, "A dumped module: HLO text or proto, StableHLO.", flag_values=values
+    )
 
 
 def define_model(values: flags.FlagValues) -> None:
