@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import operator
 import weakref
 
 from hlo import xla_pb2
@@ -38,7 +39,6 @@ class Instruction:
       contracting: of a dot, the dimensions of its left operand that are summed over.
       kernel_features: of a convolution, the kernel's dimensions of input and output features.
       feature_groups: of a convolution, into how many its features fall, each by itself.
-      op_name, location: JAX's op name and "file:line" of the user's source, or "".
       proto: as it was read; only `hlo` looks into it.
     """
 
@@ -63,8 +63,6 @@ class Instruction:
     contracting: tuple[int, ...] = ()
     kernel_features: tuple[int, int] = (0, 0)
     feature_groups: int = 1
-    op_name: str = ""
-    location: str = ""
     proto: xla_pb2.HloInstructionProto | None = None
 
     def __repr__(self) -> str:
@@ -79,6 +77,19 @@ class Instruction:
         for field in _NOT_OF_THE_RESULT:
             copy.ClearField(field)
         return copy.SerializeToString(deterministic=True)
+
+    @property
+    def op_name(self) -> str:
+        """JAX's name of the operation, or ""."""
+        return "" if self.proto is None else self.proto.metadata.op_name
+
+    @property
+    def location(self) -> str:
+        """The user's source as "file:line", or ""."""
+        proto, frames = self.proto, self.computation.frames
+        if proto is None or frames is None or not proto.HasField("metadata"):
+            return ""
+        return frames.location(proto.metadata)
 
     @property
     def direction(self) -> str:
@@ -113,6 +124,7 @@ class Computation:
       instructions: in the proto's order, operands before users (XLA's post-order).
       root: the instruction whose value is the result.
       schedule: the execution order, or None when the computation has none.
+      frames: of the module: where in the source an instruction comes from.
     """
 
     id: int
@@ -120,6 +132,7 @@ class Computation:
     instructions: list[Instruction] = dataclasses.field(default_factory=list)
     root: Instruction | None = None
     schedule: tuple[Instruction, ...] | None = None
+    frames: StackFrames | None = None
     _parameters: list[Instruction] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -198,13 +211,14 @@ class Module:
         """Digest of what a plan depends on: names, shapes, operands, control, donation."""
         digest = hashlib.sha256()
         for computation in self.computations:
-            digest.update(f"{computation.name}{{".encode())
-            for i in sorted(computation.instructions, key=lambda i: i.name):
-                operands = ",".join(o.name for o in i.operands)
-                control = ",".join(c.name for c in i.control_predecessors)
-                called = ",".join(c.name for c in i.called)
-                digest.update(f"{i.name}={i.opcode}({operands}|{control}|{called})".encode())
-                digest.update(i.shape.key)
+            parts = [f"{computation.name}{{".encode()]
+            for i in sorted(computation.instructions, key=operator.attrgetter("name")):
+                operands = ",".join([o.name for o in i.operands])
+                control = ",".join([c.name for c in i.control_predecessors])
+                called = ",".join([c.name for c in i.called])
+                parts.append(f"{i.name}={i.opcode}({operands}|{control}|{called})".encode())
+                parts.append(i.shape.key)
+            digest.update(b"".join(parts))
         digest.update(repr((sorted(self.aliases.items()), sorted(self.donors))).encode())
         return digest.hexdigest()
 
@@ -256,11 +270,11 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
 
 def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
     """The view of a parsed proto. Raises HloError on dangling ids."""
-    computations = {c.id: Computation(c.id, c.name) for c in proto.computations}
     frames = StackFrames(proto.stack_frame_index)
+    computations = {c.id: Computation(c.id, c.name, frames=frames) for c in proto.computations}
     try:
         for c in proto.computations:
-            _read_computation(c, computations, frames)
+            _read_computation(c, computations)
         for key, sequence in proto.schedule.sequences.items():
             computation = computations[key]
             by_id = {i.id: i for i in computation.instructions}
@@ -296,7 +310,6 @@ def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: i
 def _read_computation(
     proto: xla_pb2.HloComputationProto,
     computations: dict[int, Computation],
-    frames: StackFrames,
 ) -> None:
     computation = computations[proto.id]
     by_id: dict[int, Instruction] = {}
@@ -315,9 +328,6 @@ def _read_computation(
             instruction.backend_config = config
         if dimensions := p.dimensions:
             instruction.dimensions = tuple(dimensions)
-        if p.HasField("metadata"):
-            instruction.op_name = p.metadata.op_name
-            instruction.location = frames.location(p.metadata)
         by_id[number] = instruction
         computation.instructions.append(instruction)
         for operand in operands if len(operands) < 2 else dict.fromkeys(operands):

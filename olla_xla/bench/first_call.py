@@ -130,7 +130,9 @@ def _one(request: dict[str, Any]) -> dict[str, Any]:
     targets.prepare_environment(case.target)
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
     step = (olla_xla.plan if planned else jax.jit)(model.step, **model.jit_options)
-    arguments = targets.target(case.target).place(model.arguments)
+    # As in a training script: the state is made after the step is decorated, before its first call.
+    given = model.arrays() if case.target == "cpu" else model.arguments
+    arguments = targets.target(case.target).place(given)
     with models.tracing(case.model):
         started = time.monotonic()
         compiled: Any = step.lower(*arguments).compile()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import weakref
+from typing import Any
 
 import jax
 
@@ -52,9 +54,19 @@ def final_module(compiled: jax.stages.Compiled) -> bytes:
     return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
 
 
+_STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Any] = weakref.WeakKeyDictionary()
+
+
+def _stats(compiled: jax.stages.Compiled) -> Any:
+    """XLA's memory analysis or None, asked for once: it serializes the whole buffer assignment."""
+    if compiled not in _STATS:
+        _STATS[compiled] = compiled.memory_analysis()
+    return _STATS[compiled]
+
+
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
     """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
-    stats = compiled.memory_analysis()
+    stats = _stats(compiled)
     if stats is None:
         raise OllaError("the backend has no memory analysis; its totals cannot be compared")
     return (
@@ -67,7 +79,7 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
 
 def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     """The part of `assigned_bytes` that an order can change: temp, in bytes."""
-    stats = compiled.memory_analysis()
+    stats = _stats(compiled)
     return 0 if stats is None else stats.temp_size_in_bytes
 
 
@@ -91,7 +103,7 @@ def scratch_bytes(module: Module) -> int:
 
 def assignment_proto(compiled: jax.stages.Compiled) -> bytes:
     """The serialized BufferAssignmentProto of an executable, or b"" where it is not given (GPU)."""
-    stats = compiled.memory_analysis()
+    stats = _stats(compiled)
     return b"" if stats is None else stats.serialized_buffer_assignment_proto
 
 
@@ -101,7 +113,7 @@ def donation(compiled: jax.stages.Compiled) -> Donation:
     donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
     aliased = len(module.donated)
     unaliased = len(module.donors - module.donated)
-    stats = compiled.memory_analysis()
+    stats = _stats(compiled)
     return Donation(
         requested=len(donated),
         aliased=aliased,

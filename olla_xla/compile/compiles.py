@@ -12,11 +12,13 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 
 from hlo.module import Module, module_from_bytes
+from olla_xla.check.executable import results_digest
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.hook import Request, listening
@@ -68,11 +70,17 @@ class Captured:
 
 
 class Applied(NamedTuple):
-    """An executable with a plan; why it is to be rejected, or ""; whether the referee says so."""
+    """An executable with a plan.
+
+    Attributes:
+      reason: why it is to be rejected, or "". objects: whether the referee says so.
+      results: `results_digest` of the module as XLA scheduled it; "" where that was not seen.
+    """
 
     compiled: jax.stages.Compiled
     reason: str
     objects: bool
+    results: str = ""
 
 
 class Compiles:
@@ -91,6 +99,8 @@ class Compiles:
         """By an executable's id: its token, and the executable, so that the id stays its own."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
+        self._results: Future[str] | None = None
+        """The digest of what XLA scheduled, found while XLA goes on compiling."""
 
     @property
     def name(self) -> str:
@@ -186,6 +196,7 @@ class Compiles:
             planned, objects = self.write(module, plan)
             return None if objects else planned
 
+        self._case = self._results = None
         digest = plan_store.plan_digest(plan)
         compiled = self._compiled(Token(key or digest), answer)
         if key and not objects and mark_of(compiled) != digest:
@@ -206,19 +217,24 @@ class Compiles:
         mark = plan_mark(plan_store.plan_digest(plan))
         planned = planner.apply_plan(module, plan, mark)
         self._case = objection.Case(
-            target=plan.target, results=plan.results, scheduled=module, planned=planned
+            target=plan.target, results="", scheduled=module, planned=planned
         )
-        return planned, self._objection(self._case, plan)
+        objects = self._objection(self._case, plan)
+        if not objects:
+            self._results = _digested(module, bool(plan.loops))
+        return planned, objects
 
     def judged(self, compiled: jax.stages.Compiled, plan: Plan) -> Applied:
         """An executable with a plan, after the referee and the check of its order."""
+        results = plan.results if self._results is None else self._results.result()
         final = final_module(compiled)
         if reason := order_difference(plan, final):
-            return Applied(compiled, reason, False)
-        case = self._case or objection.Case(target=plan.target, results=plan.results)
-        case = dataclasses.replace(case, final=final, assignment=assignment_proto(compiled))
+            return Applied(compiled, reason, False, results)
+        case = self._case or objection.Case(target=plan.target, results="")
+        assignment = assignment_proto(compiled)
+        case = dataclasses.replace(case, results=results, final=final, assignment=assignment)
         objects = self._objection(case, plan)
-        return Applied(compiled, objects, bool(objects))
+        return Applied(compiled, objects, bool(objects), results)
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
@@ -290,3 +306,12 @@ class Compiles:
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)
+
+
+def _digested(module: bytes, loops: bool) -> Future[str]:
+    """The digest of a scheduled module's results, found in a thread of its own."""
+    pool = ThreadPoolExecutor(1, "olla_xla referee")
+    try:
+        return pool.submit(results_digest, module, loops=loops)
+    finally:
+        pool.shutdown(wait=False)

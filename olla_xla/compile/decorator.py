@@ -26,7 +26,7 @@ import jax.core
 import jax.extend.core
 
 from olla_xla.compile import environment as settings
-from olla_xla.compile import together, verification
+from olla_xla.compile import loading, together, verification
 from olla_xla.compile.accounting import Donation, donation
 from olla_xla.compile.events import PlanEvent, tell
 from olla_xla.compile.foreign import refuse_foreign
@@ -241,6 +241,8 @@ class PlannedFunction:
         ways: _Ways,
         jit_options: Mapping[str, Any],
     ) -> None:
+        if ways.enabled and ways.plan is None and not settings.disabled():
+            loading.begin()
         functools.update_wrapper(self, function, updated=())
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)

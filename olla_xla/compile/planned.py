@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import logging
-import threading
 import time
 from typing import Any
 
 import jax
 
 from hlo.gc_pause import without_collection
-from olla_xla.check.executable import results_digest
 from olla_xla.check.graph import lifetime_peak
-from olla_xla.compile import plan_store
+from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import (
     assigned_bytes,
     final_module,
@@ -249,14 +246,6 @@ def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
     return chosen(compiles, plan, compiles.apply(plan, key))
 
 
-def _load_planner() -> None:
-    """Loads the planner's imports and compiled loops; trouble with it shows where it is used."""
-    try:
-        importlib.import_module("olla_xla.planner.warm_up").loaded()
-    except Exception as error:
-        _logger.debug("loading the planner failed", exc_info=error)
-
-
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     """Plans in the midst of one compile; plans again for less where that takes more than allowed.
 
@@ -284,10 +273,8 @@ class Midst:
         self.plan: Plan | None = None
         self._objection = ""
         self._error: Exception | None = None
-        # Not a daemon: a process must not end amid compiled loops being loaded.
-        self._loading = threading.Thread(target=_load_planner, name="olla_xla loading")
         if mentioned_bytes(compiles.text) > _SMALL:
-            self._loading.start()
+            loading.begin(compile=True)
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
@@ -303,7 +290,7 @@ class Midst:
         if options.is_default and small:
             return None
         with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
-            self._loading.join() if self._loading.ident else _load_planner()
+            loading.finish()
         try:
             plan = self.plan = _plan(compiles.name, captured, options, options)
             if without_gain(plan):
@@ -365,9 +352,7 @@ def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOpti
         if attempt is options or options.budget_bytes is None:
             raise
         raise BudgetError(options.budget_bytes, error.least_bytes, error.reason) from error
-    return dataclasses.replace(
-        plan, results=results_digest(captured.module, loops=bool(plan.loops))
-    )
+    return plan
 
 
 def _fitted(
@@ -396,7 +381,8 @@ def chosen(
 
     XLA's own total is predicted, so it is compiled where predictions prove wrong.
     """
-    compiled, reason, objects = applied
+    compiled, reason, objects, results = applied
+    plan = dataclasses.replace(plan, results=results)
     assigned = assigned_bytes(compiled)
     known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
     if not reason and not known and _is_surprise(plan, assigned):

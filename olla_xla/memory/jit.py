@@ -12,11 +12,12 @@ references, and NumPy's sorts, which bring ten functions of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
 
-__all__ = ["inner", "jit", "loop"]
+__all__ = ["inner", "is_kept", "jit", "loop"]
 
 _njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
 
@@ -37,6 +38,12 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     Called from Python it would end the process, so it must be private to its module.
     """
     return _compiled(function, no_cpython_wrapper=True, _nrt=False)
+
+
+def is_kept(function: Any) -> bool:
+    """Whether an earlier process left machine code of a compiled function on disk."""
+    folder = function.stats.cache_path
+    return folder is not None and any(Path(folder).glob(f"*{function.py_func.__name__}*.nbi"))
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -75,12 +75,14 @@ class Limits:
       enough_bytes: the search ends when the total is no more than this above the bound.
       deadline: gives the time of the monotonic clock up to which searching is worth it where the
         best total so far is so many bytes; None for no such limit.
+      more_seconds: what asking another scheduler takes.
     """
 
     options: PlanOptions
     seconds: float
     enough_bytes: int = 0
     deadline: Callable[[int], float] | None = None
+    more_seconds: float = 0.0
 
     def tolerance(self, bound: int) -> float:
         """The part of the bound that the total may lie above it."""
@@ -234,7 +236,9 @@ def _towards_the_total(
     found = search(ours.starts, steps)
     ours.add({"search": found.order})
     wide = found.objective_bytes > bound * (1 + _MORE)
-    if ours.is_entry and more is not None and wide and time.monotonic() < deadline:
+    ends = deadline if limits.deadline is None else limits.deadline(found.objective_bytes)
+    in_time = time.monotonic() + limits.more_seconds < min(ends, deadline)
+    if ours.is_entry and more is not None and wide and in_time:
         other = ours.named(more().get(computation.name, ()))
         ours.add(other)
         if other and min(ours.scores[name] for name in other) < ours.scores["search"]:

@@ -88,7 +88,8 @@ def plan_module(
       target: "cpu" or "cuda".
       xla_bytes: XLA's own assigned total when it is known, for the report.
       more: gives orders of another scheduler (computation name -> instruction names); it is asked
-        if the search leaves a total far above the bound.
+        if the search leaves a total far above the bound, and there is time left for it, as long as
+        XLA took to its schedule.
       progress: called with one line at each improvement.
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
@@ -266,7 +267,8 @@ def _order(
         if not look.holds(planned):
             look = Look.at(planned, computation)
         until = _deadline(worth) if key == entry else None
-        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes, until)
+        asking = schedule_seconds or 0.0
+        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes, until, asking)
         solved = solve(look, limits, progress, more)
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         planned = solved.module

@@ -1,7 +1,7 @@
-"""Loads what planning needs, in a thread of its own, while XLA compiles as far as its schedule.
+"""Loads what planning needs: its imports, and the machine code of compiled loops.
 
-Imports take a second or two of a process's first plan, and the machine code of compiled loops as
-much again; both wait for nothing that XLA does.
+Both take some tenths of a second of a process's first plan, on an idle machine, and wait for
+nothing that XLA does (compile/loading.py). The first time after installation loops are compiled here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import logging
 import threading
 
 from hlo.read import from_hlo_text
+from olla_xla.memory.jit import is_kept
+from olla_xla.memory.lifetimes import live_spans
 from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
+from olla_xla.schedule.search import moves
 
-__all__ = ["loaded"]
+__all__ = ["load_kept", "loaded"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -42,8 +45,23 @@ def _text() -> str:
     return f"HloModule warm_up, is_scheduled=true\n\nENTRY %main {{\n  {body}\n}}\n"
 
 
+_lock = threading.Lock()
+
+
 @functools.cache
-def loaded() -> None:
-    """Plans a small step, so that all compiled loops are loaded, or compiled where they are new."""
+def _load() -> None:
     plan_module(from_hlo_text(_text()), PlanOptions(time_limit=60, step_limit=3000), target="cpu")
     _logger.debug("loaded in %s", threading.current_thread().name)
+
+
+def loaded() -> None:
+    """Plans a small step, so that all compiled loops are loaded, or compiled where they are new."""
+    with _lock:
+        _load()
+
+
+def load_kept() -> None:
+    """The same where an earlier process has compiled the loops, those of local search included."""
+    if is_kept(live_spans):
+        loaded()
+        moves.load()

@@ -106,9 +106,10 @@ def check_control(before: bytes, after: bytes) -> None:
     Raises:
       CheckError: naming the instructions of an edge that is lost.
     """
-    old, new = (xla_pb2.HloModuleProto.FromString(module) for module in (before, after))
+    old = xla_pb2.HloModuleProto.FromString(before)
     if not any(i.control_predecessor_ids for c in old.computations for i in c.instructions):
         return
+    new = xla_pb2.HloModuleProto.FromString(after)
     lost = _control(old) - _control(new)
     kept = {i.name for c in new.computations for i in c.instructions}
     for name, needed in sorted(lost):

@@ -1,0 +1,53 @@
+"""Loads the planner while others wait for something else: Python for a model, XLA for a schedule.
+
+It begins as a function is decorated, with what needs no compiler, and is done with before XLA has a
+schedule; after a fresh installation what is to be compiled begins with the first large step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import threading
+
+__all__ = ["begin", "finish"]
+
+_logger = logging.getLogger("olla_xla")
+
+
+def begin(compile: bool = False) -> None:
+    """Starts to load, in a thread of its own, once in a process; with `compile`, whatever it takes.
+
+    Trouble with it shows where what is loaded is used.
+    """
+    _thread(compile)
+
+
+def finish() -> None:
+    """Loads all that there is to load, or waits for that."""
+    _thread(compile=True).join()
+
+
+@functools.cache
+def _thread(compile: bool) -> threading.Thread:
+    # Not a daemon: a process must not end amid compiled loops being loaded.
+    thread = threading.Thread(target=_load, args=(compile,), name="olla_xla loading")
+    thread.start()
+    # A child that is forked meanwhile would wait for locks of imports that nobody releases.
+    os.register_at_fork(before=functools.partial(_wait, thread))
+    return thread
+
+
+def _load(compile: bool) -> None:
+    try:
+        warm_up = importlib.import_module("olla_xla.planner.warm_up")
+        warm_up.loaded() if compile else warm_up.load_kept()
+    except Exception as error:
+        _logger.debug("loading the planner failed", exc_info=error)
+
+
+def _wait(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread():
+        thread.join()
