@@ -1,7 +1,7 @@
 """Loads what planning needs: its imports, and the machine code of compiled loops.
 
 Both take some tenths of a second of a process's first plan, on an idle machine, and wait for
-nothing that XLA does (compile/loading.py). The first time after installation loops are compiled here.
+nothing that XLA does (compile/loading.py). The first time after installation loops are compiled.
 """
 
 from __future__ import annotations
