@@ -29,8 +29,8 @@ class LiveTensor:
       op_name: JAX's name of that, or "".
       module: the modules that the op name leads through, such as "ResNet/Conv_0", or "".
       argument: the path of the argument that it is, or whose memory it has; or "".
-      line: "file:line" of the user's own code that makes it, or "".
-      via: what the line is taken from, where XLA made the tensor by itself; or "".
+      line: "file:line" of the user's own code that makes it, or reads an argument first; or "".
+      via: what the line is taken from, where that does not make the tensor; or "".
       why: why there is neither line nor argument, or "".
       start, stop: half-open steps of the schedule between which it has memory.
       holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
@@ -57,6 +57,11 @@ class LiveTensor:
     def is_found(self) -> bool:
         """Whether it leads to a line of the user's or to an argument."""
         return bool(self.line or self.argument)
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument of the step itself."""
+        return self.operator == "parameter" and bool(self.argument)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; every field by name."""
@@ -123,8 +128,8 @@ class Describer:
             op_name="" if value in self._paths else origin.op_name,
             module="" if value in self._paths else module_path(origin.op_name),
             argument=argument,
-            line=origin.line if value not in self._paths else "",
-            via=origin.via if value not in self._paths else "",
+            line=origin.line,
+            via=origin.via,
             why="" if argument or origin.line else why,
             start=span[0],
             stop=span[1],

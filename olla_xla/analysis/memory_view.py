@@ -65,13 +65,22 @@ class MemoryView:
         return _largest_first(self._sums(lambda t: t.module or t.argument and "(arguments)"))
 
     def by_line(self) -> dict[str, int]:
-        """Bytes at the peak by "file:line" of the user's code, largest first; "" for no line."""
-        return _largest_first(self._sums(lambda t: t.line or t.argument and "(arguments)"))
+        """Bytes at the peak by "file:line" of the user's code that makes them, largest first.
+
+        Arguments, which no line makes, stand together; "" is for what has no line.
+        """
+        return _largest_first(self._sums(_made_at))
 
     @property
     def found_share(self) -> float:
         """The part of the total that leads to a line of the user's code or to an argument."""
         found = sum(t.bytes for t in self.tensors if t.is_found)
+        return found / self.total_bytes if self.total_bytes else 1.0
+
+    @property
+    def line_share(self) -> float:
+        """The part of the total that leads to a line: one that makes it, or reads an argument."""
+        found = sum(t.bytes for t in self.tensors if t.line)
         return found / self.total_bytes if self.total_bytes else 1.0
 
     def _sums(self, key: Callable[[LiveTensor], Any]) -> dict[Any, int]:
@@ -92,6 +101,12 @@ class MemoryView:
         if timeline:
             result["timeline"] = {str(c): line.tolist() for c, line in self.timeline.items()}
         return result
+
+
+def _made_at(tensor: LiveTensor) -> str:
+    if tensor.is_argument or (tensor.argument and not tensor.line):
+        return "(arguments)"
+    return tensor.line
 
 
 def _largest_first(sums: Mapping[str, int]) -> dict[str, int]:

@@ -129,7 +129,10 @@ def _tensors(view: MemoryView, count: int) -> Table:
 
 def where(tensor: LiveTensor) -> str:
     """Where a tensor comes from: an argument's path, a line, or why there is neither."""
-    found = [tensor.argument, short_line(tensor.line)]
+    line = short_line(tensor.line)
+    if line and tensor.is_argument:
+        line = f"read at {line}"
+    found = [tensor.argument, line]
     return ", ".join(part for part in found if part) or tensor.why
 
 

@@ -2,7 +2,7 @@
 
 Each turn is a fresh process, as a user's would be, with what an earlier one left on disk: the
 machine code of compiled loops, but neither plans nor executables. With `cached`, plans and JAX's
-persistent compilation cache too, filled by a process that is not measured.
+persistent compilation cache too, filled by processes that are not measured.
 
 `python -m olla_xla.bench.first_call REQUEST` is one turn; its result is the last line of stdout.
 """
@@ -75,7 +75,7 @@ def measure(case: Case, turns: int = 3, cached: bool = False) -> Row:
     """
     with _cache(cached) as folder:
         if cached:
-            for planned in (True, False):
+            for planned in (True, True, False):
                 _turn(case, planned, folder)
         runs = [(_turn(case, False, folder), _turn(case, True, folder)) for _ in range(turns)]
     jitted, planned = zip(*runs, strict=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import re
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from hlo.module import Module, module_from_bytes
+from hlo.module import Computation, Instruction, Module, module_from_bytes
 from olla_xla.errors import OllaError
 
 __all__ = [
@@ -20,7 +22,7 @@ __all__ = [
     "donation",
     "final_module",
     "mentioned_bytes",
-    "scratch_bytes",
+    "scratch_peak",
     "temporary_bytes",
 ]
 
@@ -91,14 +93,48 @@ def mentioned_bytes(stablehlo: str) -> int:
     return total
 
 
-def scratch_bytes(module: Module) -> int:
-    """Bytes of all values that a module makes while it runs: no order needs more temporaries."""
-    return sum(
-        i.shape.bytes
-        for c in module.control_computations
-        for i in c.instructions
-        if i.opcode not in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
-    )
+_MADE_NOWHERE = frozenset(("parameter", "constant"))
+_HANDED_ON = frozenset("tuple get-tuple-element bitcast while optimization-barrier".split())
+"""Opcodes whose results are, or lie in, the memory of their operands."""
+
+
+def scratch_peak(module: Module) -> int:
+    """Most bytes that values made while a module runs take together, in its own order.
+
+    Values that share memory are counted apart, so XLA's temporaries and outputs take no more but
+    for what lies between them. It takes a moment, and neither numba nor the planner.
+    """
+    peaks: dict[Computation, int] = {}
+    for computation in module.control_computations:
+        peaks[computation] = _scratch_peak(computation, peaks)
+    return peaks[module.entry]
+
+
+def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) -> int:
+    """The same of one computation, for those of its callees."""
+    order = computation.schedule or tuple(computation.instructions)
+    makers: dict[Instruction, frozenset[Instruction]] = {}
+    last: dict[Instruction, int] = {}
+    for step, i in enumerate(order):
+        read = frozenset(m for operand in i.operands for m in makers[operand])
+        last.update(dict.fromkeys(read, step))
+        if i.opcode in _HANDED_ON:
+            makers[i] = read
+        else:
+            makers[i] = frozenset(() if i.opcode in _MADE_NOWHERE else (i,))
+        last.update(dict.fromkeys(makers[i], step))
+    if computation.root is not None:
+        last.update(dict.fromkeys(makers[computation.root], len(order)))
+    ended: collections.Counter[int] = collections.Counter()
+    for i, step in last.items():
+        ended[step] += i.shape.bytes
+    live = most = 0
+    for step, i in enumerate(order):
+        if i in last:
+            live += i.shape.bytes
+        most = max(most, live + max((peaks[c] for c in i.called_control), default=0))
+        live -= ended[step]
+    return most
 
 
 def assignment_proto(compiled: jax.stages.Compiled) -> bytes:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 
+from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
 from olla_xla.check.executable import results_digest
 from olla_xla.compile import objection, plan_store
@@ -29,7 +31,7 @@ from olla_xla.compile.jax_private import (
     no_cache_writes,
 )
 from olla_xla.compile.order import order_difference
-from olla_xla.compile.tokens import Token, mark_of, marked, plan_mark
+from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.plan import Plan
 
@@ -75,12 +77,15 @@ class Applied(NamedTuple):
     Attributes:
       reason: why it is to be rejected, or "". objects: whether the referee says so.
       results: `results_digest` of the module as XLA scheduled it; "" where that was not seen.
+      digest: of what the referee accepted, "" if it did not. is_known: whether it did so before.
     """
 
     compiled: jax.stages.Compiled
     reason: str
     objects: bool
     results: str = ""
+    digest: str = ""
+    is_known: bool = False
 
 
 class Compiles:
@@ -180,11 +185,12 @@ class Compiles:
             with listening(request):
                 self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
-    def apply(self, plan: Plan, key: str = "") -> Applied:
+    def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
         """Compiles with the plan's schedule.
 
         Args:
           plan: to apply. key: that it is stored under, or "".
+          accepted: digests of executables of this plan that the referee has accepted before.
 
         Raises:
           PlanMismatchError: the module XLA scheduled is not the plan's.
@@ -199,10 +205,19 @@ class Compiles:
         self._case = self._results = None
         digest = plan_store.plan_digest(plan)
         compiled = self._compiled(Token(key or digest), answer)
-        if key and not objects and mark_of(compiled) != digest:
+        if objects:
+            return Applied(compiled, objects, True)
+        final = final_module(compiled)
+        if key and mark_in(final) != digest:
             # JAX's persistent cache had an executable of another plan for the same key.
             compiled = self._compiled(Token(digest), answer)
-        return Applied(compiled, objects, True) if objects else self.judged(compiled, plan)
+            if objects:
+                return Applied(compiled, objects, True)
+            final = final_module(compiled)
+        known = _accepted_digest(final, digest)
+        if known in accepted:
+            return Applied(compiled, "", False, plan.results, known, True)
+        return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
         """A scheduled module with a plan in it, and what the referee says against it, or "".
@@ -224,17 +239,23 @@ class Compiles:
             self._results = _digested(module, bool(plan.loops))
         return planned, objects
 
-    def judged(self, compiled: jax.stages.Compiled, plan: Plan) -> Applied:
-        """An executable with a plan, after the referee and the check of its order."""
+    def judged(self, compiled: jax.stages.Compiled, plan: Plan, final: bytes = b"") -> Applied:
+        """An executable with a plan, after the referee and the check of its order.
+
+        Args:
+          compiled, plan: see above. final: the executable's module, if it is at hand.
+        """
         results = plan.results if self._results is None else self._results.result()
-        final = final_module(compiled)
+        final = final or final_module(compiled)
         if reason := order_difference(plan, final):
             return Applied(compiled, reason, False, results)
         case = self._case or objection.Case(target=plan.target, results="")
         assignment = assignment_proto(compiled)
         case = dataclasses.replace(case, results=results, final=final, assignment=assignment)
-        objects = self._objection(case, plan)
-        return Applied(compiled, objects, bool(objects), results)
+        if objects := self._objection(case, plan):
+            return Applied(compiled, objects, True, results)
+        digest = _accepted_digest(final, plan_store.plan_digest(plan))
+        return Applied(compiled, "", False, results, digest)
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
@@ -306,6 +327,11 @@ class Compiles:
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)
+
+
+def _accepted_digest(final: bytes, plan: str) -> str:
+    """Names an executable of a plan, by its module and the plan's digest, and who looks at it."""
+    return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
 
 
 def _digested(module: bytes, loops: bool) -> Future[str]:

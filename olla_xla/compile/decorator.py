@@ -38,6 +38,7 @@ from olla_xla.compile.jax_private import (
 )
 from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.leaves import donation_hint
+from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
 from olla_xla.errors import CheckError, FallbackError, InputError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
@@ -241,7 +242,7 @@ class PlannedFunction:
         ways: _Ways,
         jit_options: Mapping[str, Any],
     ) -> None:
-        if ways.enabled and ways.plan is None and not settings.disabled():
+        if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
             loading.begin()
         functools.update_wrapper(self, function, updated=())
         self.__wrapped__ = function

@@ -1,8 +1,9 @@
 """Stored plans as files, which many processes share: each is whole, or is known not to be.
 
-A file is two lines: a header of JSON with the plan's key and a digest of the second, which is the
-text of a plan file. It appears under its name in one step. What was cut off, changed, written by
-another version or put there by somebody else is found out when it is read, and refused.
+A file is two lines: a header of JSON with the plan's key, a digest of the second, and digests of
+the executables that the referee has accepted; the second is the text of a plan file. It appears
+under its name in one step. What was cut off, changed, written by another version or put there by
+somebody else is found out when it is read, and refused.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from olla_xla.errors import PlanFileError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 
-__all__ = ["SUFFIX", "Entry", "entries", "prune", "read", "write"]
+__all__ = ["SUFFIX", "Entry", "Stored", "entries", "prune", "read", "read_stored", "write"]
 
 SUFFIX = ".plan"
 """Of a stored plan's file, after its key."""
@@ -50,14 +52,30 @@ class Entry:
     trouble: str = ""
 
 
-def write(path: Path, plan: Plan) -> None:
+class Stored(NamedTuple):
+    """What a file holds: a plan, and digests of executables of it that the referee has accepted."""
+
+    plan: Plan
+    accepted: tuple[str, ...] = ()
+
+
+def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
     """Writes a plan; the file's name, without its suffix, is the plan's key.
+
+    Args:
+      path: the file. plan: to write. accepted: digests of executables.
 
     Raises:
       OSError: it cannot be written; what was there stays.
     """
     text = plan_file.dumps(plan)
-    header = {"format": _FORMAT, "version": _VERSION, "key": path.stem, "sha256": _digest(text)}
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "key": path.stem,
+        "sha256": _digest(text),
+        "accepted": list(accepted),
+    }
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -72,7 +90,12 @@ def write(path: Path, plan: Plan) -> None:
 
 
 def read(path: Path) -> Plan:
-    """Reads a plan, and notes that it was used.
+    """The plan in a file; see `read_stored`."""
+    return read_stored(path).plan
+
+
+def read_stored(path: Path) -> Stored:
+    """Reads a file, and notes that it was used.
 
     Raises:
       PlanFileError: it cannot be read, or is not what was written under that name.
@@ -88,6 +111,7 @@ def read(path: Path) -> Plan:
     try:
         header = json.loads(head)
         found = [header[name] for name in ("format", "version", "key", "sha256")]
+        accepted = tuple(str(digest) for digest in header.get("accepted", ()))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise PlanFileError(f"{path} is not a stored plan; remove it") from error
     if found != [_FORMAT, _VERSION, path.stem, _digest(text)]:
@@ -95,7 +119,7 @@ def read(path: Path) -> Plan:
     plan = plan_file.loads(text, str(path))
     with contextlib.suppress(OSError):
         os.utime(path)
-    return plan
+    return Stored(plan, accepted)
 
 
 def entries(folder: Path) -> Iterator[Entry]:

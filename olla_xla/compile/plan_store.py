@@ -28,7 +28,7 @@ from olla_xla.errors import PlanFileError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import VERSION, Plan
 
-__all__ = ["PlanStore", "plan_digest", "plan_key", "process_store", "stored_folder"]
+__all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
 _FORMAT = 5
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
@@ -43,6 +43,9 @@ _COMPILE_SETTINGS = (
     "jax_compiler_enable_remat_pass",
 )
 """JAX settings that reach XLA beside the module."""
+
+_MOST_ACCEPTED = 8
+"""Digests of executables that are kept with a plan."""
 
 _logger = logging.getLogger("olla_xla")
 
@@ -96,23 +99,40 @@ class PlanStore:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._said = False
-        self._plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[str, plan_files.Stored] = collections.OrderedDict()
 
     def load(self, key: str) -> Plan | None:
         """The plan kept under `key`, or None."""
+        stored = self._load(key)
+        return None if stored is None else stored.plan
+
+    def accepted(self, key: str) -> tuple[str, ...]:
+        """Digests of executables of the plan kept under `key` that the referee has accepted."""
+        stored = self._load(key)
+        return () if stored is None else stored.accepted
+
+    def _load(self, key: str) -> plan_files.Stored | None:
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        plan = self._read(key)
-        if plan is not None:
-            self._keep(key, plan)
-        return plan
+        stored = self._read(key)
+        if stored is not None:
+            self._keep(key, stored)
+        return stored
 
-    def save(self, key: str, plan: Plan) -> None:
-        """Keeps `plan` under `key`."""
-        self._keep(key, plan)
-        self._write(key, plan)
+    def save(self, key: str, plan: Plan, accepted: str = "") -> None:
+        """Keeps `plan` under `key`.
+
+        Args:
+          key, plan: see above. accepted: digest of an executable that the referee has accepted.
+        """
+        known = self._load(key) if accepted else None
+        digests = known.accepted if known is not None and known.plan == plan else ()
+        digests = tuple(dict.fromkeys((*digests, accepted)))[-_MOST_ACCEPTED:] if accepted else ()
+        stored = plan_files.Stored(plan, digests)
+        self._keep(key, stored)
+        self._write(key, stored)
 
     def drop(self, key: str) -> None:
         """Forgets the plan kept under `key`, in its file too."""
@@ -128,34 +148,36 @@ class PlanStore:
         with self._lock:
             self._plans.clear()
 
-    def _keep(self, key: str, plan: Plan) -> None:
+    def _keep(self, key: str, stored: plan_files.Stored) -> None:
         with self._lock:
-            self._plans[key] = plan
+            self._plans[key] = stored
             self._plans.move_to_end(key)
             while len(self._plans) > self._capacity:
                 self._plans.popitem(last=False)
 
-    def _read(self, key: str) -> Plan | None:
+    def _read(self, key: str) -> plan_files.Stored | None:
         path = self._path(key)
         if path is None or not os.path.exists(path):  # false, too, where we may not look
             return None
         try:
-            return plan_files.read(path)
+            return plan_files.read_stored(path)
         except PlanFileError as error:
             _logger.warning("%s; this run plans again", error)
             return None
 
-    def _write(self, key: str, plan: Plan) -> None:
+    def _write(self, key: str, stored: plan_files.Stored) -> None:
         path = self._path(key)
         if path is None:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            plan_files.write(path, plan)
+            plan_files.write(path, stored.plan, stored.accepted)
         except OSError as error:
             if not self._said:
                 self._said = True
-                _logger.warning("cannot keep the plan of %s for reuse: %s", plan.module, error)
+                _logger.warning(
+                    "cannot keep the plan of %s for reuse: %s", stored.plan.module, error
+                )
 
     def _path(self, key: str) -> Path | None:
         return None if self._directory is None else self._directory / f"{key}{plan_files.SUFFIX}"
@@ -174,6 +196,12 @@ def stored_folder() -> Path | None:
     if not directory or not config.jax_enable_compilation_cache or "://" in directory:
         return None
     return Path(directory) / _FOLDER
+
+
+def is_filled() -> bool:
+    """Whether an earlier process has kept plans where this one looks for them."""
+    folder = stored_folder()
+    return folder is not None and next(folder.glob(f"*{plan_files.SUFFIX}"), None) is not None
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from olla_xla.compile.accounting import (
     assigned_bytes,
     final_module,
     mentioned_bytes,
-    scratch_bytes,
+    scratch_peak,
     temporary_bytes,
 )
 from olla_xla.compile.compiles import NO_HOOK, Applied, Captured, Compiles
@@ -57,7 +58,10 @@ _logger = logging.getLogger("olla_xla")
 
 NO_GAIN = "no better order was found"
 """Why XLA's own schedule is used where nothing went wrong."""
-_SMALL = 256 * 2**10  # bytes of temporaries below which a plan is not looked for by default
+_SMALL = 2**20
+"""Bytes of a step's own values, at most live together, up to which none is planned by default."""
+_NOTHING = 256 * 2**10
+"""Bytes below which a gain is none by default."""
 _EXACT = 1e-6  # part of an assigned total by which a prediction may be off
 _CERTAIN = 0.01  # part of the gain by which a prediction may be off
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
@@ -76,6 +80,7 @@ class Outcome:
       objection: what the referee said against the planned executable, with the file that has the
         case in it, or "".
       members: numbers of the processes that agreed on it; () where it concerns this one only.
+      accepted: digest of the planned executable, which the referee has accepted; or "".
     """
 
     compiled: jax.stages.Compiled
@@ -85,6 +90,7 @@ class Outcome:
     error: Exception | None = None
     objection: str = ""
     members: tuple[int, ...] = ()
+    accepted: str = ""
 
     @property
     def fell_back(self) -> bool:
@@ -205,11 +211,14 @@ def _compile(
         plan = store.load(key)
         if plan is not None:
             with contextlib.suppress(PlanMismatchError):
-                return _known(compiles, plan, key)
+                outcome = _known(compiles, plan, key, store.accepted(key))
+                if outcome.accepted and outcome.accepted not in store.accepted(key):
+                    store.save(key, plan, outcome.accepted)
+                return outcome
             _logger.info("%s: the stored plan no longer fits; planning again", plan.module)
         outcome = _fresh(compiles, options, key)
         if outcome.plan is not None and not outcome.fell_back:
-            store.save(key, outcome.plan)
+            store.save(key, outcome.plan, outcome.accepted)
         return outcome
     except BudgetError:
         raise
@@ -234,8 +243,8 @@ def without_gain(plan: Plan) -> bool:
     return plan.predicted_bytes >= plan.xla_predicted_bytes
 
 
-def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
-    """The executable of a stored plan.
+def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) -> Outcome:
+    """The executable of a stored plan, which is judged if it is none of the `accepted` ones.
 
     Raises:
       PlanMismatchError: the module is not the plan's.
@@ -243,7 +252,7 @@ def _known(compiles: Compiles, plan: Plan, key: str) -> Outcome:
     if without_gain(plan):
         # A stored plan without a gain describes XLA's order already.
         return Outcome(compiles.own(key), plan, False, NO_GAIN)
-    return chosen(compiles, plan, compiles.apply(plan, key))
+    return chosen(compiles, plan, compiles.apply(plan, key, accepted))
 
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
@@ -286,14 +295,14 @@ class Midst:
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
         captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
         self.captured = captured
-        small = scratch_bytes(captured.view) <= _SMALL  # read here, and kept for all that follow
+        small = scratch_peak(captured.view) <= _SMALL  # read here, and kept for all that follow
         if options.is_default and small:
             return None
         with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
             loading.finish()
         try:
             plan = self.plan = _plan(compiles.name, captured, options, options)
-            if without_gain(plan):
+            if self._is_idle(plan):
                 return None
             planned, self._objection = compiles.write(module, plan)
         except BudgetError:
@@ -315,11 +324,16 @@ class Midst:
             return Outcome(compiled, small_plan(captured, compiled), False, NO_GAIN)
         if self._objection:
             return rejected(compiled, plan, captured, self._objection, self._objection)
-        if without_gain(plan):
+        if self._is_idle(plan):
             plan = unplanned(plan, captured, assigned_bytes(compiled))
             return Outcome(compiled, plan, False, NO_GAIN)
         compiles = self._compiles
         return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+
+    def _is_idle(self, plan: Plan) -> bool:
+        """Whether a plan gains nothing that would be worth a compile's while."""
+        gain = plan.xla_predicted_bytes - plan.predicted_bytes
+        return without_gain(plan) or (self._options.is_default and gain < _NOTHING)
 
     @property
     def why_not(self) -> str:
@@ -381,8 +395,10 @@ def chosen(
 
     XLA's own total is predicted, so it is compiled where predictions prove wrong.
     """
-    compiled, reason, objects, results = applied
-    plan = dataclasses.replace(plan, results=results)
+    compiled, reason, objects = applied[:3]
+    if applied.is_known and plan.assigned_bytes is not None:
+        return Outcome(compiled, plan, True, accepted=applied.digest)
+    plan = dataclasses.replace(plan, results=applied.results)
     assigned = assigned_bytes(compiled)
     known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
     if not reason and not known and _is_surprise(plan, assigned):
@@ -398,7 +414,8 @@ def chosen(
         elif assigned > own:
             reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
     if not reason:
-        return Outcome(compiled, dataclasses.replace(plan, assigned_bytes=assigned), True)
+        plan = dataclasses.replace(plan, assigned_bytes=assigned)
+        return Outcome(compiled, plan, True, accepted=applied.digest)
     captured = captured or compiles.capture()
     return rejected(compiles.own(), plan, captured, reason, reason if objects else "")
 

@@ -68,7 +68,12 @@ def plan_mark(digest: str) -> str:
 
 def mark_of(compiled: jax.stages.Compiled) -> str:
     """The digest of the plan that an executable runs, or ""."""
-    found = _MARKED.search(final_module(compiled))
+    return mark_in(final_module(compiled))
+
+
+def mark_in(module: bytes) -> str:
+    """The digest of the plan that stands in a serialized module, or ""."""
+    found = _MARKED.search(module)
     return found.group(1).decode() if found else ""
 
 

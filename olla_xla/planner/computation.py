@@ -324,7 +324,9 @@ class _Work:
                 self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
             )
             kept, total = in_place.choose(
-                found, lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes
+                found,
+                lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes,
+                self.arrays.n,
             )
             if kept and total < limit:
                 limit, chosen = total, (name, kept)

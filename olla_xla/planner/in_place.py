@@ -22,6 +22,7 @@ from olla_xla.memory.lower import LoweredComputation
 __all__ = ["Binding", "aliases", "bindings", "choose"]
 
 _TRIALS = 8  # most bindings that are tried one by one, the largest first
+_TRIAL_WORK = 240_000  # operators simulated for that; large graphs have fewer trials
 _SHARE = 1e-4  # bindings smaller than this part of all bytes are not worth their trial
 
 
@@ -110,25 +111,29 @@ class _Buffers:
 
 
 def choose(
-    found: Sequence[Binding], total: Callable[[Sequence[tuple[int, int]]], int]
+    found: Sequence[Binding],
+    total: Callable[[Sequence[tuple[int, int]]], int],
+    operators: int = 0,
 ) -> tuple[list[Binding], int]:
     """The bindings that lower the total, and that total.
 
     Args:
       found: safe bindings, the largest first. total: bytes with these values' alias sets joined.
+      operators: of the graph, on which the time of `total` depends.
     """
+    trials = max(1, min(_TRIALS, _TRIAL_WORK // max(operators, 1)))
     least = total([])
     everything = total([b.values for b in found]) if found else least
     kept: list[Binding] = []
     if everything < least:
         kept, least = list(found), everything
-        for binding in found[:_TRIALS]:
+        for binding in found[:trials]:
             fewer = [b for b in kept if b is not binding]
             value = total([b.values for b in fewer])
             if value <= least:
                 kept, least = fewer, value
         return kept, least
-    for binding in found[:_TRIALS]:
+    for binding in found[:trials]:
         value = total([b.values for b in (*kept, binding)])
         if value < least:
             kept, least = [*kept, binding], value

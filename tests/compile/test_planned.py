@@ -18,8 +18,9 @@ import pytest
 from jax.extend import xla
 
 import olla_xla
+from hlo.module import module_from_bytes
 from olla_xla import planner
-from olla_xla.compile import accounting, hook, plan_store, planned
+from olla_xla.compile import accounting, hook, objection, plan_store, planned
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
@@ -314,6 +315,67 @@ def test_plans_are_reused(depth_first_planner, monkeypatch, compiles):
     compiles.clear()
     second = compile_planned(lowered, store=store)
     assert second.planned and second.plan == first.plan and len(compiles) == 1
+
+
+def test_an_executable_that_was_accepted_is_not_judged_again(depth_first_planner, monkeypatch):
+    lower = functools.partial(fresh(branches, donate_argnums=0).lower, *arguments())
+    store, judged = plan_store.PlanStore(), []
+    check = objection.Case.check
+    monkeypatch.setattr(
+        objection.Case, "check", lambda case: (judged.append(bool(case.final)), check(case))
+    )
+    assert compile_planned(lower(), store=store).planned
+    assert judged == [False, True]
+    again = compile_planned(lower(), store=store)
+    assert again.planned and again.plan.assigned_bytes == accounting.assigned_bytes(again.compiled)
+    assert judged == [False, True, False]
+    # Another executable of the plan is looked at.
+    ((key, stored),) = store._plans.items()
+    store._plans[key] = stored._replace(accepted=("another",))
+    assert compile_planned(lower(), store=store).planned
+    assert judged == [False, True, False, False, True]
+    assert len(store.accepted(key)) == 2
+
+
+def test_by_default_a_gain_of_next_to_nothing_is_none():
+    def tall(weights, x):
+        hidden = [jnp.tanh(x @ w) for w in weights]
+        return [h.T @ jnp.sin(h) for h in hidden]
+
+    def beside_a_large_result(weights, x):
+        return branches(weights, x), jnp.tanh(x @ x.T)
+
+    def compiled(function, rows, **options):
+        step = olla_xla.plan(functools.partial(function), donate_argnums=0, **options)
+        return step.lower(*arguments(rows=rows)).compile()
+
+    large = compiled(tall, 1024)
+    assert large.planned and large.plan.xla_bytes - large.plan.assigned_bytes > planned._NOTHING
+    for function, rows in ((branches, WIDTH), (beside_a_large_result, 1024)):
+        asked, idle = compiled(function, rows, time_limit=1), compiled(function, rows)
+        gain = asked.plan.xla_bytes - asked.plan.assigned_bytes
+        assert asked.planned and 0 < gain < planned._NOTHING
+        assert not idle.planned and idle.reason == planned.NO_GAIN
+        assert idle.plan.assigned_bytes == idle.plan.xla_bytes == asked.plan.xla_bytes
+
+
+@pytest.mark.parametrize("function", [branches, chain], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("rows", [8, 256])
+def test_values_live_together_bound_xlas_temporaries(function, rows):
+    lowered = fresh(function, donate_argnums=0).lower(*arguments(rows=rows))
+    scratch = accounting.scratch_peak(module_from_bytes(capture(lowered).module))
+    temporary = accounting.temporary_bytes(lowered.compile())
+    assert temporary <= scratch <= 20 * max(temporary, 4 * WIDTH**2)
+
+
+def test_values_of_a_loop_count_once():
+    def loops(x):
+        return jax.lax.fori_loop(0, 10, lambda _, y: jnp.tanh(y @ y) @ y, x)
+
+    found = capture(fresh(loops).lower(jnp.ones((WIDTH, WIDTH))))
+    scratch = accounting.scratch_peak(module_from_bytes(found.module))
+    one = 4 * WIDTH * WIDTH
+    assert one <= scratch <= 8 * one
 
 
 def test_plans_kept_on_disk_outlive_the_store(depth_first_planner, monkeypatch, tmp_path, caplog):

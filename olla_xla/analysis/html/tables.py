@@ -52,7 +52,7 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
         columns["shape"].append(texts.number(value.shape.text[:80]))
         columns["op"].append(texts.number("" if is_argument else origin.op_name))
         columns["module"].append(texts.number("" if is_argument else module_path(origin.op_name)))
-        columns["line"].append(texts.number("" if is_argument else short_line(origin.line)))
+        columns["line"].append(texts.number(short_line(origin.line)))
         columns["argument"].append(texts.number(argument))
         columns["to"].append(stop)
         columns["holder"].append(texts.number("" if last is None else last.name))

@@ -1,0 +1,23 @@
+"""The digest of a serialized module, by which an executable is known again in another process."""
+
+from __future__ import annotations
+
+import hashlib
+
+from hlo import xla_pb2
+from hlo.wire import Message
+
+__all__ = ["module_digest"]
+
+_ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
+
+
+def module_digest(module: bytes) -> str:
+    """SHA-256 of a serialized HloModuleProto but for the number that it has in its process.
+
+    Raises:
+      HloError: it is no message.
+    """
+    message = Message(module)
+    message.set_integer(_ID, 0)
+    return hashlib.sha256(message.encode()).hexdigest()
