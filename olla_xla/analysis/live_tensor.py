@@ -31,7 +31,7 @@ class LiveTensor:
       argument: the path of the argument that it is, or whose memory it has; or "".
       line: "file:line" of the user's own code that makes it, or reads an argument first; or "".
       via: what the line is taken from, where that does not make the tensor; or "".
-      why: why there is neither line nor argument, or "".
+      why: why there is no line, or "".
       start, stop: half-open steps of the schedule between which it has memory.
       holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
       holder_line: the user's line of that, or "".
@@ -130,7 +130,7 @@ class Describer:
             argument=argument,
             line=origin.line,
             via=origin.via,
-            why="" if argument or origin.line else why,
+            why="" if origin.line else why,
             start=span[0],
             stop=span[1],
             holder="" if last is None else last.name,

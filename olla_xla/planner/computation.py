@@ -8,6 +8,7 @@ Candidates from every method compete on the predicted assigned total of the whol
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -259,6 +260,8 @@ class _Work:
         self.starts: dict[str, np.ndarray] = {}
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
+        self._totals: dict[bytes, int] = {}
+        """By digest of an order, the former; callees' orders do not change meanwhile."""
 
     @property
     def is_entry(self) -> bool:
@@ -283,8 +286,11 @@ class _Work:
         return schedule.by_priority(g, steps)
 
     def total(self, order: np.ndarray) -> int:
-        """The predicted total of the module with an order."""
-        return self.planned.model.simulate(self.whole(order)).total_bytes
+        """The predicted total of the module with an order; asked again, it is remembered."""
+        key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
+        if key not in self._totals:
+            self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
+        return self._totals[key]
 
     def whole(
         self, order: Sequence[int] | np.ndarray
