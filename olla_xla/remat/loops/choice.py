@@ -74,14 +74,28 @@ class Choice:
                 priced.add(run)
                 cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
                 arcs.append((run, sink, min(round(cost * self._scale), _MOST)))
-            for need in way.needs:
-                if need in self.needed and need not in self.ways.stacks:
-                    arcs.append((run, node(need), _NEVER))
+            for need in self.made_with(number):
+                arcs.append((run, node(need), _NEVER))
         again: set[int] = set()
         if arcs:
             tails, heads, capacities = (np.array(a, np.int64) for a in zip(*arcs, strict=True))
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+
+    def made_with(self, number: int) -> list[int]:
+        """What is made again wherever a value is: of what it is made of, what no stack has.
+
+        A stack is kept or made again for itself, and with it all that it has parts of.
+        """
+        way = self.needed[number]
+        pieces = self.ways.pieces
+        return [
+            need
+            for need in (() if way is None else way.needs)
+            if need in self.needed
+            and need not in self.ways.stacks
+            and (need not in pieces or pieces[need].whole == number)
+        ]
 
     def without(self, again: Collection[int]) -> frozenset[int]:
         """The elements of the writing loop's state that go where values are computed again."""
@@ -102,5 +116,5 @@ class Choice:
 
 def run_of(way: Way) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
-    node = way.node if way.inside is not None or way.stacked else None
+    node = way.node if way.inside is not None or way.stacked or way.part else None
     return way.owner, node, way.narrowed
