@@ -119,7 +119,8 @@ def inside(rows=24, width=40):
 
     def step(params, x):
         def put(stack, value, i):
-            return jax.lax.dynamic_update_slice_in_dim(stack, value[:, None], i, 1)
+            put = jax.lax.dynamic_update_index_in_dim
+            return put(stack, value, i, 1, allow_negative_indices=False)
 
         def write(i, state):
             h, kept, other = state
@@ -127,7 +128,8 @@ def inside(rows=24, width=40):
             return h, put(kept, h, i), put(other, jnp.sin(h) * h, i)
 
         def read(j, c):
-            h, o = (jax.lax.dynamic_index_in_dim(s, LAYERS - 1 - j, 1, False) for s in stacks)
+            take = functools.partial(jax.lax.dynamic_index_in_dim, allow_negative_indices=False)
+            h, o = (take(s, LAYERS - 1 - j, 1, False) for s in stacks)
             return jnp.cos(c @ o.T @ h)
 
         empty = jnp.zeros((rows, LAYERS, width))

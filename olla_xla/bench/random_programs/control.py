@@ -49,12 +49,13 @@ def _scan_rows(env: Any, node: Any, values: Any) -> list[Any]:
 def _slots(env: Any, node: Any, values: Any) -> list[Any]:
     """One loop writes slots of two arrays, along any dimension of them; another one reads them."""
     a, b = values[:2]
-    axis, turns = node.k % 3, 3 + node.k % 4
+    axis, turns, negative = node.k % 3, 3 + node.k % 4, node.k == 7
     empty = jnp.zeros((*a.shape[:axis], turns, *a.shape[axis:]), a.dtype)
 
     def put(slots: Any, value: Any, number: Any) -> Any:
-        value = jnp.expand_dims(value, axis)
-        return jax.lax.dynamic_update_slice_in_dim(slots, value, number, axis)
+        return jax.lax.dynamic_update_index_in_dim(
+            slots, value, number, axis, allow_negative_indices=negative
+        )
 
     def write(number: Any, state: Any) -> Any:
         carry, first, second = state
@@ -64,7 +65,8 @@ def _slots(env: Any, node: Any, values: Any) -> list[Any]:
     def read(number: Any, carry: Any) -> Any:
         where = turns - 1 - number if node.k < 4 else number
         first, second = (
-            jax.lax.dynamic_index_in_dim(slots, where, axis, False) for slots in (kept, made)
+            jax.lax.dynamic_index_in_dim(slots, where, axis, False, allow_negative_indices=negative)
+            for slots in (kept, made)
         )
         return 0.5 * jnp.cos(carry) * second + 0.1 * first
 
