@@ -19,11 +19,13 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.shapes import ShapeIndex
+from hlo.wire import slice_field
 
 __all__ = [
     "Given",
     "LoopEdit",
     "Made",
+    "Part",
     "Taken",
     "change_loops",
     "stack_shape",
@@ -39,6 +41,21 @@ _Shape = xla_pb2.ShapeProto
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """What a concatenation was given, as a range of its result.
+
+    Attributes:
+      whole: shape of the result, serialized. shape: of the part. dimension: along which it lies.
+      start: its first index there.
+    """
+
+    whole: bytes
+    shape: bytes
+    dimension: int
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Given:
     """Where a value is found in the reading loop's body.
 
@@ -47,6 +64,8 @@ class Given:
       element: else an element of the state, as numbered before the change; new ones follow.
       turn: else the turn of the writing loop, a scalar integer.
       whole: shape of the stack that `element` is, if one slice of it is meant; else b"".
+      axis: the dimension of it that counts slices.
+      part: of all this, if only that is meant.
     """
 
     made: str = ""
@@ -54,6 +73,8 @@ class Given:
     element: int = -1
     turn: bool = False
     whole: bytes = b""
+    axis: int = 0
+    part: Part | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,11 +303,11 @@ def stack_shape(shape: bytes, turns: int) -> bytes:
     return whole.SerializeToString()
 
 
-def _slice_of(shape: _Shape) -> _Shape:
+def _slice_of(shape: _Shape, axis: int = 0) -> _Shape:
     """The shape of one slice of a stack."""
     part = _Shape()
     part.CopyFrom(shape)
-    part.dimensions[0] = 1
+    part.dimensions[axis] = 1
     return part
 
 
@@ -402,7 +423,7 @@ class _Maker:
         """A value in the body."""
         if given.turn:
             return self._turn()
-        if given.whole:
+        if given.whole or given.part is not None:
             raise HloError("a slice is to be made before it is read")
         if given.element >= 0:
             return self.body.element(given.element)
@@ -424,6 +445,9 @@ class _Maker:
 
     def _given(self, inner: _Fused, given: Given) -> _Instruction:
         """A value inside a fused computation."""
+        if given.part is not None:
+            whole = self._given(inner, dataclasses.replace(given, part=None))
+            return inner.part(whole, given.part)
         counter = self.body.named(self._edit.counter)
         if given.turn:
             return inner.index(counter, self._edit.turn)
@@ -431,7 +455,7 @@ class _Maker:
             return inner.parameter(self._value(given))
         at = inner.index(counter, self._edit.place)
         whole = _Shape.FromString(given.whole)
-        return inner.sliced(self.body.element(given.element), whole, at)
+        return inner.sliced(self.body.element(given.element), whole, at, given.axis)
 
     def _turn(self) -> _Instruction:
         """The writer's turn as an instruction."""
@@ -607,18 +631,34 @@ class _Fused:
         convert.shape.element_type = element_type
         return self._add(convert, "convert.loop")
 
-    def sliced(self, stack: _Instruction, whole: _Shape, at: _Instruction) -> _Instruction:
+    def sliced(
+        self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
+    ) -> _Instruction:
         """One slice of a stack, which a bitcast may give another shape."""
         stack = self.cast(self.parameter(stack), whole)
-        part = _slice_of(whole)
-        zeros = [self._constant(0, at.shape)] * (len(part.dimensions) - 1)
+        part = _slice_of(whole, axis)
+        indices = [
+            at if k == axis else self._constant(0, at.shape) for k in range(len(part.dimensions))
+        ]
         i = _Instruction(
             opcode="dynamic-slice",
-            operand_ids=[stack.id, at.id, *(z.id for z in zeros)],
+            operand_ids=[stack.id, *(k.id for k in indices)],
             dynamic_slice_sizes=part.dimensions,
         )
         i.shape.CopyFrom(part)
         return self._add(i, "slice.loop")
+
+    def part(self, whole: _Instruction, part: Part) -> _Instruction:
+        """A range of what a concatenation gave."""
+        shape = _Shape.FromString(part.shape)
+        whole = self.cast(whole, _Shape.FromString(part.whole))
+        starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
+        i = _Instruction(opcode="slice", operand_ids=[whole.id])
+        i.shape.CopyFrom(shape)
+        i.MergeFromString(
+            slice_field((a, a + n) for a, n in zip(starts, shape.dimensions, strict=True))
+        )
+        return self._add(i, "part.loop")
 
     def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
         """A stack with a value for one slice."""

@@ -70,10 +70,14 @@ def reader(value, second=True):
 
 
 def module(first, then, second=True):
+    return with_program_order(from_hlo_text(module_text(first, then, second)))
+
+
+def module_text(first, then, second=True):
     state = STATE if second else LESS
     other = ", z" if second else ""
     more = "o = f32[3,4]{1,0} get-tuple-element(w), index=3" if second else ""
-    text = f"""HloModule m
+    return f"""HloModule m
 {first}
 {then}
 ENTRY e {{
@@ -90,7 +94,6 @@ ENTRY e {{
   q = {state} while(c), condition=reads_on, body=reads
   ROOT r = f32[4]{{0}} get-tuple-element(q), index=1
 }}"""
-    return with_program_order(from_hlo_text(text))
 
 
 READ = "p = f32[1,4]{1,0} dynamic-slice(other, k, zero), dynamic_slice_sizes={1,4}"
@@ -257,3 +260,130 @@ ENTRY main {{
 }}
 """
     assert results_digest(with_program_order(from_hlo_text(text)))
+
+
+TWO = """HloModule m
+writes {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4]{{0}} get-tuple-element(s), index=1
+  stack = f32[3,2,4]{{2,1,0}} get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  n = s32[] add(i, one)
+  y = f32[4]{{0}} cosine(x)
+  first = f32[1,4]{{1,0}} bitcast(x)
+  then = f32[1,4]{{1,0}} bitcast(y)
+  both = f32[2,4]{{1,0}} concatenate(first, then), dimensions={{0}}
+  b = f32[1,2,4]{{2,1,0}} bitcast(both)
+  u = f32[3,2,4]{{2,1,0}} dynamic-update-slice(stack, b, i, zero, zero)
+  {more}
+  h = f32[4]{{0}} cosine(y)
+  ROOT t = {state} tuple(n, h, u{v})
+}}
+writes_on {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT t = pred[] compare(i, n), direction=LT
+}}
+reads {{
+  s = {state} parameter(0)
+  j = s32[] get-tuple-element(s), index=0
+  a = f32[4]{{0}} get-tuple-element(s), index=1
+  stack = f32[3,2,4]{{2,1,0}} get-tuple-element(s), index=2
+  {other}
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  last = s32[] constant(2)
+  k = s32[] subtract(last, j)
+  n = s32[] add(j, one)
+  {value}
+  d = f32[4]{{0}} bitcast(p)
+  r = f32[4]{{0}} add(a, d)
+  ROOT t = {state} tuple(n, r, stack{o})
+}}
+reads_on {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT t = pred[] compare(i, n), direction=LT
+}}
+ENTRY e {{
+  x = f32[4]{{0}} parameter(0)
+  zero = s32[] constant(0)
+  f = f32[] constant(0)
+  z = f32[3,2,4]{{2,1,0}} broadcast(f), dimensions={{}}
+  b = {state} tuple(zero, x, z{z})
+  w = {state} while(b), condition=writes_on, body=writes
+  h = f32[4]{{0}} get-tuple-element(w), index=1
+  g = f32[3,2,4]{{2,1,0}} get-tuple-element(w), index=2
+  {taken}
+  c = {state} tuple(zero, h, g{q})
+  q = {state} while(c), condition=reads_on, body=reads
+  ROOT r = f32[4]{{0}} get-tuple-element(q), index=1
+}}"""
+
+SINES = """sx = f32[1,4]{1,0} sine(first)
+  sy = f32[1,4]{1,0} sine(then)
+  sines = f32[2,4]{1,0} concatenate(sx, sy), dimensions={0}
+  c = f32[1,2,4]{2,1,0} bitcast(sines)
+  other = f32[3,2,4]{2,1,0} get-tuple-element(s), index=3
+  v = f32[3,2,4]{2,1,0} dynamic-update-slice(other, c, i, zero, zero)"""
+
+
+def two(value, second=True):
+    """Loops with two steps a turn; the second stack has sines of what the first one has."""
+    state = "(s32[], f32[4]{0}, f32[3,2,4]{2,1,0}"
+    parts = {"state": f"{state})", "value": value, "other": "", "taken": "", "more": ""}
+    parts |= dict.fromkeys("vozq", "")
+    if second:
+        parts |= {"state": f"{state}, f32[3,2,4]{{2,1,0}})", "more": SINES}
+        parts |= {"v": ", v", "o": ", other", "z": ", z", "q": ", o"}
+        parts["other"] = "other = f32[3,2,4]{2,1,0} get-tuple-element(s), index=3"
+        parts["taken"] = "o = f32[3,2,4]{2,1,0} get-tuple-element(w), index=3"
+    return with_program_order(from_hlo_text(TWO.format(**parts)))
+
+
+def part(stack, k):
+    sizes = "dynamic_slice_sizes={1,2,4}"
+    return f"""m = f32[1,2,4]{{2,1,0}} dynamic-slice({stack}, k, zero, zero), {sizes}
+  l = f32[2,4]{{1,0}} bitcast(m)
+  o1 = f32[1,4]{{1,0}} slice(l), slice={{[{k}:{k + 1}], [0:4]}}"""
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_part_of_a_concatenation_is_what_it_was_given(step):
+    before = two(part("other", step) + "\n  p = f32[1,4]{1,0} copy(o1)")
+    after = two(part("stack", step) + "\n  p = f32[1,4]{1,0} sine(o1)", second=False)
+    assert results_digest(before) == results_digest(after)
+    wrong = two(part("stack", 1 - step) + "\n  p = f32[1,4]{1,0} sine(o1)", second=False)
+    assert results_digest(before) != results_digest(wrong)
+
+
+def test_a_slice_across_the_parts_is_none_of_them():
+    whole = part("stack", 0).rpartition("\n")[0]
+    across = f"""{whole}
+  w1 = f32[2,2]{{1,0}} slice(l), slice={{[0:2], [0:2]}}
+  p = f32[4]{{0}} bitcast(w1)"""
+    other = across.replace("[0:2], [0:2]", "[0:2], [2:4]")
+    assert results_digest(two(across)) != results_digest(two(other))
+
+
+def inside(text):
+    """The loops of `module` with slices along the second dimension, of four."""
+    text = text.replace("f32[3,4]{1,0}", "f32[4,3]{1,0}").replace("f32[1,4]{1,0}", "f32[4,1]{1,0}")
+    text = text.replace("sizes={1,4}", "sizes={4,1}")
+    for index in ("i", "k", "j", "back", "one"):
+        text = text.replace(f", {index}, zero)", f", zero, {index})")
+    return text
+
+
+def test_slices_may_lie_inside():
+    state = inside(STATE), inside(LESS)
+    found = []
+    for value, second in ((READ, True), (AGAIN, False), (AGAIN.replace(", k", ", j"), False)):
+        text = inside(module_text(writer(second=second), reader(value, second=second), second))
+        assert state[not second] in text
+        found.append(results_digest(with_program_order(from_hlo_text(text))))
+    assert found[0] == found[1] != found[2]

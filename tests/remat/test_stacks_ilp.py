@@ -45,7 +45,9 @@ def _every_subset(choice):
                 possible = way is not None
                 if way is not None:
                     runs[run_of(way)] = way
-                    waiting += way.needs
+                    # A part of another stack is there with it, whether that is kept or made.
+                    homes = {n: ways.pieces[n].whole for n in way.needs if n in ways.pieces}
+                    waiting += [n for n in way.needs if homes.get(n, number) == number]
             if possible:
                 stacks = [ways.stacks[n][0] for n in kept]
                 new = sum(ways.new_bytes(way) for way in runs.values())

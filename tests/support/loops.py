@@ -55,27 +55,27 @@ BODIES = {"gated": (_gated, 2), "attention": (_attention, 3), "plain": (_plain, 
 BODIES |= {"doubled": (_doubled, 1), "half": (_half, 2)}
 
 
-def layers(name, rows=31, width=45, hidden=45, reverse=False):
+def layers(name, rows=31, width=45, hidden=45, reverse=False, count=LAYERS, unroll=1):
     """(step, arguments) of a net whose layers are one scanned body; sizes are odd on purpose."""
     body, parts = BODIES[name]
     keys = jax.random.split(jax.random.key(0), 3)
     inner = width if name == "plain" or name == "doubled" else hidden
     params = {
-        "a": jax.random.normal(keys[0], (LAYERS, width, parts * inner)) / width**0.5,
-        "b": jax.random.normal(keys[1], (LAYERS, inner, width)) / width**0.5,
+        "a": jax.random.normal(keys[0], (count, width, parts * inner)) / width**0.5,
+        "b": jax.random.normal(keys[1], (count, inner, width)) / width**0.5,
     }
     x = jax.random.normal(keys[2], (rows, width))
     if name == "half":
         params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, x))
 
     def loss(params, x):
-        h, _ = jax.lax.scan(body, x, params, reverse=reverse)
+        h, _ = jax.lax.scan(body, x, params, reverse=reverse, unroll=unroll)
         return jnp.mean(h * h)
 
     return functools.partial(_step, loss), (params, x)
 
 
-def recurrent(length=12, rows=7, width=19):
+def recurrent(length=12, rows=7, width=19, unroll=1):
     """(step, arguments) of an LSTM over time."""
     keys = jax.random.split(jax.random.key(1), 2)
     params = {"a": jax.random.normal(keys[0], (2 * width, 4 * width)) / width**0.5}
@@ -83,7 +83,7 @@ def recurrent(length=12, rows=7, width=19):
 
     def loss(params, x):
         start = (jnp.zeros((rows, width)), jnp.zeros((rows, width)))
-        (h, _), _ = jax.lax.scan(lambda c, x: _cell(c, x, params), start, x)
+        (h, _), _ = jax.lax.scan(lambda c, x: _cell(c, x, params), start, x, unroll=unroll)
         return jnp.mean(h * h)
 
     return functools.partial(_step, loss), (params, x)
@@ -111,6 +111,34 @@ def moved(rows=24, width=40):
     return step, (params, x)
 
 
+def inside(rows=24, width=40):
+    """(step, arguments) of two loops; the slices between them lie along the second dimension."""
+    keys = jax.random.split(jax.random.key(3), 2)
+    params = {"b": jax.random.normal(keys[0], (LAYERS, width, width)) / width**0.5}
+    x = jax.random.normal(keys[1], (rows, width))
+
+    def step(params, x):
+        def put(stack, value, i):
+            put = jax.lax.dynamic_update_index_in_dim
+            return put(stack, value, i, 1, allow_negative_indices=False)
+
+        def write(i, state):
+            h, kept, other = state
+            h = jnp.tanh(h @ params["b"][i])
+            return h, put(kept, h, i), put(other, jnp.sin(h) * h, i)
+
+        def read(j, c):
+            take = functools.partial(jax.lax.dynamic_index_in_dim, allow_negative_indices=False)
+            h, o = (take(s, LAYERS - 1 - j, 1, False) for s in stacks)
+            return jnp.cos(c @ o.T @ h)
+
+        empty = jnp.zeros((rows, LAYERS, width))
+        h, *stacks = jax.lax.fori_loop(0, LAYERS, write, (x, empty, empty))
+        return h, jax.lax.fori_loop(0, LAYERS, read, jnp.ones((rows, width)))
+
+    return step, (params, x)
+
+
 def _step(loss, params, x):
     value, gradient = jax.value_and_grad(loss)(params, x)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
@@ -124,5 +152,10 @@ STEPS = {
     "doubled": functools.partial(layers, "doubled"),
     "lstm": recurrent,
     "moved": moved,
+    "inside": inside,
     "half": functools.partial(layers, "half"),
+    "gated_twice": functools.partial(layers, "gated", count=6, unroll=2),
+    "attention_twice": functools.partial(layers, "attention", count=4, unroll=2, reverse=True),
+    "plain_thrice": functools.partial(layers, "plain", rows=33, width=64, count=9, unroll=3),
+    "lstm_fourfold": functools.partial(recurrent, unroll=4),
 }

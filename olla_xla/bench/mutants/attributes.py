@@ -11,7 +11,7 @@ from typing import Any
 from hlo.wire import Message, read_varint, varint
 from olla_xla.bench.mutants.draft import Draft
 
-__all__ = ["attribute", "configuration", "constant", "fusion"]
+__all__ = ["attribute", "configuration", "constant", "fusion", "remade_part"]
 
 _LITERAL, _DIRECTION, _SLICES = 8, 63, 17  # fields of HloInstructionProto
 _PACKED_INTEGERS = (2, 4, 5, 6, 7)  # of LiteralProto: preds, s32s, s64s, u32s, u64s
@@ -153,6 +153,19 @@ def _move_slice(i: Any, extents: tuple[int, ...], rng: random.Random) -> str:
         part.set_integer(field, part.integer(field) + by)
     i.ParseFromString(whole.encode())
     return f"{i.name} begins {by:+d} in dimension {k}"
+
+
+def remade_part(draft: Draft, rng: random.Random) -> str | None:
+    """Another part of what several steps of a turn have stacked together is made again."""
+    found = [
+        (i, tuple(by_id[i.operand_ids[0]].shape.dimensions))
+        for body in draft.fused()
+        for by_id in [{i.id: i for i in body.instructions}]
+        for i in body.instructions
+        if i.opcode == "slice" and ".loop" in i.name
+    ]
+    rng.shuffle(found)
+    return next((text for i, extents in found if (text := _move_slice(i, extents, rng))), None)
 
 
 def configuration(draft: Draft, rng: random.Random) -> str | None:

@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
     "before_operand": Kind(order.before_operand),
     "clone_operand": Kind(operands.clone_operand, 3),
     "remade_operand": Kind(operands.remade_operand, 3),
+    "remade_part": Kind(attributes.remade_part, 2),
     "operand": Kind(operands.any_operand),
     "fused_operand": Kind(operands.fused_operand),
     "exchanged": Kind(operands.exchanged),

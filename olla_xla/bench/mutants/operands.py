@@ -28,7 +28,7 @@ def clone_operand(draft: Draft, rng: random.Random) -> str | None:
 def remade_operand(draft: Draft, rng: random.Random) -> str | None:
     """What makes a slice of a stack again, inside fusions too, reads another array."""
     bodies = [*draft.scheduled(), *draft.fused()]
-    made = (".again", ".slice", ".narrow", ".loop")
+    made = (".again", ".slice", ".part", ".narrow", ".loop")
 
     def wanted(i: Any, _: int) -> bool:
         return i.opcode != "tuple" and any(part in i.name for part in made)

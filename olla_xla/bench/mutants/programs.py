@@ -19,6 +19,7 @@ __all__ = [
     "nested",
     "recurrent",
     "scanned",
+    "unrolled",
     "updates",
 ]
 
@@ -79,6 +80,20 @@ def scanned() -> Built:
         return (a * b).mean() + (rows**2).mean()
 
     return _descent(loss), (_f32(4, 16, 16), _f32(16, 16)), _DONATED
+
+
+def unrolled() -> Built:
+    """A scan with two layers in each turn."""
+
+    def loss(p: Any, x: Any) -> Any:
+        def layer(h: Any, w: Any) -> Any:
+            y = jnp.tanh(h @ w)
+            return h + y * jnp.exp(-h * h), None
+
+        h, _ = jax.lax.scan(layer, x, p, unroll=2)
+        return (h * h).mean()
+
+    return _descent(loss), (_f32(6, 16, 16), _f32(16, 16)), _DONATED
 
 
 def looped() -> Built:

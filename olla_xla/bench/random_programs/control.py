@@ -12,6 +12,9 @@ from olla_xla.bench.random_programs.environment import Operator
 
 __all__ = ["CONTROL", "DERIVATIVES"]
 
+_UNROLLED = (2, 3)
+"""Of a scan's numbers `k` those with two steps in one turn: of four, and of five."""
+
 
 def _scan(env: Any, node: Any, values: Any) -> list[Any]:
     a, b = values[:2]
@@ -22,7 +25,11 @@ def _scan(env: Any, node: Any, values: Any) -> list[Any]:
         return (0.5 * (new + carry)).astype(a.dtype), new.mean(0)
 
     last, rows = jax.lax.scan(
-        body, a, jnp.arange(2 + node.k % 6), reverse=node.op == "scan_reverse"
+        body,
+        a,
+        jnp.arange(2 + node.k % 6),
+        reverse=node.op == "scan_reverse",
+        unroll=2 if node.k in _UNROLLED else 1,
     )
     return [last, a + rows.mean(0)]
 
@@ -37,6 +44,34 @@ def _scan_rows(env: Any, node: Any, values: Any) -> list[Any]:
 
     last, stacked = jax.lax.scan(body, c[0], a, reverse=bool(node.k % 2))
     return [stacked, b + last]
+
+
+def _slots(env: Any, node: Any, values: Any) -> list[Any]:
+    """One loop writes slots of two arrays, along any dimension of them; another one reads them."""
+    a, b = values[:2]
+    axis, turns, negative = node.k % 3, 3 + node.k % 4, node.k == 7
+    empty = jnp.zeros((*a.shape[:axis], turns, *a.shape[axis:]), a.dtype)
+
+    def put(slots: Any, value: Any, number: Any) -> Any:
+        return jax.lax.dynamic_update_index_in_dim(
+            slots, value, number, axis, allow_negative_indices=negative
+        )
+
+    def write(number: Any, state: Any) -> Any:
+        carry, first, second = state
+        new = jnp.tanh(env.run(node.inner, [carry, b])).astype(a.dtype)
+        return new, put(first, carry, number), put(second, jnp.sin(carry) * new, number)
+
+    def read(number: Any, carry: Any) -> Any:
+        where = turns - 1 - number if node.k < 4 else number
+        first, second = (
+            jax.lax.dynamic_index_in_dim(slots, where, axis, False, allow_negative_indices=negative)
+            for slots in (kept, made)
+        )
+        return 0.5 * jnp.cos(carry) * second + 0.1 * first
+
+    last, kept, made = jax.lax.fori_loop(0, turns, write, (a, empty, empty))
+    return [jax.lax.fori_loop(0, turns, read, last)]
 
 
 def _loop(env: Any, node: Any, values: Any) -> list[Any]:
@@ -137,6 +172,7 @@ CONTROL: dict[str, Operator] = {
     "scan": _scan,
     "scan_reverse": _scan,
     "scan_rows": _scan_rows,
+    "slots": _slots,
     "loop": _loop,
     "cond": _cond,
     "switch": _switch,

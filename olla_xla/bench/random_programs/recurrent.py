@@ -80,7 +80,8 @@ def _scanned(body: Recurrent, params: Any, x: Any, reverse: bool) -> Any:
         state = cell(state, now)
         return state, state[0]
 
-    return jax.lax.scan(step, _start(body, x), x.swapaxes(0, 1), reverse=reverse)[1]
+    start, inputs = _start(body, x), x.swapaxes(0, 1)
+    return jax.lax.scan(step, start, inputs, reverse=reverse, unroll=max(body.unroll, 1))[1]
 
 
 def _nested(body: Recurrent, params: Any, x: Any) -> Any:
@@ -94,7 +95,7 @@ def _nested(body: Recurrent, params: Any, x: Any) -> Any:
         state, _ = jax.lax.scan(inner, state, jnp.stack([now, jnp.tanh(now)]))
         return state, state[0]
 
-    return jax.lax.scan(outer, _start(body, x), x.swapaxes(0, 1))[1]
+    return jax.lax.scan(outer, _start(body, x), x.swapaxes(0, 1), unroll=max(body.unroll, 1))[1]
 
 
 def _read(body: Recurrent, hidden: list[Any]) -> list[Any]:

@@ -68,7 +68,7 @@ class Recurrent:
       steps, batch, width, inputs, classes: sizes.
       read: which hidden states the loss reads: each, last, every third, or pairs far apart.
       loss: of the scores: square, picked (those of the labels) or both. bias: whether there is one.
-      recompute: `jax.checkpoint` around the cell.
+      recompute: `jax.checkpoint` around the cell. unroll: steps in one turn of a scan.
     """
 
     cell: str
@@ -82,6 +82,7 @@ class Recurrent:
     loss: str = "square"
     bias: bool = False
     recompute: bool = False
+    unroll: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Transformer:
       form: unrolled or scan. recompute: `jax.checkpoint` around a block.
       rotary: rotates queries and keys. tied: the embedding is the last matrix too.
       dropout: with a random key that is threaded through the state.
+      unroll: layers in one turn of a scan.
     """
 
     layers: int
@@ -109,6 +111,7 @@ class Transformer:
     rotary: bool = False
     tied: bool = False
     dropout: bool = False
+    unroll: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +202,7 @@ class Program:
         body = self.body
         if isinstance(body, Graph):
             names = {node.op for node in _all_nodes(body.nodes)}
-            return not names.isdisjoint(("scan", "scan_reverse", "scan_rows"))
+            return not names.isdisjoint(("scan", "scan_reverse", "scan_rows", "slots"))
         return isinstance(body, Recurrent | Transformer) and body.form != "unrolled"
 
     @property
@@ -242,7 +245,10 @@ class Case:
 
 _KINDS = (
     ("callbacks", ("pure", "io_ordered", "io", "debug", "debug_ordered")),
-    ("control flow", ("scan", "scan_reverse", "scan_rows", "loop", "cond", "switch", "map")),
+    (
+        "control flow",
+        ("scan", "scan_reverse", "scan_rows", "slots", "loop", "cond", "switch", "map"),
+    ),
     ("derivatives", ("custom_vjp", "custom_jvp", "checkpoint", "inner_grad", "jvp")),
     ("types", ("int4", "int8", "mask", "complex", "bits", "dropout", "noise", "empty", "half")),
 )

@@ -203,11 +203,28 @@ def cases(plans: int = 2, timed: bool = True, scans: bool = False) -> Any:
 
 def _scanned() -> Any:
     """Programs that loop over layers, time or rows."""
-    scanned = _recurrent().map(lambda r: dataclasses.replace(r, form=_looped(r.form)))
-    layers = _transformer.map(lambda t: dataclasses.replace(t, form="scan", layers=t.layers + 1))
+    layers = st.builds(
+        lambda t, more, unroll: dataclasses.replace(
+            t, form="scan", layers=t.layers + more, unroll=unroll
+        ),
+        _transformer,
+        _pick([1, 2, 3]),
+        _unroll,
+    )
     graphs = _graph("control").filter(lambda g: Program(g).scans)
-    return st.one_of(*map(programs, (scanned, layers, graphs)))
+    return st.one_of(*map(programs, (_over_time(), layers, graphs)))
 
 
-def _looped(form: str) -> str:
-    return "scan" if form == "unrolled" else form
+_unroll = _pick([1, 1, 2, 3])
+
+
+@st.composite
+def _over_time(draw: Any) -> Recurrent:
+    """A recurrent net that scans, one in three over many steps."""
+    net = draw(_recurrent())
+    form = "scan" if net.form == "unrolled" else net.form
+    net = dataclasses.replace(net, form=form, unroll=draw(_unroll))
+    if draw(_pick([False, False, True])):
+        # What the loss reads is not in a loop.
+        net = dataclasses.replace(net, steps=draw(_pick([12, 25, 48])), read="last")
+    return net

@@ -66,7 +66,8 @@ def transformer_loss(body: Transformer, params: Any, batch: Any, key: Any) -> tu
     first = x
     if body.form == "scan":
         stacked = {n.removeprefix("all/"): v for n, v in params.items() if n.startswith("all/")}
-        x, _ = jax.lax.scan(lambda x, w: (block(x, w), None), x, stacked)
+        unroll = max(body.unroll, 1)
+        x, _ = jax.lax.scan(lambda x, w: (block(x, w), None), x, stacked, unroll=unroll)
     else:
         for layer in range(body.layers):
             prefix = f"{layer}/"

@@ -23,7 +23,7 @@ from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 
 if TYPE_CHECKING:
-    from olla_xla.check.executable.element_expressions import Numbering
+    from olla_xla.check.executable.element_expressions import ElementNumbering
 
 __all__ = ["Loop", "Stack", "number_loop", "slice_of"]
 
@@ -68,17 +68,24 @@ class Stack:
 
     Attributes:
       loop: the loop. index: of the element.
+      axis: dimension that counts slices.
       factor, offset: turn t writes slice factor * t + offset; the factor is 1 or -1.
     """
 
     loop: Loop
     index: ShapeIndex
+    axis: int
     factor: int
     offset: int
 
 
 def number_loop(
-    numbering: Numbering, op: Op, start: Numbers, symbols: Numbers, root: Numbers, whole: bytes
+    numbering: ElementNumbering,
+    op: Op,
+    start: Numbers,
+    symbols: Numbers,
+    root: Numbers,
+    whole: bytes,
 ) -> tuple[Numbers, bytes]:
     """Numbers of a loop's result, and one for all its effects; none of these may have a state.
 
@@ -152,7 +159,7 @@ def number_loop(
 
 
 def _counter(
-    numbering: Numbering,
+    numbering: ElementNumbering,
     condition: Body,
     start: Numbers,
     names: Numbers,
@@ -213,25 +220,28 @@ def _closures(
 
 
 def _stack(
-    numbering: Numbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
+    numbering: ElementNumbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
 ) -> Stack | None:
     """Element `i` as a stack, if each turn writes a slice of its own."""
     update = numbering.updates.get(numbering.first(root))
     if update is None or numbering.first(update.numbers[0]) != names[i]:
         return None
-    if not _is_stack(update.shape, loop.turns) or not _is_slice(update.part, update.shape):
+    axis = sliced_axis(update.part, update.shape)
+    if axis is None or update.shape.dimensions[axis] != loop.turns:
         return None
     if not _is_put_back(numbering, update.numbers[0], root, loop.turns):
         return None
-    at = numbering.integers.form(update.numbers[2])
+    if axis and root in numbering.bitcasts:
+        return None  # slices of what a bitcast gives are known along the first dimension only
+    at = numbering.integers.form(update.numbers[2 + axis])
     if at is None or update.kind != loop.type or at.symbol != names[loop.counter]:
         return None
     if (at.factor, at.offset) not in ((1, 0), (-1, loop.turns - 1)):
         return None
-    return Stack(loop, i, at.factor, at.offset)
+    return Stack(loop, i, axis, at.factor, at.offset)
 
 
-def _is_put_back(numbering: Numbering, taken: bytes, result: bytes, turns: int) -> bool:
+def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes, turns: int) -> bool:
     """Whether a bitcast before an update is undone after it, and neither divides slices."""
     before, after = (numbering.bitcasts.get(n) for n in (taken, result))
     if before is None or after is None:
@@ -241,7 +251,7 @@ def _is_put_back(numbering: Numbering, taken: bytes, result: bytes, turns: int) 
 
 
 def slice_of(
-    numbering: Numbering, number: bytes, at: bytes, kind: int, shape: Shape, part: Shape
+    numbering: ElementNumbering, number: bytes, at: bytes, kind: int, shape: Shape, part: Shape
 ) -> bytes | None:
     """The number of a slice of a stack as its loop wrote it, or None if it is no such slice.
 
@@ -249,12 +259,19 @@ def slice_of(
 
     Args:
       numbering: of the module. number: what is sliced.
-      at: number of the index along dimension 0. kind: its element type.
+      at: number of the index along the dimension that counts slices. kind: its element type.
       shape: of what is sliced. part: of the slice.
     """
-    turns = shape.dimensions[0] if shape.dimensions else 0
-    if not _is_stack(shape, turns) or not _is_slice(part, shape):
+    axis = sliced_axis(part, shape)
+    if axis is None:
         return None
+    turns = shape.dimensions[axis]
+    stack = numbering.stacks.get(number)
+    if stack is not None:
+        same = (stack.loop.turns, stack.axis) == (turns, axis)
+        return _written(numbering, stack, at, kind) if same else None
+    if axis != 0:
+        return None  # what follows is said of the first dimension
     if (cast := numbering.bitcasts.get(number)) is not None:
         first, old, new = cast
         if not _leading(old, turns) or not _leading(new, turns):
@@ -266,13 +283,10 @@ def slice_of(
         before = op.operands[0].shape
         inner = slice_of(numbering, operand, at, kind, before, _slice(before))
         return None if inner is None else numbering.transpose_of_slice(op, inner)
-    stack = numbering.stacks.get(number)
-    if stack is None or stack.loop.turns != turns:
-        return None
-    return _written(numbering, stack, at, kind)
+    return None
 
 
-def _written(numbering: Numbering, stack: Stack, at: bytes, kind: int) -> bytes | None:
+def _written(numbering: ElementNumbering, stack: Stack, at: bytes, kind: int) -> bytes | None:
     """What the turn wrote that wrote a slice of a stack; None if that is not known."""
     loop, form = stack.loop, numbering.integers.form(at)
     if form is None or kind != loop.type or not numbering.integers.within(form, loop.turns):
@@ -316,10 +330,16 @@ def _leading(shape: Shape, turns: int) -> bool:
     return _is_stack(shape, turns) and shape.minor_to_major[-1] == 0
 
 
-def _is_slice(part: Shape, shape: Shape) -> bool:
-    """Whether it is one of them."""
-    return (
-        part.dimensions == (1, *shape.dimensions[1:])
-        and part.minor_to_major == shape.minor_to_major
-        and part.element_type == shape.element_type
-    )
+def sliced_axis(part: Shape, shape: Shape) -> int | None:
+    """The dimension along which a part is one slice of an array of whole bytes, if it is one.
+
+    Where more than one could be meant, since there is one slice only, the first.
+    """
+    if part.minor_to_major != shape.minor_to_major or part.element_type != shape.element_type:
+        return None
+    if shape.element_bits < 8 or not shape.dimensions:
+        return None
+    both = zip(part.dimensions, shape.dimensions, strict=True)
+    axes = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    axis = axes[0] if axes else 0
+    return axis if len(axes) < 2 and part.dimensions[axis] == 1 else None

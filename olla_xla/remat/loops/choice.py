@@ -20,8 +20,8 @@ from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
 
-_ALL, _MOST, _NEVER = 1 << 40, 1 << 44, 1 << 50
-"""Capacities: of all that could be computed again, of the dearest stack, of what cannot be."""
+_ALL, _NEVER = 1 << 50, 1 << 60
+"""Capacities: of all stacks and of all that could be computed again, and of what cannot be."""
 
 
 class Choice:
@@ -42,8 +42,6 @@ class Choice:
                 continue
             way = self.needed[number] = ways.way(number)
             waiting += way.needs if way is not None else ()
-        runs = {run_of(way): ways.seconds(way) for way in self.needed.values() if way is not None}
-        self._scale = _ALL / max(ways.pair.writer.turns * sum(runs.values()), 1e-12)
 
     def dropped(self, price: float) -> frozenset[int]:
         """The elements of the writing loop's state to do without.
@@ -53,7 +51,8 @@ class Choice:
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
-        arcs: list[tuple[int, int, int]] = []
+        arcs: list[tuple[int, int, float]] = []
+        never = float("inf")
 
         def node(key: object) -> int:
             return nodes.setdefault(key, len(nodes) + 2)
@@ -64,24 +63,43 @@ class Choice:
             stacks = self.ways.stacks.get(number, ())
             if stacks:
                 kept = price * stacks[0].bytes + turns * self.ways.saved_seconds(stacks[0])
-                arcs.append((source, here, min(round(kept * self._scale), _MOST)))
+                arcs.append((source, here, kept))
             if way is None:
-                arcs.append((here, sink, _NEVER))
+                arcs.append((here, sink, never))
                 continue
             run = node(run_of(way))
-            arcs.append((here, run, _NEVER))
+            arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
                 cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
-                arcs.append((run, sink, min(round(cost * self._scale), _MOST)))
-            for need in way.needs:
-                if need in self.needed and need not in self.ways.stacks:
-                    arcs.append((run, node(need), _NEVER))
+                arcs.append((run, sink, cost))
+            for need in self.made_with(number):
+                arcs.append((run, node(need), never))
         again: set[int] = set()
         if arcs:
-            tails, heads, capacities = (np.array(a, np.int64) for a in zip(*arcs, strict=True))
+            tails, heads = (np.array([arc[k] for arc in arcs], np.int64) for k in (0, 1))
+            costs = np.array([arc[2] for arc in arcs])
+            finite = np.isfinite(costs)
+            scale = _ALL / max(costs[finite].sum(), 1e-300)
+            capacities = np.full(len(arcs), _NEVER, np.int64)
+            capacities[finite] = np.rint(costs[finite] * scale)
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+
+    def made_with(self, number: int) -> list[int]:
+        """What is made again wherever a value is: of what it is made of, what no stack has.
+
+        A stack is kept or made again for itself, and with it all that it has parts of.
+        """
+        way = self.needed[number]
+        pieces = self.ways.pieces
+        return [
+            need
+            for need in (() if way is None else way.needs)
+            if need in self.needed
+            and need not in self.ways.stacks
+            and (need not in pieces or pieces[need].whole == number)
+        ]
 
     def without(self, again: Collection[int]) -> frozenset[int]:
         """The elements of the writing loop's state that go where values are computed again."""
@@ -102,5 +120,5 @@ class Choice:
 
 def run_of(way: Way) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
-    node = way.node if way.inside is not None or way.stacked else None
+    node = way.node if way.inside is not None or way.stacked or way.part else None
     return way.owner, node, way.narrowed

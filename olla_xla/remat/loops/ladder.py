@@ -28,8 +28,8 @@ __all__ = ["Ladder", "Rung"]
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 """Of these the least predicted time is chosen where none may be added."""
 
-_PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1.0)
-"""Seconds that a byte is worth; an H100 moves one in 3e-13."""
+_PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
+"""Seconds that a byte is worth; an H100 moves one in 3e-13, a core of a CPU in 1e-10."""
 
 _ASKED = 4
 """Times that the programme is asked, each time corrected by what the module says of the last."""

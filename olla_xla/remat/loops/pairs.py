@@ -56,7 +56,8 @@ class Stack:
       written, read: the element's number in the two states.
       update: the dynamic-update-slice of each turn. value: what it writes.
       reads: the slices taken.
-      whole: shape of all slices together, dimension 0 first in memory, as they are read.
+      whole: shape of all slices together, as they are read. axis: the dimension of it that counts
+        them; it is 0 where anything but a loop sees the stack as another shape, or moves it.
       moves: instructions between the loops that only move bytes within slices, the first one first.
     """
 
@@ -66,6 +67,7 @@ class Stack:
     value: Node
     reads: tuple[Read, ...]
     whole: Shape
+    axis: int = 0
     moves: tuple[Instruction, ...] = ()
 
     @property
@@ -274,21 +276,23 @@ def _stack(
         raise _NotAStack("it stands in the reading loop's state twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
-    update, at = _written(writer, w)
-    reads, place = _read(reader, r)
+    update, at, axis = _written(writer, w)
+    reads, place = _read(reader, r, axis)
     value, whole = update.operands[1].behind, update.shape
     first, moves = _before(reader.start[r])
     if first.shape.key != reader.start[r].shape.key and not moves:
         shapes = first.shape, reader.start[r].shape
         if not all(_leading(shape, reader.turns) for shape in shapes):
             raise _NotAStack("between the loops it is seen as another shape")
+    if axis and (moves or first.shape.key != reader.start[r].shape.key):
+        raise _NotAStack("its slices lie inside it, and it is moved between the loops")
     if moves:
         whole = reader.start[r].shape
         if not _leading(whole, reader.turns):
             raise _NotAStack("between the loops it is moved across its slices")
         if not all(_moves_within_slices(i, reader.turns) for i in moves):
             raise _NotAStack("between the loops it is moved across its slices")
-    return Stack(w, r, update, value, reads, whole, moves), at, place
+    return Stack(w, r, update, value, reads, whole, axis, moves), at, place
 
 
 def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
@@ -307,8 +311,11 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
             raise _NotAStack("a loop's condition reads it")
 
 
-def _written(writer: Loop, w: int) -> tuple[Node, Affine]:
-    """The update of a stack in each turn, and the slice that it writes. Raises _NotAStack."""
+def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
+    """The update of a stack in each turn, the slice that it writes, and along which dimension.
+
+    Raises _NotAStack.
+    """
     body = writer.body
     element = body.leaves(body.computation.parameters[0])[(w,)]
     update = body.root[(w,)].behind
@@ -320,15 +327,16 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine]:
     if states + len(_readers(body, update)) > 1:
         raise _NotAStack("its update is read as well")
     whole = update.shape
-    if not _sliced(element.shape, whole, update.operands[1].shape, writer.turns):
-        raise _NotAStack("not one slice along the first dimension is written")
-    at = body.affine(update.operands[2])
+    axis = _axis(element.shape, whole, update.operands[1].shape, writer.turns)
+    if axis is None:
+        raise _NotAStack("not one slice along one dimension is written")
+    at = body.affine(update.operands[2 + axis])
     if at is None or at not in _own_turn(writer):
         raise _NotAStack("the slice that is written is not the turn's own")
-    return update, at
+    return update, at, axis
 
 
-def _read(reader: Loop, r: int) -> tuple[tuple[Read, ...], Affine | None]:
+def _read(reader: Loop, r: int, axis: int) -> tuple[tuple[Read, ...], Affine | None]:
     """The slices that are read of a stack, and which that is of each turn. Raises _NotAStack."""
     body = reader.body
     element = body.leaves(body.computation.parameters[0])[(r,)]
@@ -336,11 +344,11 @@ def _read(reader: Loop, r: int) -> tuple[tuple[Read, ...], Affine | None]:
     for node in _readers(body, element):
         if node.i.opcode != "dynamic-slice":
             raise _NotAStack(f"{node.i.opcode} reads it in the reading loop")
-        if not _sliced(element.shape, node.operands[0].shape, node.shape, reader.turns):
-            raise _NotAStack("not slices along the first dimension are read")
+        if _axis(element.shape, node.operands[0].shape, node.shape, reader.turns) != axis:
+            raise _NotAStack("not slices along the dimension that is written are read")
         if not _is_replaceable(body, node):
             raise _NotAStack("an asynchronous or nested fusion computes with it")
-        places.add(body.affine(node.operands[1]))
+        places.add(body.affine(node.operands[1 + axis]))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_turn(reader)):
         raise _NotAStack("the slices that are read are not the turn's own")
@@ -382,14 +390,23 @@ def _readers(body: Body, node: Node) -> list[Node]:
     return found
 
 
-def _sliced(element: Shape, whole: Shape, part: Shape, turns: int) -> bool:
-    """Whether a part is a slice of an element of the state, which a bitcast may give a shape.
+def _axis(element: Shape, whole: Shape, part: Shape, turns: int) -> int | None:
+    """Along which dimension a part is a slice of an element, which a bitcast may give a shape.
 
     Slices may lie apart in memory, but for bitcasts each must be in one piece.
     """
-    as_it_is = element.key == whole.key and _is_stack(whole, turns)
-    cast = _leading(element, turns) and _leading(whole, turns)
-    return (as_it_is or cast) and _is_slice(part, whole)
+    if not _is_slice(part, whole):
+        return None
+    if _is_stack(whole, turns) and part.dimensions == (1, *whole.dimensions[1:]):
+        cast = _leading(element, turns) and _leading(whole, turns)
+        return 0 if cast or element.key == whole.key else None
+    pairs = zip(part.dimensions, whole.dimensions, strict=True)
+    axes = [k for k, (one, all_of_it) in enumerate(pairs) if one != all_of_it]
+    if element.key != whole.key or whole.element_bits < 8 or len(axes) != 1:
+        return None
+    (axis,) = axes
+    is_one = (part.dimensions[axis], whole.dimensions[axis]) == (1, turns)
+    return axis if is_one else None
 
 
 def _is_stack(shape: Shape, turns: int) -> bool:
@@ -402,7 +419,7 @@ def _leading(shape: Shape, turns: int) -> bool:
 
 def _is_slice(part: Shape, whole: Shape) -> bool:
     return (
-        part.dimensions == (1, *whole.dimensions[1:])
+        len(part.dimensions) == len(whole.dimensions)
         and part.minor_to_major == whole.minor_to_major
         and part.element_type == whole.element_type
     )

@@ -5,16 +5,17 @@ The same choice gives the same change, so a plan need only say which stacks go.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable
 
 from hlo.module import Instruction, Module
-from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
+from hlo.rewrite.loops import Given, LoopEdit, Made, Part, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
-from olla_xla.remat.loops.ways import Ways
+from olla_xla.remat.loops.ways import Piece, Ways
 
 __all__ = ["edits", "recipe"]
 
@@ -124,9 +125,18 @@ class _Recipe:
     def _inside(self, number: int) -> Given:
         """A value for a fusion, which may take it out of a stack itself."""
         stack = self._kept.get(number)
-        if stack is None:
-            return self._value(number)
-        return Given(element=stack.read, whole=stack.whole.key)
+        if stack is not None:
+            return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+        piece = self._ways.pieces.get(number)
+        if piece is not None and piece.whole in self._kept:
+            return self._part(piece)
+        return self._value(number)
+
+    def _part(self, piece: Piece) -> Given:
+        """What a fusion takes out of a concatenation."""
+        (dimension,) = piece.made.i.dimensions
+        part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
+        return dataclasses.replace(self._inside(piece.whole), part=part)
 
     def _value(self, number: int) -> Given:
         """A value in the reading loop's body."""
@@ -143,6 +153,11 @@ class _Recipe:
             name = self._name(f"{stack.update.owner.name}.slice")
             self._made.append(Made(name, "", "", ((0, self._inside(number)),)))
             return Given(made=name)
+        piece = self._ways.pieces.get(number)
+        if piece is not None and piece.whole in self._kept:
+            name = self._name(f"{self._kept[piece.whole].update.owner.name}.slice")
+            self._made.append(Made(name, "", "", ((0, self._part(piece)),)))
+            return Given(made=name)
         if self._ways.is_there(number):
             node = self._ways.node(number)
             if self._body.affine(node) is not None:
@@ -158,6 +173,10 @@ class _Recipe:
             name = self._name(f"{way.node.i.name}.slice")
             given = Given(element=len(self._pair.reader.start) + len(self._added) - 1, whole=whole)
             self._made.append(Made(name, "", "", ((0, given),)))
+            return Given(made=name)
+        if way.part and piece is not None:
+            name = self._name(f"{way.owner.name}.part")
+            self._made.append(Made(name, "", "", ((0, self._part(piece)),)))
             return Given(made=name)
         if way.narrowed:
             name = self._name(f"{way.owner.name}.narrow")

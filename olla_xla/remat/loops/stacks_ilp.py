@@ -84,11 +84,10 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
         if number in kept:
             made = [kept[number], *again]
             model.add_row(made, [1] * len(made), lower=1, tag="held")
-        for need in () if way is None else way.needs:
-            if need in choice.needed and need not in kept:
-                other = choice.needed[need]
-                if other is None:
-                    model.fix(again[0], 0)
-                else:
-                    model.add_row([runs[run_of(other)], again[0]], [1, -1], lower=0, tag="needed")
+        for need in choice.made_with(number):
+            other = choice.needed[need]
+            if other is None:
+                model.fix(again[0], 0)
+            else:
+                model.add_row([runs[run_of(other)], again[0]], [1, -1], lower=0, tag="needed")
     return kept

@@ -12,7 +12,22 @@ from olla_xla.remat.loops.nodes import Affine, Node, widens
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
-__all__ = ["Way", "Ways"]
+__all__ = ["Piece", "Way", "Ways"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """What a stack's slices hold as a part: each is a concatenation, as of steps in one turn.
+
+    Attributes:
+      whole: number of the slices. made: the concatenation.
+      node: what it is given there. start: first index of it along the concatenation's dimension.
+    """
+
+    whole: int
+    made: Node
+    node: Node
+    start: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +41,7 @@ class Way:
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
       stacked: whether it is an element of the writing loop's state that gets a stack of its own.
+      part: whether it is taken out of a concatenation.
     """
 
     node: Node
@@ -35,6 +51,7 @@ class Way:
     between: bool = False
     narrowed: bool = False
     stacked: bool = False
+    part: bool = False
 
 
 class Ways:
@@ -42,6 +59,7 @@ class Ways:
 
     Attributes:
       stacks: number -> the stacks that hold such values, the one that stays first.
+      pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
     """
 
@@ -49,6 +67,7 @@ class Ways:
         self.pair = pair
         self.body = pair.writer.body
         self.stacks: dict[int, list[Stack]] = {}
+        self.pieces: dict[int, Piece] = {}
         self.unread = [s for s in pair.stacks if not s.reads]
         self._cost = cost
         self._values = dict(self._made_values())
@@ -59,7 +78,24 @@ class Ways:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
         for number, stack in list(self._written.items()):
+            self._divide(number, stack)
             self._narrow(number, stack)
+
+    def _divide(self, number: int, stack: Stack) -> None:
+        """What a stack's slices were put together from."""
+        made = stack.value
+        if stack.moves or made.i.opcode != "concatenate" or number not in self.stacks:
+            return
+        if made.owner in self.body.fusions and not self.body.each(made.owner):
+            return  # what is put together may be computed in another way than it would be alone
+        (dimension,) = made.i.dimensions
+        start = 0
+        for node in made.operands:
+            part = self.body.number(node.behind)
+            same = node.shape.minor_to_major == made.shape.minor_to_major
+            if same and part not in self.stacks and not self.is_there(part):
+                self.pieces.setdefault(part, Piece(number, made, node, start))
+            start += node.shape.dimensions[dimension]
 
     def _narrow(self, number: int, stack: Stack) -> None:
         """What a stack has in a wider type, where nothing else has it or makes it."""
@@ -108,13 +144,24 @@ class Ways:
     def way(self, number: int) -> Way | None:
         """The way to make a value, or None if there is none."""
         if number not in self._ways:
-            self._ways[number] = self._find(number)
+            way, piece = self._find(number), self.pieces.get(number)
+            if piece is not None and not (way and self._takes(piece.whole, number)):
+                node = piece.node
+                way = Way(node, node.owner, None, (piece.whole,), part=True)
+            self._ways[number] = way
         return self._ways[number]
+
+    def _takes(self, whole: int, part: int) -> bool:
+        """Whether what makes a concatenation again is given a part of it."""
+        way = self.way(whole)
+        return way is not None and part in way.needs
 
     def seconds(self, way: Way) -> float:
         """Predicted time of one more run of a way's owner, for one slice."""
         if way.stacked:
             return self._moving_seconds(3 * way.node.shape.bytes)  # read, and written twice
+        if way.part:
+            return self._moving_seconds(2 * way.node.shape.bytes)
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.turns
         if way.narrowed:
@@ -201,14 +248,16 @@ class Ways:
             seen.add(k)
             if k.owner is not owner or k.i.opcode == "parameter":
                 inside[k] = None
-            elif k is not node and self._is_part(k):
+            elif k is not node and self._is_held(k, self.body.number(node.behind)):
                 inside[k] = None
             else:
                 waiting += k.operands
         return Way(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
-    def _is_part(self, k: Node) -> bool:
-        """Whether what is moved inside a fusion is what a stack has."""
+    def _is_held(self, k: Node, made: int) -> bool:
+        """Whether what is moved inside a fusion is what a stack has, beside the one of `made`."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
-        return self.body.number(k.behind) in self.stacks
+        number = self.body.number(k.behind)
+        piece = self.pieces.get(number)
+        return number in self.stacks or (piece is not None and piece.whole != made)

@@ -1,0 +1,276 @@
+"""What both numberings of a module's values share: all but fusions, bitcasts and loops.
+
+Every value gets a number, the hash of its operation and of the numbers of what that reads; two
+values with one number hold the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from hlo import xla_pb2
+from hlo.shapes import TUPLE, Shape, ShapeIndex
+from olla_xla.check.executable.program import Body, Op, acts, has_state, leaves, may_repeat
+
+__all__ = [
+    "BITCAST",
+    "EFFECT",
+    "END",
+    "HANDLERS",
+    "PARAMETER",
+    "SHAPED",
+    "Numbering",
+    "Numbers",
+    "hashed",
+    "named",
+]
+
+Numbers = dict[ShapeIndex, bytes]
+"""Leaf index -> number, of one operation's result."""
+
+_CLEARED = (
+    "name id operand_ids control_predecessor_ids called_computation_ids metadata "
+    "frontend_attributes output_operand_aliasing sharding"
+).split()
+"""Fields of an instruction that say nothing of its result, or are hashed otherwise."""
+
+_BARE = frozenset(
+    "abs add and ceil clamp convert divide floor maximum minimum multiply negate not or remainder "
+    "select sign subtract xor".split()
+)
+"""Opcodes that say nothing but their shape: most of what fusions hold."""
+
+_CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
+"""Opcodes whose backend_config decides what is computed, or by which code."""
+
+_SIZE = 16
+"""Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
+
+
+def hashed(data: bytes) -> bytes:
+    """The number of some bytes."""
+    return hashlib.blake2b(data, digest_size=_SIZE).digest()
+
+
+def named(index: ShapeIndex) -> bytes:
+    """An index as a number."""
+    return hashed(b"index" + repr(index).encode())
+
+
+def _all(numbers: Numbers) -> bytes:
+    """The numbers of all leaves, each after its index."""
+    return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
+
+
+PARAMETER, EFFECT, BITCAST, END, SHAPED = (
+    hashed(name.encode()) for name in "parameter effect bitcast end bare".split()
+)
+_CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART = (
+    hashed(name.encode()) for name in "context conditional body done while part".split()
+)
+
+
+class Numbering:
+    """Numbers the values of one module.
+
+    Attributes:
+      handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
+        what has none is `plain`.
+      stateful: how many effects it has met whose results depend on how often they ran.
+    """
+
+    handlers: ClassVar[Mapping[str, Callable[..., Numbers]]] = {}
+
+    def __init__(self) -> None:
+        self.stateful = 0
+        self._bodies: dict[Body, bytes] = {}
+        self._attributes: dict[Op, bytes] = {}
+        self._shapes: dict[Shape, bytes] = {}
+        self._bare: dict[bytes, bytes] = {}
+
+    def computation(self, body: Body) -> bytes:
+        """Number of a computation as a function of its parameters."""
+        if body not in self._bodies:
+            given = [
+                {i: hashed(PARAMETER + named((k, *i))) for i, _ in leaves(p.shape)}
+                for k, p in enumerate(body.parameters)
+            ]
+            effects: list[bytes] = []
+            root = self.run(body, given, effects)
+            self._bodies[body] = hashed(b"".join((_BODY, _all(root), EFFECT, *effects)))
+        return self._bodies[body]
+
+    def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Numbers of a computation's result for those of its parameters; notes its effects."""
+        at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
+        handlers, plain = self.handlers, type(self).plain
+        for op in body.ops:
+            if op.opcode != "parameter":
+                handler = handlers.get(op.opcode, plain)
+                at[op] = handler(self, op, [at[o] for o in op.operands], effects)
+        return at[body.result]
+
+    def attributes(self, op: Op) -> bytes:
+        """A number for all that an instruction says of itself beside its operands and callees."""
+        found = self._attributes.get(op)
+        if found is None and op.opcode in _BARE:
+            made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
+            found = self._bare.get(made)
+            if found is None:
+                found = self._bare[made] = hashed(
+                    SHAPED + op.opcode.encode() + self.shape(op.shape)
+                )
+        elif found is None:
+            proto = op.proto
+            for field in _CLEARED:
+                proto.ClearField(field)
+            if op.opcode not in _CONFIGURED:
+                proto.ClearField("backend_config")
+            if op.opcode.endswith("-start"):
+                proto.opcode = op.opcode.removesuffix("-start")
+                op.forget_shape()
+            elif proto.shape.layout.memory_space:
+                proto.shape.layout.memory_space = 0
+            if proto.HasField("precision_config"):
+                _normalise(proto.precision_config)
+            found = self._attributes[op] = hashed(proto.SerializeToString(deterministic=True))
+        return found
+
+    def shape(self, shape: Shape) -> bytes:
+        """A number for element type, extents and layout."""
+        found = self._shapes.get(shape)
+        if found is None:
+            parts = (shape.element_type, shape.dimensions, shape.minor_to_major, shape.element_bits)
+            found = self._shapes[shape] = hashed(repr(parts).encode())
+        return found
+
+    def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """An operation that is nothing but its opcode, attributes, operands and callees."""
+        if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
+            return self.done(op, operands[0])
+        read = [number for numbers in operands for number in numbers.values()]
+        whole = [self.attributes(op), *map(self.computation, op.called), END, *read]
+        if acts(op):
+            if has_state(op):
+                self.stateful += 1
+                whole.append(named((len(effects),)))
+            effect = hashed(b"".join((EFFECT, *whole)))
+            if not (may_repeat(op) and effect in effects):
+                effects.append(effect)
+        number = hashed(b"".join(whole))
+        if op.proto.shape.element_type != TUPLE:
+            return {(): number}
+        # Of a start the second element is the result, as of the same operation without one.
+        begun = op.opcode.endswith("-start")
+        return {
+            i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
+            for i, _ in leaves(op.shape)
+        }
+
+    def done(self, op: Op, start: Numbers) -> Numbers:
+        """What the end of an asynchronous operation takes out of its start's tuple."""
+        if op.opcode == "all-reduce-done":
+            return start
+        first = 0 if op.opcode in ("copy-done", "recv-done") else 1
+        taken = {i[1:]: n for i, n in start.items() if i and i[0] == first}
+        own = hashed(_DONE + self.attributes(op) + b"".join(start.values()))
+        return {i: taken[i] if i in taken else hashed(own + named(i)) for i, _ in leaves(op.shape)}
+
+    def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Hands its operand on."""
+        return operands[0]
+
+    def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A tuple."""
+        return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
+
+    def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Hands its operands on."""
+        return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
+
+    def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """An element of a tuple."""
+        k = op.proto.tuple_index
+        if not op.shape.is_tuple:
+            return {(): operands[0][(k,)]}
+        return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
+
+    def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """What its computation gives for these operands."""
+        return self.run(op.called[0], operands, effects)
+
+    def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """async-start: (operands, result, context)."""
+        numbers = {i: hashed(_CONTEXT + named(i)) for i, _ in leaves(op.shape)}
+        numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
+        result = self.run(op.called[0], operands, effects)
+        return numbers | {(1, *i): n for i, n in result.items()}
+
+    def copy_start(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """(copy, operand, context)."""
+        (number,) = operands[0].values()
+        return {(0,): number, (1,): number, (2,): _CONTEXT}
+
+    def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A conditional; what all branches agree on does not depend on the choice."""
+        branches, seen, acts = [], [], False
+        for body, given in zip(op.called, operands[1:], strict=True):
+            inner: list[bytes] = []
+            branches.append(self.run(body, [given], inner))
+            seen.append(hashed(b"".join((EFFECT, *inner))))
+            acts |= bool(inner)
+        (index,) = operands[0].values()
+        if acts:
+            effects.append(hashed(b"".join((_CONDITIONAL, index, *seen))))
+        numbers = {}
+        for i, _ in leaves(op.shape):
+            given = [branch[i] for branch in branches]
+            same = all(n == given[0] for n in given)
+            whole = b"".join((_CONDITIONAL, index, *given, EFFECT, *seen))
+            numbers[i] = given[0] if same else hashed(whole)
+        return numbers
+
+    def whole_loop(
+        self, op: Op, start: Numbers, symbols: Numbers, root: Numbers, effects: list[bytes]
+    ) -> tuple[bytes, Numbers]:
+        """Number of a while, and of its results, all that change depending on all of it.
+
+        Args:
+          op: the while. start: numbers of its state before.
+          symbols: those of its state in a turn. root: what the body makes of these.
+          effects: of a turn.
+        """
+        # It may say how often the loop runs; XLA counts by that and does not ask the condition.
+        config = hashed(op.proto.backend_config)
+        tested = self.computation(op.called[1])
+        made = (config, tested, _all(root), EFFECT, *effects, _all(start))
+        whole = hashed(b"".join((_WHILE, *made)))
+        return whole, {
+            i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
+            for i, n in start.items()
+        }
+
+
+def _normalise(precision: xla_pb2.PrecisionConfig) -> None:
+    """XLA names the default once for each operand, and not always for as many as there are."""
+    if not any(precision.operand_precision):
+        del precision.operand_precision[:]
+
+
+HANDLERS: dict[str, Callable[..., Numbers]] = {
+    "copy": Numbering.same,
+    "domain": Numbering.same,
+    "add-dependency": Numbering.same,
+    "async-update": Numbering.same,
+    "tuple": Numbering.pack,
+    "get-tuple-element": Numbering.element,
+    "opt-barrier": Numbering.barrier,
+    "optimization-barrier": Numbering.barrier,
+    "call": Numbering.call,
+    "async-start": Numbering.begin,
+    "copy-start": Numbering.copy_start,
+    "conditional": Numbering.choose,
+}
+"""Those that both have."""
