@@ -18,8 +18,8 @@ TEXT = """HloModule m, is_scheduled=true
 small {
   x = f32[1024,1024] parameter(0)
   y = f32[1024,1024] parameter(1)
-  s = f32[1024,1024] add(x, y)
-  ROOT r = f32[1,1024] slice(s), slice={[0:1],[0:1024]}
+  sum = f32[1024,1024] add(x, y)
+  ROOT cut = f32[1,1024] slice(sum), slice={[0:1],[0:1024]}
 }
 
 ENTRY e {

@@ -32,6 +32,8 @@ __all__ = ["main"]
 
 _WIDTH, _BRANCHES, _ROWS = 64, 6, 512
 _STEPS = 2
+_READY_SECONDS = 60.0
+"""How long a process waits for the others before each case, so that none is still in the last."""
 
 
 def _step(scale: float) -> Callable[..., Any]:
@@ -208,16 +210,22 @@ def main(me: int, count: int, address: str, cases: list[Any], options: dict[str,
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, count, me, heartbeat_timeout_seconds=600)
     _count_searches()
+    store = KeyValues(distributed_client())
     for number, trouble, kills in cases:
+        _meet(store, f"ready/{number}", me, count, _READY_SECONDS)
         print(json.dumps(_case(number, trouble, options, kills)), flush=True)
     # The first process holds the store, so it goes last; JAX's own shutdown waits for the dead.
-    store = KeyValues(distributed_client())
-    store.put(f"done/{me}", b"")
-    end = time.monotonic() + 5
-    while me == 0 and len(store.under("done")) < count and time.monotonic() < end:
-        time.sleep(0.1)
+    _meet(store, "done", me, count, 5 * (me == 0))
     sys.stderr.flush()
     os._exit(0)
+
+
+def _meet(store: KeyValues, where: str, me: int, count: int, seconds: float) -> None:
+    """Says that this process is there, and waits so long for the others."""
+    store.put(f"{where}/{me}", b"")
+    end = time.monotonic() + seconds
+    while len(store.under(where)) < count and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":
