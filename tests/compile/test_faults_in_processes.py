@@ -22,7 +22,7 @@ def same(step, count):
     assert_same(expected, step(weights(), rows(count)))
     assert step.plans and not step.plans[-1].keeps_xla, step
 
-def die(*_):
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def search(*args, _own=planner.plan_module, **kwargs):
@@ -85,15 +85,22 @@ import resource
 own, seen = planner.plan_module, []
 
 def starved(*args, **kwargs):
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (0, limits[1]))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (0, limits[1]))
+    held = []
     try:
+        try:
+            while True:
+                held.append(bytearray(2**16))
+        except MemoryError:
+            del held[-32:]
         return own(*args, **kwargs)
     except MemoryError:
         seen.append(1)
         raise
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, limits)
+        held.clear()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 same(plan(branches), 22)  # all is loaded
 planner.plan_module = starved
