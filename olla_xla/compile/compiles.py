@@ -230,9 +230,14 @@ class Compiles:
         from olla_xla import planner
 
         mark = plan_mark(plan_store.plan_digest(plan))
+        view = module_from_bytes(module)  # kept for all that read it here
         planned = planner.apply_plan(module, plan, mark)
         self._case = objection.Case(
-            target=plan.target, results="", scheduled=module, planned=planned
+            target=plan.target,
+            results="",
+            scheduled=module,
+            planned=planned,
+            donated=view.donated,
         )
         objects = self._objection(self._case, plan)
         if not objects:

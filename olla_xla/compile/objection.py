@@ -11,6 +11,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from hlo.module import module_from_bytes
+from hlo.shapes import ShapeIndex
 from olla_xla.check.executable import check_control, check_executable
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
@@ -33,6 +35,7 @@ class Case:
       final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
       results: `check.executable.results_digest` of XLA's own module, or "".
+      donated: (parameter number, index) of the arguments that it takes over the memory of.
       stablehlo: the lowered step's text.
       plan: the text of a plan file.
       objection: what the referee said.
@@ -44,6 +47,7 @@ class Case:
     planned: bytes = b""
     final: bytes = b""
     assignment: bytes = b""
+    donated: frozenset[tuple[int, ShapeIndex]] = frozenset()
     stablehlo: str = ""
     plan: str = ""
     objection: str = ""
@@ -56,8 +60,13 @@ class Case:
         """
         results = self.results or None
         if self.final:
-            assignment = self.assignment
-            check_executable(self.final, self.target, results=results, assignment=assignment)
+            check_executable(
+                self.final,
+                self.target,
+                results=results,
+                assignment=self.assignment,
+                donated=self.donated,
+            )
         else:
             check_control(self.scheduled, self.planned)
             check_executable(self.planned, self.target)
@@ -99,7 +108,9 @@ def load(path: Path) -> Case:
         with zipfile.ZipFile(path) as file:
             protos = {name: file.read(f"{name}.pb") for name in _MEMBERS}
             objection, target, results = file.read("objection.txt").decode().split("\n")[:3]
+            scheduled = protos["scheduled"]
             return Case(
+                donated=module_from_bytes(scheduled).donated if scheduled else frozenset(),
                 target=target.removeprefix("target: "),
                 results=results.removeprefix("results: "),
                 stablehlo=file.read("step.stablehlo.txt").decode(),

@@ -473,6 +473,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         loops=(),
         added_seconds=0.0,
         least_added_seconds=0.0,
+        exposed_seconds=0.0,
         least_stack_bytes=0,
         added_moved_bytes=0,
         offsets={},

@@ -38,6 +38,7 @@ def lower(
     computation: Computation,
     pairs: Sharing,
     peaks: Mapping[Computation, int],
+    released: frozenset[str] = frozenset(),
 ) -> LoweredComputation:
     """The tensor graph of one computation.
 
@@ -52,6 +53,7 @@ def lower(
       computation: one of its control computations, with a schedule.
       pairs: in-place candidates (hlo.values.sharing).
       peaks: peak bytes of each computation that this one may call (or a lower bound of it).
+      released: names of asynchronous starts that need not hide what they hide in XLA's order.
     """
     assert computation.schedule is not None
     instructions = computation.schedule
@@ -79,7 +81,7 @@ def lower(
         name=computation.name,
         operators=operators,
         tensors=tuple(tensors),
-        edges=tuple(sorted(_edges(instructions, step))),
+        edges=tuple(sorted(_edges(instructions, step, released))),
         alias_edges=tuple(sorted(_alias_edges(tensors))),
         inplace=tuple(dict.fromkeys(inplace)),
     )
@@ -136,7 +138,9 @@ def _tensor(
     )
 
 
-def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int]) -> set:
+def _edges(
+    instructions: Sequence[Instruction], step: Mapping[Instruction, int], released: frozenset[str]
+) -> set:
     edges = set()
     ordered: list[int] = []
     for k, i in enumerate(instructions):
@@ -144,7 +148,7 @@ def _edges(instructions: Sequence[Instruction], step: Mapping[Instruction, int])
         edges.update((step[c], k) for c in i.control_predecessors)
         if _keeps_its_order(i):
             ordered.append(k)
-        if i.opcode.endswith("-done"):
+        if i.opcode.endswith("-done") and i.operands[0].name not in released:
             start = step[i.operands[0]]
             for between in range(start + 1, k):  # keep work between a start and its done
                 if instructions[between].opcode not in _FREE:

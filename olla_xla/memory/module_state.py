@@ -20,6 +20,7 @@ class PlannedModule:
 
     Args:
       data: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
+      released: names of asynchronous starts that need not hide what they hide in XLA's order.
 
     Attributes:
       orders: by computation, the order chosen so far (at first XLA's).
@@ -32,7 +33,7 @@ class PlannedModule:
       ModuleFormatError: not a module, or one without a schedule.
     """
 
-    def __init__(self, data: bytes, target: str) -> None:
+    def __init__(self, data: bytes, target: str, released: frozenset[str] = frozenset()) -> None:
         if target not in ("cpu", "cuda"):
             raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
         try:
@@ -46,6 +47,7 @@ class PlannedModule:
             )
         self.data = data
         self.target = target
+        self.released = released
         self.dataflow = analyse(self.module, target)
         self.pairs = sharing(self.dataflow, target)
         self.model = AssignmentModel(self.dataflow, target, self.pairs)
@@ -57,17 +59,17 @@ class PlannedModule:
 
     def lowered(self, computation: Computation) -> LoweredComputation:
         """The graph of one computation; its callees must have been charged in `peaks`."""
-        result = lower(self.dataflow, computation, self.pairs, self.peaks)
+        result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released)
         result.graph.validate()
         return result
 
     def bounded(self, computation: Computation) -> LoweredComputation:
         """The same with callees at their lower bounds, for a bound that holds for all orders."""
-        return lower(self.dataflow, computation, self.pairs, self.bounds)
+        return lower(self.dataflow, computation, self.pairs, self.bounds, self.released)
 
     def relaxed(self, computation: Computation) -> LoweredComputation:
         """The same with callees in their orders of least peak."""
-        return lower(self.dataflow, computation, self.pairs, self.leasts)
+        return lower(self.dataflow, computation, self.pairs, self.leasts, self.released)
 
     def simulate(self) -> Assignment:
         """XLA's buffer assignment, as predicted for the current orders."""
@@ -87,7 +89,7 @@ class PlannedModule:
         """
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
         data = Edit(self.data).schedule(schedule).alias(aliases).to_bytes()
-        other = PlannedModule(data, self.target)
+        other = PlannedModule(data, self.target, self.released)
         for name, computation in self.computations.items():
             twin = other.computations[name]
             for what in ("peaks", "leasts", "bounds"):

@@ -3,8 +3,15 @@
 - `plan_module(module, options, target=...)`: the plan of a scheduled module.
 - `apply_plan(module, plan)`: the module with the plan written into it.
 - `graphs`, `module_order`: what a scheduled module holds.
+- `least_overlap(module, plan, options)`: what giving up all that transfers hide would save.
 """
 
-from olla_xla.planner.module import apply_plan, graphs, module_order, plan_module
+from olla_xla.planner.module import (
+    apply_plan,
+    graphs,
+    least_overlap,
+    module_order,
+    plan_module,
+)
 
-__all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
+__all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
 from olla_xla.planner.effort import Effort, effort
+from olla_xla.planner.overlap import released
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
@@ -33,7 +35,7 @@ from olla_xla.remat.loops.climb import climb, free
 from olla_xla.remat.loops.ladder import Ladder, Rung
 from olla_xla.remat.loops.recipe import edits
 
-__all__ = ["apply_plan", "graphs", "module_order", "plan_module"]
+__all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]
 
 Progress = Callable[[str], None]
 
@@ -132,6 +134,56 @@ def plan_module(
     return plan
 
 
+def _overlapping_less(
+    data: bytes, base: Plan, cost: CostModel, allowance: float, options: PlanOptions
+) -> Plan:
+    """The plan where transfers hide less, if that is better and adds no more than allowed.
+
+    Args:
+      data: the module with the loops and clones of `base`. cost: prices operators.
+      allowance: predicted seconds that may be added.
+    """
+
+    def plan(starts: frozenset[str]) -> Plan:
+        return _order(data, options, base.target, None, None, released=starts)
+
+    found = released(module_from_bytes(data), base, cost, allowance, plan)
+    if found is None:
+        return base
+    other, seconds = found
+    return dataclasses.replace(
+        other,
+        clones=base.clones,
+        loops=base.loops,
+        least_stack_bytes=base.least_stack_bytes,
+        least_added_seconds=base.least_added_seconds,
+        added_seconds=base.added_seconds + seconds,
+        exposed_seconds=seconds,
+        added_moved_bytes=base.added_moved_bytes,
+        source=f"{base.source}+{other.source} overlapping less",
+        status=_changed_status(other.status),
+    )
+
+
+def least_overlap(
+    module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
+) -> tuple[int, float]:
+    """What giving up all that transfers hide would save.
+
+    Args:
+      module: serialized, scheduled module, that `plan` is for. plan: one that keeps it.
+      options: limits of the search. device_kind: as for `plan_module`.
+
+    Returns:
+      Predicted bytes and predicted seconds added, at most; the plan's own bytes and 0 where it
+      would save nothing.
+    """
+    cost = CostModel(device(plan.target, device_kind), plan.target)
+    data = _edited(module, plan).to_bytes()
+    found = _overlapping_less(data, plan, cost, math.inf, options)
+    return found.predicted_bytes, found.exposed_seconds
+
+
 def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
     """The options with another time limit, for part of the work."""
     return dataclasses.replace(options, time_limit=max(seconds, 0.01))
@@ -220,6 +272,9 @@ def _recompute(
             source=f"{'loops+' if base.loops else ''}remat+{found.plan.source}",
             status=_changed_status(found.plan.status),
         )
+        data, allowance = found.data, None if allowance is None else allowance - found.seconds
+    if budget is None and allowance is not None:
+        base = _overlapping_less(data, base, cost, allowance, _limited(options, left()))
     return dataclasses.replace(_priced(base, view, xla, cost, started), time_limit=limit)
 
 
@@ -232,10 +287,11 @@ def _order(
     progress: Progress | None,
     more: MoreOrders | None = None,
     schedule_seconds: float | None = None,
+    released: frozenset[str] = frozenset(),
 ) -> Plan:
-    """The plan of a module as it is."""
+    """The plan of a module as it is; `released` starts may hide less than in XLA's order."""
     started = time.monotonic()
-    planned = PlannedModule(module, target)
+    planned = PlannedModule(module, target, released)
     name, fingerprint = planned.module.name, planned.module.fingerprint
     xla = planned.simulate()
     xla_orders = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
@@ -372,10 +428,16 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     for name, found in offsets.items():
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
-    edit = Edit(module)
     try:
-        edit.change_loops(edits(view, plan.loops))
-        edit.clone([Clone(*record) for record in plan.clones])
+        edit = _edited(module, plan)
         return edit.alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
+
+
+def _edited(module: bytes, plan: Plan) -> Edit:
+    """A module with a plan's loops and clones in it. Raises HloError."""
+    edit = Edit(module)
+    edit.change_loops(edits(module_from_bytes(module), plan.loops))
+    edit.clone([Clone(*record) for record in plan.clones])
+    return edit

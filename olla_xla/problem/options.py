@@ -40,9 +40,10 @@ class PlanOptions:
       memory_budget: the most that the step may take on the device, by XLA's accounting (arguments +
         outputs - aliases + temp), in bytes or as in "10GiB". What is needed of it is computed again
         instead of kept, at the least predicted time. None: no budget.
-      max_overhead: the most predicted time that may be added by computing things again, as a part
-        of the step's own: 0.05 is 5%. With a budget None sets no limit; without one it is 0, and
-        anything above asks for the least memory within it.
+      max_overhead: the most predicted time that may be added by computing things again, and by
+        having less run while transfers are under way, as a part of the step's own: 0.05 is 5%.
+        With a budget None sets no limit; without one it is 0, and anything above asks for the
+        least memory within it.
       loops: what one loop stacks for another, as a scan over layers does for its gradient, may be
         computed again instead (`remat.loops`): by default where that takes no more predicted time,
         with a budget or an overhead as far as these ask for.

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 5, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 6, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -69,8 +69,11 @@ class Plan:
         that read them, numbers of the elements of the first one's state). `order`, `clones` and
         all figures but XLA's are of the module without; the fingerprint is of the module with them.
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
-      added_seconds: predicted time that the clones add. least_added_seconds: no choice of clones
-        that the integer programme knows adds less at the same peak; 0 where that is not known.
+      added_seconds: predicted time that the clones add, and transfers that hide less.
+      least_added_seconds: no choice of clones that the integer programme knows adds less at the
+        same peak; 0 where that is not known.
+      exposed_seconds: part of `added_seconds`: predicted time of what no longer runs while a
+        transfer is under way, at most what that makes the step take longer.
       least_stack_bytes: within the same time no choice of `loops` that the integer programme knows
         keeps stacks of fewer bytes; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
@@ -121,6 +124,7 @@ class Plan:
     step_seconds: float = 0.0
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
+    exposed_seconds: float = 0.0
     least_stack_bytes: int = 0
     moved_bytes: int = 0
     added_moved_bytes: int = 0
@@ -148,7 +152,7 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Predicted time that the clones add, as a part of the step's."""
+        """Predicted time that is added, as a part of the step's."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     @property
@@ -194,7 +198,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 5
+VERSION = 6
 """Of the format; raised whenever a field is added, removed or changes its meaning."""
 
 _FORMAT = "olla_xla.plan"

@@ -46,6 +46,8 @@ def table(plan: Plan) -> str:
     if plan.step_seconds:
         more = f"predicted; {1e3 * plan.added_seconds:.2f} ms of {1e3 * plan.step_seconds:.2f}"
         rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
+    if plan.exposed_seconds:
+        rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
     stopped = plan.stopped_by.replace("_", " ")
     rows += [
         ("status", plan.status, f"{plan.source}; stopped by {stopped}"),

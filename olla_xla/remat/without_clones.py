@@ -55,7 +55,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
         clones=(),
         loops=(),
         offsets={},
-        added_seconds=0.0,
+        added_seconds=plan.exposed_seconds,
     )
 
 

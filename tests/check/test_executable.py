@@ -176,6 +176,22 @@ def test_what_is_wrong_is_named(name, target):
     assert objection in verdict(module(text), target)
 
 
+def test_donated_arguments_must_be_taken_over():
+    entry = """
+ENTRY e {
+  a = f32[64] parameter(0)
+  b = f32[64] parameter(1)
+  s = f32[64] sine(a)
+  t = f32[64] sine(b)
+  ROOT r = (f32[64], f32[64]) tuple(s, t)
+}"""
+    one, both = frozenset({(0, ())}), frozenset({(0, ()), (1, ())})
+    assert verdict(module(entry, ALIASED), donated=one) == ""
+    assert "keeps 1 of 1 donated arguments" in verdict(module(entry), donated=one)
+    said = verdict(module(entry, ALIASED), donated=both)
+    assert said == ("the executable keeps 1 of 2 donated arguments, the first of them argument 1")
+
+
 def test_donated_arguments_may_be_overwritten_once_read():
     entry = """
 ENTRY e {{

@@ -14,11 +14,13 @@ import jax
 import pytest
 
 import olla_xla
+from hlo.module import module_from_bytes, parse_module_proto
+from hlo.rewrite.schedule import with_schedule
 from olla_xla import planner
 from olla_xla.compile import compiles, environment, plan_store, planned
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.problem.plan import Plan
-from tests.support.steps import assert_same, branches, plan, rows, weights
+from tests.support.steps import assert_same, branches, count_searches, plan, rows, weights
 
 ROOT = Path(olla_xla.__file__).parents[1]
 
@@ -150,6 +152,62 @@ def test_a_line_for_machines_and_one_for_listeners(monkeypatch, caplog):
     assert "a listener of on_plan failed" in caplog.text
     plan(branches, donate_argnums=0).lower(weights(), rows(16)).compile()
     assert len(events) == 1
+
+
+def renamed(module):
+    """XLA's module as another run of it might name its instructions."""
+    proto = parse_module_proto(module)
+    for computation in proto.computations:
+        for i in computation.instructions:
+            i.name += ".other" * (i.opcode == "fusion")
+    return proto.SerializeToString()
+
+
+def reordered(module):
+    """XLA's module with all constants and parameters first."""
+    first = {
+        c.name: [i.name for i in sorted(c.schedule, key=lambda i: bool(i.operands))]
+        for c in module_from_bytes(module).control_computations
+    }
+    return with_schedule(module, first)
+
+
+@pytest.mark.parametrize("other, searches", [(renamed, 2), (reordered, 1)])
+def test_another_schedule_the_second_time(monkeypatch, caplog, other, searches):
+    """A plan does not depend on XLA's order, but it fits one module."""
+    names = count_searches(monkeypatch)
+    first = plan(branches, donate_argnums=0).lower(weights(), rows(20)).compile()
+    compiled = compiles.Compiles._compiled
+
+    def otherwise(self, token, answer):
+        return compiled(self, token, lambda platform, m: answer(platform, other(m)))
+
+    monkeypatch.setattr(compiles.Compiles, "_compiled", otherwise)
+    with caplog.at_level(logging.INFO, "olla_xla"):
+        second = plan(branches, donate_argnums=0).lower(weights(), rows(20)).compile()
+    assert len(names) == searches
+    assert ("no longer fits" in caplog.text) == (searches == 2)
+    assert first.planned and second.planned
+    assert second.plan.assigned_bytes == first.plan.assigned_bytes
+    assert_same(first(weights(), rows(20)), second(weights(), rows(20)))
+
+
+def test_a_donation_that_is_lost_on_the_way_is_noticed(monkeypatch):
+    """XLA is handed a module that keeps its arguments: the step runs without the plan."""
+    write = compiles.Compiles.write
+
+    def without(*args):
+        planned, objects = write(*args)
+        proto = parse_module_proto(planned)
+        proto.ClearField("input_output_alias")
+        return proto.SerializeToString(), objects
+
+    monkeypatch.setattr(compiles.Compiles, "write", without)
+    with pytest.warns(olla_xla.PlanWarning, match="keeps 6 of 6 donated arguments"):
+        compiled = plan(branches, donate_argnums=0).lower(weights(), rows(21)).compile()
+    assert not compiled.planned
+    plain = jax.jit(branches, donate_argnums=0).lower(weights(), rows(21)).compile()
+    assert assigned_bytes(compiled) == assigned_bytes(plain)
 
 
 def test_a_forked_child_ends_and_the_parent_goes_on():

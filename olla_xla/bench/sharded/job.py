@@ -28,6 +28,9 @@ class Row:
       starts: asynchronous operations.
       hidden_seconds, planned_hidden_seconds: predicted, of what runs while they are under way.
       least_kept: the least part of any start's seconds that the plan keeps.
+      exposed_seconds: predicted, that were given up because `max_overhead` allows it.
+      least_overlap_bytes, least_overlap_seconds: predicted total, and seconds added, if transfers
+        need hide nothing; 0 where there is nothing asynchronous.
     """
 
     step: str
@@ -43,6 +46,9 @@ class Row:
     hidden_seconds: float
     planned_hidden_seconds: float
     least_kept: float
+    exposed_seconds: float = 0.0
+    least_overlap_bytes: int = 0
+    least_overlap_seconds: float = 0.0
 
     @property
     def wrong(self) -> str:
@@ -51,7 +57,7 @@ class Row:
             return "results differ from jit's"
         if self.moved:
             return "collectives run in another order"
-        if self.least_kept < 1 - 1e-9:
+        if self.least_kept < 1 - 1e-9 and not self.exposed_seconds:
             return f"a transfer hides {self.least_kept:.0%} of what it hid"
         return "more bytes than by XLA alone" if self.bytes > self.xla_bytes else ""
 

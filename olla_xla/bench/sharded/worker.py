@@ -21,9 +21,13 @@ from jax.experimental import topologies
 
 import olla_xla
 from hlo.module import module_from_bytes
+from olla_xla import planner
 from olla_xla.bench.sharded.overlap import overlap
 from olla_xla.bench.sharded.steps import STEPS, Sizes, Step
 from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.capture import capture
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
 
 __all__ = ["main"]
 
@@ -51,7 +55,8 @@ def _results(function: Any, step: Step) -> list[np.ndarray]:
 
 def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> dict[str, Any]:
     step = STEPS[name](_devices(target), sizes)
-    plain = jax.jit(step.function, donate_argnums=(0, 1)).lower(*step.shapes).compile()
+    lowered = jax.jit(step.function, donate_argnums=(0, 1)).lower(*step.shapes)
+    plain = lowered.compile()
     planned = olla_xla.plan(step.function, donate_argnums=(0, 1), **options)
     compiled: Any = planned.lower(*step.shapes).compile()
     kind = "cpu" if target == "cpu" else "cuda"
@@ -60,6 +65,7 @@ def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> d
     if target == "cpu":
         expected, found = _results(plain, step), _results(planned, step)
         same = all(map(np.array_equal, expected, found))
+    least, exposed = _least_overlap(lowered, compiled.plan, options) if before.hidden else (0, 0.0)
     return {
         "step": name,
         "target": target,
@@ -74,7 +80,20 @@ def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> d
         "hidden_seconds": before.seconds,
         "planned_hidden_seconds": after.seconds,
         "least_kept": before.least_kept(after),
+        "exposed_seconds": compiled.plan.exposed_seconds if compiled.plan else 0.0,
+        "least_overlap_bytes": least,
+        "least_overlap_seconds": exposed,
     }
+
+
+def _least_overlap(
+    lowered: jax.stages.Lowered, plan: Plan | None, options: dict[str, Any]
+) -> tuple[int, float]:
+    """Predicted bytes, and seconds added, if transfers need hide nothing; (0, 0) without a plan."""
+    if plan is None:
+        return 0, 0.0
+    own = capture(lowered)
+    return planner.least_overlap(own.module, plan, PlanOptions(**options), own.device_kind)
 
 
 def main(steps: list[str], target: str, sizes: dict[str, int], options: dict[str, Any]) -> None:

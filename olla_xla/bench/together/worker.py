@@ -30,24 +30,25 @@ from olla_xla.errors import PlanFileError
 
 __all__ = ["main"]
 
-_WIDTH, _LAYERS, _ROWS = 64, 4, 32
+_WIDTH, _BRANCHES, _ROWS = 64, 6, 512
 _STEPS = 2
+_READY_SECONDS = 60.0
+"""How long a process waits for the others before each case, so that none is still in the last."""
 
 
 def _step(scale: float) -> Callable[..., Any]:
-    """Momentum on a few sharded blocks; each scale is another program."""
+    """Momentum on branches that share a sharded batch; each scale is another program.
+
+    Every branch gathers its weights and has large temporaries, of which XLA's order for a CPU keeps
+    those of all branches at once, however many devices there are.
+    """
 
     def step(params: Any, moments: Any, x: jax.Array) -> Any:
-        def loss(params: Any) -> jax.Array:
-            y = x * scale
-            for a, b in params:
-                h = jax.nn.gelu(y @ a)
-                y = y + (h * jnp.tanh(h)) @ b
-            return (y**2).mean()
-
-        value, gradient = jax.value_and_grad(loss)(params)
+        hidden = [jnp.tanh((scale * x) @ w) for w in params]
+        gradient = [h.T @ (h * h) for h in hidden]
         moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradient)
-        return jax.tree.map(lambda p, m: p - 0.01 * m, params, moments), moments, value
+        params = jax.tree.map(lambda p, m: p - 0.01 * m, params, moments)
+        return params, moments, sum(g.mean() for g in gradient)
 
     return step
 
@@ -61,7 +62,7 @@ def _arguments() -> Any:
         value = r.standard_normal(shape, np.float32) * 0.1
         return jax.make_array_from_callback(shape, sharding, lambda index: value[index])
 
-    params = [(made(_WIDTH, 4 * _WIDTH), made(4 * _WIDTH, _WIDTH)) for _ in range(_LAYERS)]
+    params = [made(_WIDTH, _WIDTH) for _ in range(_BRANCHES)]
     return params, jax.tree.map(lambda a: a * 0, params), made(_ROWS, _WIDTH)
 
 
@@ -209,16 +210,22 @@ def main(me: int, count: int, address: str, cases: list[Any], options: dict[str,
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, count, me, heartbeat_timeout_seconds=600)
     _count_searches()
+    store = KeyValues(distributed_client())
     for number, trouble, kills in cases:
+        _meet(store, f"ready/{number}", me, count, _READY_SECONDS)
         print(json.dumps(_case(number, trouble, options, kills)), flush=True)
     # The first process holds the store, so it goes last; JAX's own shutdown waits for the dead.
-    store = KeyValues(distributed_client())
-    store.put(f"done/{me}", b"")
-    end = time.monotonic() + 5
-    while me == 0 and len(store.under("done")) < count and time.monotonic() < end:
-        time.sleep(0.1)
+    _meet(store, "done", me, count, 5 * (me == 0))
     sys.stderr.flush()
     os._exit(0)
+
+
+def _meet(store: KeyValues, where: str, me: int, count: int, seconds: float) -> None:
+    """Says that this process is there, and waits so long for the others."""
+    store.put(f"{where}/{me}", b"")
+    end = time.monotonic() + seconds
+    while len(store.under(where)) < count and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,12 @@ __all__ = ["check_control", "check_executable", "check_rewrite", "results_digest
 
 @without_collection()
 def check_executable(
-    module: bytes, target: str, *, results: str | None = None, assignment: bytes = b""
+    module: bytes,
+    target: str,
+    *,
+    results: str | None = None,
+    assignment: bytes = b"",
+    donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
 ) -> None:
     """Shows that an executable computes what it should, and reads nothing that was overwritten.
 
@@ -26,11 +31,19 @@ def check_executable(
       target: "cpu" or "cuda".
       results: `results_digest` of XLA's own module; None leaves this part out.
       assignment: its serialized BufferAssignmentProto where the backend gives it, else b"".
+      donated: (parameter number, index) of the arguments whose memory an output is to take over.
 
     Raises:
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
+    if lost := sorted(donated - frozenset(program.aliases.values())):
+        number, index = lost[0]
+        part = f", part {list(index)}" if index else ""
+        raise CheckError(
+            f"the executable keeps {len(lost)} of {len(donated)} donated arguments, the first of "
+            f"them argument {number}{part}"
+        )
     values = follow(program)
     run(program, values, shared_buffers(program, values, target), target)
     if assignment:

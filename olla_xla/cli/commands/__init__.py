@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
     "bench processes": "steps of several processes, with faults put into one of them",
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
+    "bench soak": "plans again and again in one process: does memory or the time of a call grow",
     "bench mutants": "seeded faults in planned modules: does the referee catch all that matter",
     "bench cost": "predicted against measured step times on this machine's CPU",
     "cache": "plans that are kept on disk for reuse: list, check and remove them",

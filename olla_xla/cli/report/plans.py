@@ -102,6 +102,8 @@ def clones_line(plan: Plan) -> str:
         what.append(f"loops do without {stacks} stacks")
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are computed again")
+    if plan.exposed_seconds:
+        what.append(f"transfers hide {1e3 * plan.exposed_seconds:.2f} ms less")
     if not what:
         return "Nothing is computed twice."
     moved = percent(plan.added_moved_bytes / max(plan.moved_bytes, 1), 1)

@@ -28,6 +28,8 @@ def sharded_table(rows: Sequence[Row]) -> Table:
             str(row.starts),
             f"{1e6 * row.hidden_seconds:.0f}",
             f"{1e6 * row.planned_hidden_seconds:.0f}",
+            megabytes(row.least_overlap_bytes) if row.least_overlap_bytes else "-",
+            f"{1e6 * row.least_overlap_seconds:.0f}" if row.least_overlap_bytes else "-",
             row.wrong or row.reason,
         )
         for row in rows
@@ -35,9 +37,9 @@ def sharded_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "target:", "step:", "XLA", "planned", "saved %", "same bits", "collectives", "moved",
-            "starts", "hidden µs", "planned µs", "message:",
+            "starts", "hidden µs", "planned µs", "hiding nothing", "for µs", "message:",
         ),
         rows=lines,
         title="eight devices; assigned, MB of 2^20 bytes a device; hidden: predicted, of work "
-        "between starts and their dones",
+        "between starts and their dones; hiding nothing: predicted, if that were given up",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Work", "run_work", "work"]
+__all__ = ["Work", "run_work", "trips", "work"]
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -96,16 +96,18 @@ def run_work(
         if i.opcode == "conditional":
             result[i] = max(inside, key=lambda w: w.bytes)
         elif inside:
-            result[i] = sum(inside, Work()) * (_trips(i) if i.opcode == "while" else 1)
+            result[i] = sum(inside, Work()) * trips(i)
         else:
             result[i] = price(i)
     return result
 
 
-def _trips(loop: Instruction) -> int:
-    """A loop's known trip count, else one."""
+def trips(i: Instruction) -> int:
+    """How often an instruction runs what it calls: a loop's known trip count, else one."""
+    if i.opcode != "while":
+        return 1
     try:
-        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
+        return int(json.loads(i.backend_config)["known_trip_count"]["n"])
     except (ValueError, KeyError, TypeError):
         return 1
 

@@ -1,0 +1,1 @@
+"""Whether a process that plans again and again grows: resident memory, seconds a call."""

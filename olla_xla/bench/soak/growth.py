@@ -1,0 +1,29 @@
+"""Whether a series grows: what it did in its second half, by the median of all slopes.
+
+Theil, "A rank-invariant method of linear and polynomial regression analysis" (1950); Sen (JASA
+1968): a few samples that were disturbed do not move it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+
+__all__ = ["growth", "slope"]
+
+
+def slope(counts: Sequence[int], values: Sequence[float]) -> float:
+    """What a value grows by from one count to the next; 0 for less than two samples."""
+    points = itertools.combinations(zip(counts, values, strict=True), 2)
+    slopes = [(y - b) / (x - a) for (a, b), (x, y) in points if x != a]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+def growth(counts: Sequence[int], values: Sequence[float]) -> float:
+    """What a value grows by over the second half of its samples, as a part of their median."""
+    half = len(counts) // 2
+    counts, values = counts[half:], values[half:]
+    if len(counts) < 2:
+        return 0.0
+    return slope(counts, values) * (counts[-1] - counts[0]) / max(statistics.median(values), 1e-12)

@@ -1,0 +1,112 @@
+"""Soaks in processes of their own, planned and by jax.jit, and what may not grow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from olla_xla.bench.soak.growth import growth, slope
+from olla_xla.bench.soak.worker import PARTS
+from olla_xla.errors import InputError, OllaError
+
+__all__ = ["Curve", "Sample", "soak"]
+
+_MORE_MEMORY = 0.02
+"""Part of its resident memory that a process may grow by in its second half: malloc's noise."""
+_MORE_SECONDS = 0.5  # likewise of the seconds of a call, on a machine that does other things too
+_TIMES_JIT = 2.0
+"""Times what jax.jit keeps of a signature that a planned function may keep, its plan included."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """After so many times: what the process holds, in bytes, and takes, in seconds.
+
+    Attributes:
+      count: how often it was done. resident_bytes: of the process.
+      first_seconds: median of first calls since the last sample, compiled and planned in.
+      call_seconds: of a call of what is compiled.
+    """
+
+    count: int
+    resident_bytes: int
+    first_seconds: float
+    call_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A soak of one part ("signatures", "forgotten") one way ("plan", "jit")."""
+
+    part: str
+    way: str
+    samples: tuple[Sample, ...]
+
+    def growth(self, field: str) -> float:
+        """What a field grows by over the second half, as a part of its median."""
+        counts = [s.count for s in self.samples]
+        return growth(counts, [getattr(s, field) for s in self.samples])
+
+    @property
+    def bytes_each(self) -> float:
+        """Resident bytes that each time leaves, over the second half."""
+        late = self.samples[len(self.samples) // 2 :]
+        return slope([s.count for s in late], [s.resident_bytes for s in late])
+
+    def wrong(self, jit: Curve | None) -> str:
+        """What grows that may not, or "".
+
+        Args:
+          jit: the same by jax.jit, which keeps the executables of all signatures too.
+        """
+        if len(self.samples) < 4:
+            return f"{len(self.samples)} samples are too few; give it more time"
+        if self.growth("call_seconds") > _MORE_SECONDS:
+            return f"a call takes {self.growth('call_seconds'):.0%} longer in the end"
+        if self.growth("first_seconds") > _MORE_SECONDS:
+            return f"a first call takes {self.growth('first_seconds'):.0%} longer in the end"
+        if self.part == "forgotten" and self.growth("resident_bytes") > _MORE_MEMORY:
+            return f"resident memory grows by {self.bytes_each:,.0f} bytes each time"
+        if self.part == "signatures" and jit is not None:
+            if self.bytes_each > _TIMES_JIT * jit.bytes_each:
+                return f"a signature keeps {self.bytes_each / 2**20:.2f} MB"
+        return ""
+
+
+def soak(
+    part: str, way: str, count: int, seconds: float, every: int, options: dict[str, Any]
+) -> Iterator[Curve]:
+    """Runs one part; yields the curve so far at each sample.
+
+    Args:
+      part, way, count, seconds, every, options: see `worker.main`.
+
+    Raises:
+      InputError: there is no such part. OllaError: the process ended with an error.
+    """
+    if part not in PARTS:
+        raise InputError(f"no part {part!r}; parts are {', '.join(PARTS)}")
+    about = {"part": part, "way": way, "count": count, "seconds": seconds, "every": every}
+    command = [sys.executable, "-m", "olla_xla.bench.soak.worker"]
+    process = subprocess.Popen(
+        [*command, json.dumps({**about, "options": options})],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    samples: tuple[Sample, ...] = ()
+    assert process.stdout is not None
+    with process:
+        for line in process.stdout:
+            if line.startswith("{"):
+                samples += (Sample(**json.loads(line)),)
+                yield Curve(part, way, samples)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    if process.returncode:
+        last = errors.strip().splitlines()[-1:] or ["no message"]
+        raise OllaError(f"the process that soaks ended: {last[0]}")

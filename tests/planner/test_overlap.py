@@ -1,0 +1,115 @@
+"""Transfers hide what they hid, unless time is allowed for it: then memory falls for that."""
+
+import dataclasses
+
+import pytest
+
+from hlo.module import module_from_bytes
+from hlo.read import from_hlo_text
+from olla_xla import planner
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.hidden import hidden_seconds
+from olla_xla.remat.cost.roofline import H100, CostModel
+
+COST = CostModel(H100, "cuda")
+# Between the start and its done XLA has `a` and `b` made. Done early, `big` could die before them.
+TEXT = """HloModule m, is_scheduled=true
+
+small {
+  x = f32[1024,1024] parameter(0)
+  y = f32[1024,1024] parameter(1)
+  sum = f32[1024,1024] add(x, y)
+  ROOT cut = f32[1,1024] slice(sum), slice={[0:1],[0:1024]}
+}
+
+ENTRY e {
+  p = f32[1024] parameter(0)
+  q = f32[1024] parameter(1)
+  big = f32[1024,1024] broadcast(p), dimensions={0}
+  s = (f32[1024,1024], f32[1024,1024]) collective-permute-start(big), source_target_pairs={{0,1}}
+  a = f32[1024,1024] broadcast(q), dimensions={0}
+  b = f32[1024,1024] exponential(a)
+  f = f32[1,1024] fusion(a, b), kind=kLoop, calls=small
+  d = f32[1024,1024] collective-permute-done(s)
+  g = f32[1,1024] fusion(d, big), kind=kLoop, calls=small
+  ROOT c = f32[1,1024] add(f, g)
+}
+"""
+MODULE = from_hlo_text(TEXT)
+
+
+def planned(**options):
+    return planner.plan_module(MODULE, PlanOptions(step_limit=300, **options), target="cuda")
+
+
+def hidden(plan):
+    return hidden_seconds(module_from_bytes(MODULE), plan.order, COST)["s"]
+
+
+def test_by_default_nothing_is_given_up():
+    view = module_from_bytes(MODULE)
+    own = hidden_seconds(view, view.order, COST)
+    assert own.keys() == {"s"} and own["s"] > 0
+    for plan in (planned(), planned(max_overhead=1e-6)):
+        assert hidden(plan) >= own["s"] and not plan.exposed_seconds
+        names = plan.order["e"]
+        for between in "abf":
+            assert names.index("s") < names.index(between) < names.index("d")
+
+
+def test_within_an_allowance_it_is():
+    base, less = planned(), planned(max_overhead=10.0)
+    assert less.predicted_bytes < base.predicted_bytes
+    assert 0 < less.exposed_seconds <= less.added_seconds <= 10 * less.step_seconds
+    assert hidden(base) - hidden(less) == pytest.approx(less.exposed_seconds)
+    assert "overlapping less" in less.source and "exposed" in less.summary()
+    # What may not be added is not: the price of all of it is known.
+    share = less.exposed_seconds / less.step_seconds
+    for part in (0.9, 0.5, 0.1):
+        some = planned(max_overhead=part * share)
+        assert some.overhead <= part * share
+        assert less.predicted_bytes <= some.predicted_bytes <= base.predicted_bytes
+
+
+def test_what_giving_it_up_would_save_is_told():
+    base = planned()
+    size, seconds = planner.least_overlap(MODULE, base, PlanOptions(step_limit=300))
+    assert size == planned(max_overhead=10.0).predicted_bytes and seconds > 0
+    free = dataclasses.replace(base, predicted_bytes=0)
+    assert planner.least_overlap(MODULE, free, PlanOptions(step_limit=300)) == (0, 0.0)
+
+
+def test_work_in_loops_counts_as_often_as_it_runs():
+    text = """HloModule m, is_scheduled=true
+
+body {
+  t = (s32[], f32[1024,1024]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  x = f32[1024,1024] get-tuple-element(t), index=1
+  s = (f32[1024,1024], f32[1024,1024]) collective-permute-start(x), source_target_pairs={{0,1}}
+  a = f32[1024,1024] exponential(x)
+  d = f32[1024,1024] collective-permute-done(s)
+  b = f32[1024,1024] add(a, d)
+  ROOT r = (s32[], f32[1024,1024]) tuple(i, b)
+}
+
+cond {
+  t = (s32[], f32[1024,1024]) parameter(0)
+  ROOT c = pred[] constant(false)
+}
+
+ENTRY e {
+  t = (s32[], f32[1024,1024]) parameter(0)
+  ROOT w = (s32[], f32[1024,1024]) while(t), condition=cond, body=body, CONFIG
+}
+"""
+    config = 'backend_config={"known_trip_count":{"n":"7"}}'
+    one, seven = (
+        hidden_seconds(view, view.order, COST)
+        for view in (
+            module_from_bytes(from_hlo_text(text.replace(", CONFIG", more)))
+            for more in ("", f", {config}")
+        )
+    )
+    assert list(one) == list(seven)
+    assert [seven[name] for name in one] == pytest.approx([7 * s for s in one.values()])
