@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import json
 import re
 import statistics
 import time
@@ -19,7 +20,7 @@ import numpy as np
 
 from olla_xla.bench.assignment_report import simulated_heap
 from olla_xla.bench.schedule import Case, capture_case
-from olla_xla.errors import SolverError
+from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.place import PlacementProblem, Programs, place
@@ -35,6 +36,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
 
 __all__ = [
+    "PLANS",
     "InstanceRow",
     "PlanRow",
     "PlannedStep",
@@ -47,8 +49,18 @@ __all__ = [
     "measure_programs",
     "measure_random",
     "planned_step",
+    "programs_from_json",
     "warm_up",
 ]
+
+PLANS = tuple(
+    Case(model, batch_size, optimizer, target)
+    for target in ("cpu", "h100")
+    for model in ("resnet50", "vgg11", "efficientnet_b0", "gpt")
+    for batch_size in (1, 4)
+    for optimizer in ("adam", "momentum")
+)
+"""The 32 plans whose tensors are placed by default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +115,9 @@ class ProgramRow:
       load_bytes: the largest live sum.
       height, bound: of the program's packing; None where the solver failed.
       seconds: to find and prove it. status: of it, or why the solver failed.
-      search_height, search_seconds, search_status: of the exact search with the heuristics.
+      by: what found it: a greedy rule, repair of its packing, or the programs; "" where none did.
+      search_height, search_seconds, search_status, search_by: of the exact search with the
+        heuristics.
     """
 
     case: str
@@ -117,7 +131,9 @@ class ProgramRow:
     status: str
     search_height: int
     search_seconds: float
-    search_status: Status
+    search_status: str
+    by: str = ""
+    search_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +299,7 @@ def measure_programs(
             if backend not in able:
                 continue
             programs = Programs(backend, form)
-            height = bound = None
+            height, bound, by = None, None, ""
             started = time.monotonic()
             try:
                 found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
@@ -291,6 +307,7 @@ def measure_programs(
                 status = str(error)
             else:
                 height, bound, status = found.height, found.bound, found.status
+                by = found.source
             yield ProgramRow(
                 case=case,
                 blocks=len(problem),
@@ -304,6 +321,8 @@ def measure_programs(
                 search_height=search.height,
                 search_seconds=search.seconds,
                 search_status=search.status,
+                by=by,
+                search_by=search.source,
             )
 
 
@@ -318,6 +337,14 @@ def measure_random(blocks: int, seed: int = 0) -> RandomRow:
     packings = [place(problem, method=m) for m in ("best_fit", "greedy_size", "greedy_area")]
     best = min(packings, key=lambda p: p.height)
     return RandomRow(blocks, best.height, best.bound, time.monotonic() - started, best.source)
+
+
+def programs_from_json(text: str) -> list[ProgramRow]:
+    """The rows of programs in what was written of `as_json`. Raises InputError if they are none."""
+    try:
+        return [ProgramRow(**row) for row in json.loads(text)["programs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("this is not the JSON that bench place --out writes") from error
 
 
 def as_json(

@@ -37,6 +37,9 @@ _FIRST_REPAIR = 0.1
 _SEARCH = 0.3
 """Part of the time for the search; what is left then is for repair."""
 
+_START_REPAIR = 0.15
+"""Part of the time in which the packing is repaired with which integer programs begin."""
+
 _FIRST_NODES = 4000
 """Of the first tries above the bound; at the bound itself four times as many."""
 
@@ -145,7 +148,7 @@ def _place_space(items: Items, capacity: int | None, how: _How) -> _SpaceResult:
         height = max(height, _height(part, found.offsets))
         sources.append(found.source)
         reasons.append(found.stopped_by)
-    source = max(sources, key=lambda s: (s in ("search", "ilp"), s), default="bound")
+    source = max(sources, key=lambda s: (s.startswith(("search", "ilp")), s), default="bound")
     if height <= bound:
         return _SpaceResult(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
     enough = _enough(capacity)
@@ -194,6 +197,10 @@ def _place_part(
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     if method == "ilp" and best is not None:
+        if repairable(part):
+            best, source = _repair(part, goal, best, source, budget, _START_REPAIR, 0)
+        if _height(part, best) <= goal:
+            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
         return _by_ilp(part, bound, goal, capacity, best, source, how)
     if method not in ("auto", "search"):
         over = best is None or (capacity is not None and _height(part, best) > capacity)
@@ -267,10 +274,10 @@ def _by_ilp(
 ) -> _SpaceResult:
     """Lowers the best packing of the heuristics by integer programs."""
     before, seconds = _height(part, best), max(how.budget.seconds(), 0.01)
-    limits = Limits(time_limit=seconds)
+    limits = Limits(time_limit=seconds, watch=how.programs.watch)
     found = located(part, best, bound=bound, goal=goal, limits=limits, programs=how.programs)
     height = _height(part, found.offsets)
-    source = "ilp" if height < before else source
+    source = f"ilp, {found.by}" if height < before else source
     if capacity is not None and found.bound > capacity:
         return _SpaceResult(found.bound, Status.INFEASIBLE, StopReason.PROOF, "ilp", None)
     if capacity is not None and height > capacity:
