@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -95,7 +96,8 @@ class StepRow:
       variables, rows: of the program; 0 where nothing had to be solved.
       first_seconds, near_seconds: to a first solution, and to one within 1 % of the least that is
         known by any means; None where there was none. Building counts.
-      seconds: to the end. status: "optimal", or what kept it from that.
+      seconds: to the end; cpu_seconds: of them, what the machine gave.
+      status: "optimal", or what kept it from that.
       value_bytes, bound_bytes: what was found; least_bytes: the least that is known.
       limit: seconds that the solver was given.
     """
@@ -114,6 +116,7 @@ class StepRow:
     bound_bytes: int
     least_bytes: int
     limit: float
+    cpu_seconds: float
 
     @property
     def key(self) -> Key:
@@ -154,7 +157,7 @@ class _Watch:
     """Notes when a solver told of its first solution, and of one near the least."""
 
     def __init__(self, least: int) -> None:
-        self._started = time.monotonic()
+        self._started, self._cpu = time.monotonic(), _cpu_seconds()
         self._near = least * _NEAR
         self.first: float | None = None
         self.near: float | None = None
@@ -170,6 +173,14 @@ class _Watch:
     def seconds(self) -> float:
         """Since the start."""
         return time.monotonic() - self._started
+
+    def cpu_seconds(self) -> float:
+        """The same of this process and of those it has waited for."""
+        return _cpu_seconds() - self._cpu
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
 
 
 def orders(
@@ -233,6 +244,7 @@ def _order(
             bound_bytes=searched.bound_bytes,
             least_bytes=searched.least_peak_bytes,
             limit=time_limit,
+            cpu_seconds=0.0,
         )
     found = least_peak(
         graph,
@@ -256,6 +268,7 @@ def _order(
         bound_bytes=found.bound_bytes,
         least_bytes=searched.least_peak_bytes,
         limit=time_limit,
+        cpu_seconds=watch.cpu_seconds(),
     )
 
 
@@ -310,4 +323,5 @@ def places(
                     bound_bytes=proven,
                     least_bytes=bound,
                     limit=time_limit,
+                    cpu_seconds=watch.cpu_seconds(),
                 )

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib.resources
 import json
+import os
 import re
 import statistics
 import time
@@ -118,6 +119,7 @@ class ProgramRow:
       by: what found it: a greedy rule, repair of its packing, or the programs; "" where none did.
       search_height, search_seconds, search_status, search_by: of the exact search with the
         heuristics.
+      cpu_seconds, search_cpu_seconds: of the seconds, what the machine gave.
     """
 
     case: str
@@ -134,6 +136,8 @@ class ProgramRow:
     search_status: str
     by: str = ""
     search_by: str = ""
+    cpu_seconds: float = 0.0
+    search_cpu_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,13 +297,16 @@ def measure_programs(
 
     CP-SAT has a row for each form.
     """
+    before = sum(os.times()[:4])
     search = place(problem, time_limit=time_limit)
+    search_cpu = sum(os.times()[:4]) - before
     for backend in backends:
         for form, able in FORMS.items():
             if backend not in able:
                 continue
             programs = Programs(backend, form)
             height, bound, by = None, None, ""
+            before = sum(os.times()[:4])
             started = time.monotonic()
             try:
                 found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
@@ -323,6 +330,8 @@ def measure_programs(
                 search_status=search.status,
                 by=by,
                 search_by=search.source,
+                cpu_seconds=sum(os.times()[:4]) - before,
+                search_cpu_seconds=search_cpu,
             )
 
 

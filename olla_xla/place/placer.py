@@ -19,14 +19,20 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Status
 
 __all__ = ["METHODS", "place"]
 
-METHODS = ("auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area")
+METHODS = (
+    "auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
+)  # fmt: skip
 """What may place: all that helps, the exact search alone, the paper's integer program, or one
 heuristic alone."""
+
+_PEAK_FIRST = 0.2
+"""Part of the time after which no order with the fullest section first is begun."""
 
 _MANY = 500
 """Items from which on packings are repaired; the search serves fewer better, and may prove."""
@@ -191,6 +197,9 @@ def _place_part(
     best: np.ndarray | None = None
     source = ""
     for name, heuristic in _heuristics(part, method):
+        late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
+        if best is not None and name == "peak_first" and late:
+            break
         offsets = heuristic()
         if best is None or _height(part, offsets) < _height(part, best):
             best, source = offsets, name
@@ -260,6 +269,7 @@ def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np
     ]
     if not (part.fixed >= 0).any() or method == "best_fit":
         found.append(("best_fit", lambda: best_fit(part)))
+    found += [("peak_first", lambda order=o: first_fit(part, order)) for o in peak_orders(part)]
     return [(name, call) for name, call in found if method in ("auto", "ilp", name)]
 
 

@@ -84,7 +84,7 @@ def programs_table(rows: Sequence[ProgramRow]) -> Table:
     return Table(
         headings=(
             "case:", "blocks", "backend:", "form:", "live", "above %", "bound %", "status:",
-            "by:", "seconds", "search %", "status:", "by:", "seconds",
+            "by:", "seconds", "CPU s", "search %", "status:", "by:", "seconds", "CPU s",
         ),
         rows=[
             (
@@ -98,10 +98,12 @@ def programs_table(rows: Sequence[ProgramRow]) -> Table:
                 row.status.split(" (")[0],
                 row.by or "-",
                 f"{row.seconds:.2f}",
+                f"{row.cpu_seconds:.2f}",
                 percent(row.search_height / row.load_bytes - 1, 3),
                 row.search_status,
                 row.search_by or "-",
                 f"{row.search_seconds:.2f}",
+                f"{row.search_cpu_seconds:.2f}",
             )
             for row in rows
         ],

@@ -74,7 +74,7 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
     return Table(
         headings=(
             "step:", "what:", "variant:", "backend:", "columns", "rows", "first s", "1 % s",
-            "all s", "found", "bound", "gap %", "least known", "status:",
+            "all s", "CPU s", "found", "bound", "gap %", "least known", "status:",
         ),
         rows=[
             (
@@ -87,6 +87,7 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
                 seconds(r.first_seconds),
                 seconds(r.near_seconds),
                 seconds(r.seconds),
+                seconds(r.cpu_seconds),
                 f"{r.value_bytes:,}",
                 f"{r.bound_bytes:,}",
                 percent(r.value_bytes / r.bound_bytes - 1 if r.bound_bytes > 0 else None),

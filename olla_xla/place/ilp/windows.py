@@ -216,14 +216,12 @@ def _ranges(
     low: np.ndarray, top: np.ndarray, highest: int, step: int, unit: int
 ) -> tuple[tuple[int, int], ...]:
     """What intervals (low, top), open at both ends, leave of [0, highest], in units."""
-    found, free = [], 0
-    for k in np.argsort(low, kind="stable").tolist():
-        if low[k] >= free:
-            found.append((free, min(int(low[k]), highest)))
-        free = max(free, int(top[k]))
-        if free > highest:
-            break
-    if free <= highest:
-        found.append((free, highest))
+    order = np.argsort(low, kind="stable")
+    low = low[order]
+    # Below each, all that lies lower has ended at the highest of their tops.
+    free = np.maximum(np.maximum.accumulate(np.concatenate([[0], top[order]])), 0)
+    start, stop = free, np.minimum(np.append(low, highest), highest)
+    real = start <= stop
+    found = zip(start[real].tolist(), stop[real].tolist(), strict=True)
     rounded = ((-(-a // step) * step, b // step * step) for a, b in found)
     return tuple((a // unit, b // unit) for a, b in rounded if a <= b)
