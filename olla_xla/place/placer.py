@@ -193,10 +193,13 @@ def _place_part(
     Returns:
       A result whose bound holds for the part.
     """
-    method, budget, _ = how
+    method, budget, programs = how
     best: np.ndarray | None = None
     source = ""
-    for name, heuristic in _heuristics(part, method):
+    rules = _heuristics(part, method)
+    if method == "ilp" and not programs.start:
+        rules = rules[:1]
+    for name, heuristic in rules:
         late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
         if best is not None and name == "peak_first" and late:
             break
@@ -206,7 +209,7 @@ def _place_part(
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     if method == "ilp" and best is not None:
-        if repairable(part):
+        if programs.start and repairable(part):
             best, source = _repair(part, goal, best, source, budget, _START_REPAIR, 0)
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)

@@ -98,8 +98,9 @@ def test_a_program_that_is_too_large_is_not_built(monkeypatch):
 def test_plans_placed_by_programs():
     problem = PlacementProblem.of([0, 0, 2, 2, 1], [2, 4, 4, 3, 3], [8, 4, 8, 4, 2])
     rows = list(place.measure_programs("tiny", problem, ["highs", "cpsat"], time_limit=10))
-    assert [(r.backend, r.form) for r in rows] == [
-        ("highs", "big-m"), ("cpsat", "big-m"), ("cpsat", "no-overlap"),
+    assert [(r.backend, r.form, r.start) for r in rows] == [
+        ("highs", "big-m", True), ("highs", "big-m", False), ("cpsat", "big-m", True),
+        ("cpsat", "big-m", False), ("cpsat", "no-overlap", True), ("cpsat", "no-overlap", False),
     ]  # fmt: skip
     assert {(r.status, r.height) for r in rows} == {("optimal", rows[0].search_height)}
     summary = place.as_json([], [], [], rows)["summary"]

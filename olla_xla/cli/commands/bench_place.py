@@ -70,7 +70,7 @@ def run(values: flags.FlagValues) -> int:
     if values.stored is not None:
         texts = [shared.read_text(path) for path in values.stored]
         rows = [row for text in texts for row in bench.programs_from_json(text)]
-        last = {(row.case, row.backend, row.form): row for row in rows}
+        last = {(row.case, row.backend, row.form, row.start): row for row in rows}
         shared.print_table(values, programs_table(list(last.values())))
         return 0
     options = shared.options(values)

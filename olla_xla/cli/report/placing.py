@@ -84,14 +84,14 @@ def programs_table(rows: Sequence[ProgramRow]) -> Table:
     return Table(
         headings=(
             "case:", "blocks", "backend:", "form:", "live", "above %", "bound %", "status:",
-            "by:", "seconds", "CPU s", "search %", "status:", "by:", "seconds", "CPU s",
+            "by:", "seconds", "CPU s", "search %", "status:", "seconds", "CPU s",
         ),
         rows=[
             (
                 row.case,
                 f"{row.blocks:,}",
                 row.backend,
-                row.form,
+                row.form if row.start else f"{row.form}, no start",
                 f"{row.load_bytes:,}",
                 "-" if row.height is None else percent(row.height / row.load_bytes - 1, 3),
                 "-" if row.bound is None else percent(row.bound / row.load_bytes - 1, 3),
@@ -99,16 +99,16 @@ def programs_table(rows: Sequence[ProgramRow]) -> Table:
                 row.by or "-",
                 f"{row.seconds:.2f}",
                 f"{row.cpu_seconds:.2f}",
-                percent(row.search_height / row.load_bytes - 1, 3),
+                "-" if row.search_height is None
+                else percent(row.search_height / row.load_bytes - 1, 3),
                 row.search_status,
-                row.search_by or "-",
                 f"{row.search_seconds:.2f}",
                 f"{row.search_cpu_seconds:.2f}",
             )
             for row in rows
         ],
-        title="places under the planned order by the integer program, then by the exact search; "
-        "heights and bounds above the largest live sum (bytes)",
+        title="places under the planned order by the integer program, then by the exact search "
+        "alone; heights and bounds above the largest live sum (bytes)",
     )  # fmt: skip
 
 

@@ -57,7 +57,9 @@ class Programs:
       backend: the solver. form: from FORMS; None: no-overlap for CP-SAT, big-m for the others.
       pruned: one binary a pair, and none where pins or twins decide it.
       pyramid: of big-m, try the preplacement of section 4.5 first.
-      start: begin at the packing that is given. bound: tell the solver the largest live sum.
+      start: begin at the best packing of the greedy rules, repaired; else programs of a few begin
+        at the one by size, and the program of all is told of none.
+      bound: tell the solver the largest live sum.
       split: put what is live all the time at the bottom, and take apart what then falls apart.
       windows: of a large part, solve programs of a few items each before that of all.
       watch: told of heights and bounds, in bytes above what stands below a part.
