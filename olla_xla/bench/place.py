@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import json
+import os
 import re
 import statistics
 import time
@@ -19,10 +21,10 @@ import numpy as np
 
 from olla_xla.bench.assignment_report import simulated_heap
 from olla_xla.bench.schedule import Case, capture_case
-from olla_xla.errors import SolverError
+from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.place import PlacementProblem, Programs, place
+from olla_xla.place import Packing, PlacementProblem, Programs, place
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.ilp.located import FORMS
 from olla_xla.place.tensors.any_order import place_reordered
@@ -35,6 +37,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
 
 __all__ = [
+    "PLANS",
     "InstanceRow",
     "PlanRow",
     "PlannedStep",
@@ -47,8 +50,18 @@ __all__ = [
     "measure_programs",
     "measure_random",
     "planned_step",
+    "programs_from_json",
     "warm_up",
 ]
+
+PLANS = tuple(
+    Case(model, batch_size, optimizer, target)
+    for target in ("cpu", "h100")
+    for model in ("resnet50", "vgg11", "efficientnet_b0", "gpt")
+    for batch_size in (1, 4)
+    for optimizer in ("adam", "momentum")
+)
+"""The 32 plans whose tensors are placed by default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +116,11 @@ class ProgramRow:
       load_bytes: the largest live sum.
       height, bound: of the program's packing; None where the solver failed.
       seconds: to find and prove it. status: of it, or why the solver failed.
-      search_height, search_seconds, search_status: of the exact search with the heuristics.
+      by: what found it: a greedy rule, repair of its packing, or the programs; "" where none did.
+      search_height, search_seconds, search_status: of the exact search alone; None where it found
+        nothing.
+      start: whether the programs began at the packing of the greedy rules.
+      cpu_seconds, search_cpu_seconds: of the seconds, what the machine gave.
     """
 
     case: str
@@ -115,9 +132,13 @@ class ProgramRow:
     bound: int | None
     seconds: float
     status: str
-    search_height: int
+    search_height: int | None
     search_seconds: float
-    search_status: Status
+    search_status: str
+    by: str
+    cpu_seconds: float
+    search_cpu_seconds: float
+    start: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,36 +296,50 @@ def measure_programs(
 ) -> Iterator[ProgramRow]:
     """Places blocks by the integer program with each backend, `time_limit` seconds each.
 
-    CP-SAT has a row for each form.
+    CP-SAT has a row for each form. Where a greedy rule or its repair has met the largest live sum,
+    there is a row for the programs alone as well.
     """
-    search = place(problem, time_limit=time_limit)
+    before = sum(os.times()[:4])
+    search = place(problem, method="search", time_limit=time_limit)
+    search_cpu = sum(os.times()[:4]) - before
     for backend in backends:
-        for form, able in FORMS.items():
-            if backend not in able:
-                continue
-            programs = Programs(backend, form)
-            height = bound = None
-            started = time.monotonic()
-            try:
-                found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
-            except SolverError as error:
-                status = str(error)
-            else:
-                height, bound, status = found.height, found.bound, found.status
-            yield ProgramRow(
-                case=case,
-                blocks=len(problem),
-                backend=backend,
-                form=form,
-                load_bytes=load_of(problem),
-                height=height,
-                bound=bound,
-                seconds=time.monotonic() - started,
-                status=status,
-                search_height=search.height,
-                search_seconds=search.seconds,
-                search_status=search.status,
-            )
+        for form in (form for form, able in FORMS.items() if backend in able):
+            for start in (True, False):
+                programs = Programs(backend, form, start=start)
+                found, seconds, cpu, failed = _by_programs(problem, programs, time_limit)
+                yield ProgramRow(
+                    case=case,
+                    blocks=len(problem),
+                    backend=backend,
+                    form=form,
+                    load_bytes=load_of(problem),
+                    height=None if found is None else found.height,
+                    bound=None if found is None else found.bound,
+                    seconds=seconds,
+                    status=failed if found is None else found.status,
+                    search_height=None if search.offsets is None else search.height,
+                    search_seconds=search.seconds,
+                    search_status=search.status,
+                    by="" if found is None else found.source,
+                    cpu_seconds=cpu,
+                    search_cpu_seconds=search_cpu,
+                    start=start,
+                )
+                if found is None or found.source.startswith("ilp"):
+                    break  # the programs were asked already
+
+
+def _by_programs(
+    problem: PlacementProblem, programs: Programs, time_limit: float
+) -> tuple[Packing | None, float, float, str]:
+    """(the packing, seconds, CPU seconds, why there is none)."""
+    before, started = sum(os.times()[:4]), time.monotonic()
+    found, failed = None, ""
+    try:
+        found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
+    except SolverError as error:
+        failed = str(error)
+    return found, time.monotonic() - started, sum(os.times()[:4]) - before, failed
 
 
 def measure_random(blocks: int, seed: int = 0) -> RandomRow:
@@ -318,6 +353,14 @@ def measure_random(blocks: int, seed: int = 0) -> RandomRow:
     packings = [place(problem, method=m) for m in ("best_fit", "greedy_size", "greedy_area")]
     best = min(packings, key=lambda p: p.height)
     return RandomRow(blocks, best.height, best.bound, time.monotonic() - started, best.source)
+
+
+def programs_from_json(text: str) -> list[ProgramRow]:
+    """The rows of programs in what was written of `as_json`. Raises InputError if they are none."""
+    try:
+        return [ProgramRow(**row) for row in json.loads(text)["programs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("this is not the JSON that bench place --out writes") from error
 
 
 def as_json(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from olla_xla.errors import InputError, OllaError, SolverError
 from olla_xla.memory.assignment.model import ALIGNMENT
@@ -19,7 +20,8 @@ from olla_xla.place.tensors.blocks import graph_problem, load_of
 from olla_xla.place.tensors.one_order import checked
 from olla_xla.planner.module import graphs
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.problem.proof import Proof
+from olla_xla.solvers.linear import Limits, Status, Watch
 
 __all__ = ["PlacedBy", "split"]
 
@@ -33,6 +35,9 @@ class PlacedBy:
       height: of the arena; 0 where nothing was found. bound: no other is lower, this way.
       live_bytes: the largest live sum, of the order that was placed.
       seconds: what it took. message: why there is nothing more to say.
+      what: "places" or "joint"; "" if no integer program was asked. backend: its solver.
+      start: height of the packing with which the program began; 0 if there was none.
+      variables, rows: of the joint program.
     """
 
     way: str
@@ -42,14 +47,45 @@ class PlacedBy:
     live_bytes: int
     seconds: float
     message: str = ""
+    what: str = ""
+    backend: str = ""
+    start: int = 0
+    variables: int = 0
+    rows: int = 0
+
+    def proof(self, computation: str) -> Proof | None:
+        """What the integer program proved of a computation; None if there was none."""
+        if not self.what:
+            return None
+        return Proof(
+            computation=computation,
+            backend=self.backend,
+            status=self.status,
+            start_bytes=self.start,
+            peak_bytes=self.height,
+            cut_bytes=self.live_bytes,
+            bound_bytes=self.bound,
+            variables=self.variables,
+            rows=self.rows,
+            seconds=self.seconds,
+            message=self.message,
+            what=self.what,
+        )
 
 
-def split(module: bytes, platform: str, backend: str, time_limit: float) -> Iterator[PlacedBy]:
+def split(
+    module: bytes,
+    platform: str,
+    backend: str,
+    time_limit: float,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[PlacedBy]:
     """Arenas of a scheduled module's entry computation.
 
     Args:
       module: serialized HloModuleProto with the order. platform: "cpu" or "cuda".
       backend: of the programs. time_limit: seconds for each way.
+      progress: called with incumbents and bounds, in one line.
 
     Raises:
       CheckError: a referee rejected what was found (a bug).
@@ -58,35 +94,82 @@ def split(module: bytes, platform: str, backend: str, time_limit: float) -> Iter
     order = range(len(graph.operators))
     problem = graph_problem(graph, order, alignment=ALIGNMENT[platform])
     live = load_of(problem)
+    greedy = min(place(problem, method=rule).height for rule in _GREEDY)
+    watch = _watch(f"places, {backend}", progress)
     for way, method in (("places, search", "auto"), (f"places, {backend}", "ilp")):
+        asked: dict[str, Any] = (
+            {} if method == "auto" else {"what": "places", "backend": backend, "start": greedy}
+        )
         try:
             packing = place(
-                problem, method=method, time_limit=time_limit, programs=Programs(backend)
+                problem,
+                method=method,
+                time_limit=time_limit,
+                programs=Programs(backend, watch=watch),
             )
         except SolverError as error:
-            yield PlacedBy(way, Status.UNKNOWN, 0, live, live, 0.0, str(error))
+            yield PlacedBy(way, Status.UNKNOWN, 0, live, live, 0.0, str(error), **asked)
             continue
         checked(graph, order, problem, packing, live, loose=False)
-        yield PlacedBy(way, packing.status, packing.height, packing.bound, live, packing.seconds)
-    yield _joint(graph, backend, time_limit)
+        yield PlacedBy(
+            way,
+            packing.status,
+            packing.height,
+            packing.bound,
+            live,
+            packing.seconds,
+            f"by {packing.source}",
+            **asked,
+        )
+    yield _joint(graph, backend, time_limit, progress)
 
 
-def _joint(graph: TensorGraph, backend: str, time_limit: float) -> PlacedBy:
+_GREEDY = ("greedy_size", "greedy_span", "greedy_area")
+_MIB = 2**20
+
+
+def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
+    """Tells `progress` of incumbents and bounds, in MiB."""
+    if progress is None:
+        return None
+
+    def told(value: float | None, bound: float) -> None:
+        best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
+        progress(f"{way}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
+
+    return told
+
+
+def _joint(
+    graph: TensorGraph, backend: str, time_limit: float, progress: Callable[[str], None] | None
+) -> PlacedBy:
     """Order and places at once, of the graph as the paper sees it."""
     way, started = f"joint, {backend}", time.monotonic()
+    asked: dict[str, Any] = {"what": "joint", "backend": backend}
     try:
         found = joint_program(
             graph,
-            limits=Limits(time_limit=time_limit),
+            limits=Limits(time_limit=time_limit, apart=True, watch=_watch(way, progress)),
             backend=backend,
             start=range(len(graph.operators)),
         )
     except (InputError, SolverError) as error:
         seconds = time.monotonic() - started
-        return PlacedBy(way, Status.UNKNOWN, 0, 0, 0, seconds, _short(error))
-    status = Status.OPTIMAL if found.optimal else Status.FEASIBLE
-    seconds = time.monotonic() - started
-    return PlacedBy(way, status, found.height, found.bound, found.peak_bytes, seconds, _PLAIN)
+        return PlacedBy(way, Status.UNKNOWN, 0, 0, 0, seconds, _short(error), **asked)
+    return PlacedBy(
+        way,
+        Status.OPTIMAL if found.optimal else Status.FEASIBLE,
+        found.height,
+        found.bound,
+        found.peak_bytes,
+        time.monotonic() - started,
+        _PLAIN,
+        "joint",
+        backend,
+        found.start,
+        found.variables,
+        found.rows,
+    )
 
 
 _PLAIN = "tensors as the paper counts them: no sharing, arguments from their operator on"

@@ -19,14 +19,20 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Status
 
 __all__ = ["METHODS", "place"]
 
-METHODS = ("auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area")
+METHODS = (
+    "auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
+)  # fmt: skip
 """What may place: all that helps, the exact search alone, the paper's integer program, or one
 heuristic alone."""
+
+_PEAK_FIRST = 0.2
+"""Part of the time after which no order with the fullest section first is begun."""
 
 _MANY = 500
 """Items from which on packings are repaired; the search serves fewer better, and may prove."""
@@ -36,6 +42,9 @@ _FIRST_REPAIR = 0.1
 
 _SEARCH = 0.3
 """Part of the time for the search; what is left then is for repair."""
+
+_START_REPAIR = 0.15
+"""Part of the time in which the packing is repaired with which integer programs begin."""
 
 _FIRST_NODES = 4000
 """Of the first tries above the bound; at the bound itself four times as many."""
@@ -145,7 +154,7 @@ def _place_space(items: Items, capacity: int | None, how: _How) -> _SpaceResult:
         height = max(height, _height(part, found.offsets))
         sources.append(found.source)
         reasons.append(found.stopped_by)
-    source = max(sources, key=lambda s: (s in ("search", "ilp"), s), default="bound")
+    source = max(sources, key=lambda s: (s.startswith(("search", "ilp")), s), default="bound")
     if height <= bound:
         return _SpaceResult(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
     enough = _enough(capacity)
@@ -184,16 +193,26 @@ def _place_part(
     Returns:
       A result whose bound holds for the part.
     """
-    method, budget, _ = how
+    method, budget, programs = how
     best: np.ndarray | None = None
     source = ""
-    for name, heuristic in _heuristics(part, method):
+    rules = _heuristics(part, method)
+    if method == "ilp" and not programs.start:
+        rules = rules[:1]
+    for name, heuristic in rules:
+        late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
+        if best is not None and name == "peak_first" and late:
+            break
         offsets = heuristic()
         if best is None or _height(part, offsets) < _height(part, best):
             best, source = offsets, name
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     if method == "ilp" and best is not None:
+        if programs.start and repairable(part):
+            best, source = _repair(part, goal, best, source, budget, _START_REPAIR, 0)
+        if _height(part, best) <= goal:
+            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
         return _by_ilp(part, bound, goal, capacity, best, source, how)
     if method not in ("auto", "search"):
         over = best is None or (capacity is not None and _height(part, best) > capacity)
@@ -253,6 +272,7 @@ def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np
     ]
     if not (part.fixed >= 0).any() or method == "best_fit":
         found.append(("best_fit", lambda: best_fit(part)))
+    found += [("peak_first", lambda order=o: first_fit(part, order)) for o in peak_orders(part)]
     return [(name, call) for name, call in found if method in ("auto", "ilp", name)]
 
 
@@ -267,10 +287,10 @@ def _by_ilp(
 ) -> _SpaceResult:
     """Lowers the best packing of the heuristics by integer programs."""
     before, seconds = _height(part, best), max(how.budget.seconds(), 0.01)
-    limits = Limits(time_limit=seconds)
+    limits = Limits(time_limit=seconds, watch=how.programs.watch)
     found = located(part, best, bound=bound, goal=goal, limits=limits, programs=how.programs)
     height = _height(part, found.offsets)
-    source = "ilp" if height < before else source
+    source = f"ilp, {found.by}" if height < before else source
     if capacity is not None and found.bound > capacity:
         return _SpaceResult(found.bound, Status.INFEASIBLE, StopReason.PROOF, "ilp", None)
     if capacity is not None and height > capacity:

@@ -171,7 +171,8 @@ class Packing:
       status: OPTIMAL (all heights equal their bounds), FEASIBLE (a packing within every capacity
         given), INFEASIBLE or UNKNOWN.
       stopped_by: why the search ended.
-      source: what found it: "best_fit", "greedy_size", ..., "search".
+      source: what found it: "best_fit", "greedy_size", ..., "repair", "search"; "ilp, windows" and
+        "ilp, program" where programs of a few blocks, or of all, lowered it last.
       nodes: search nodes visited.
       seconds: time taken.
     """

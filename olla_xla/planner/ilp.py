@@ -79,6 +79,7 @@ def order_by_ilp(
             time_limit=max(seconds, 0.01),
             seed=options.seed % 2**31,
             watch=None if progress is None else _watch(graph.name, options.backend, progress),
+            apart=True,
         ),
         start=start.lifetime_order,
         bound_bytes=start.bound_bytes,

@@ -22,6 +22,7 @@ __all__ = [
     "Arrays",
     "Limits",
     "Model",
+    "Points",
     "Result",
     "Status",
     "Watch",
@@ -34,6 +35,9 @@ INFINITY = math.inf
 Watch = Callable[[float | None, float], None]
 """Called while a solver runs with the objective of the best point so far, None before the first,
 and the bound."""
+
+Points = Callable[[np.ndarray], None]
+"""Called while a solver runs with each better point, float64 [variables], not checked."""
 
 ROUNDING_TOLERANCE = 1e-5
 """An integer variable may lie this far from an integer before its solution counts as broken."""
@@ -74,6 +78,9 @@ class Limits:
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
       watch: called at each better point and, as often as the solver tells, at better bounds.
+      points: called with each better point (HiGHS).
+      apart: run a solver that may overrun its time limit (HiGHS) in a process of its own, which is
+        ended where it does; that costs half a second.
 
     Raises:
       LimitError: a limit is not positive.
@@ -85,6 +92,8 @@ class Limits:
     work_limit: float | None = None
     node_limit: int | None = None
     watch: Watch | None = None
+    points: Points | None = None
+    apart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "threads", "work_limit", "node_limit"):

@@ -1,7 +1,7 @@
 """A solver-free model of places: rectangles fixed in time that move up and down.
 
 The rectangles of one block move together. No two overlap; the highest end of any block is to be
-small. A backend that knows rectangles takes it as it is.
+small, or what sticks out above a goal. A backend that knows rectangles takes it as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class RectangleModel:
       ordered: (i, j): block i lies no higher than j.
       bound: no solution has a lower peak. most: the peak is no higher.
       start: by block, its address in a known solution; or None.
+      gaps: by block, ascending ranges [low, high] that hold its address; None: from low to high.
+      goal: None to minimise the peak; else the sum over all blocks of what lies above the goal.
     """
 
     step: tuple[int, ...]
@@ -44,3 +46,5 @@ class RectangleModel:
     bound: int
     most: int
     start: tuple[int, ...] | None = None
+    gaps: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    goal: int | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from olla_xla.errors import InputError, SolverError
+from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.intervals import IntervalModel
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.solvers.rectangles import RectangleModel
@@ -26,6 +27,9 @@ _REGISTRY = {
     "cpsat": "olla_xla.solvers.backends.cpsat",
     "gurobi": "olla_xla.solvers.backends.gurobi",
 }
+
+_OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
+"""Backends that may not stop at their time limit."""
 
 _INTERVALS = {"cpsat": "olla_xla.solvers.backends.cpsat_intervals"}
 _RECTANGLES = {"cpsat": "olla_xla.solvers.backends.cpsat_rectangles"}
@@ -150,7 +154,8 @@ def _loader(module: str) -> Callable[[], Solver]:
         ignored: frozenset[str] = backend.IGNORES
 
         def run(model: Model, limits: Limits) -> Result:
-            result = backend.solve(model, limits)
+            apart = limits.apart and module in _OVERRUN
+            result = solve_apart(module, model, limits) if apart else backend.solve(model, limits)
             unused = [f"{k} does not apply" for k in sorted(ignored) if getattr(limits, k)]
             return dataclasses.replace(result, message="; ".join([result.message, *unused]))
 

@@ -23,6 +23,7 @@ from olla_xla.bench.eager.static import (
     colours,
     external,
 )
+from olla_xla.bench.eager.stored import from_json, to_json
 from olla_xla.check.storages import check_storages
 from olla_xla.cli import main
 from olla_xla.errors import CheckError, InputError
@@ -244,6 +245,23 @@ def test_size_matching():
     assert assign(p, in_place=False, sharing=True).sizes == (20, 5)
 
 
+def test_sharing_with_the_own_path_is_encouraged():
+    """Two branches, each with a free storage: 5 takes that of its own branch, not the first."""
+    sizes = [100_000, 1, 1, 100, 100, 1, 1]
+    p = chain([1, 2], [3], [4], [6], [5], [6], [], sizes=sizes)
+    assert len(set(colours(p.graph))) == 2
+    plain, own = (assign(p, in_place=False, sharing=True, encouraged=e) for e in (False, True))
+    assert plain.bytes == own.bytes
+    assert (plain.storage[5], own.storage[5]) == (plain.storage[1], own.storage[2])
+    assert (induced_edges(p.graph, plain), induced_edges(p.graph, own)) == (2, 0)
+    # Where the other branch alone has one, that is taken: nothing is ruled out.
+    p = chain([1, 2], [3], [4, 5], [6], [5], [6], [], sizes=sizes)
+    own = assign(p, in_place=False, sharing=True, encouraged=True)
+    assert own.storage[5] == own.storage[1]
+    with pytest.raises(InputError, match="encouraged=True goes without"):
+        assign(p, in_place=False, sharing=True, encouraged=True, parallel="colour")
+
+
 def test_addends_of_a_gradient_are_external():
     def loss(w, x):
         return jnp.sum(jnp.tanh(x @ w) @ w)
@@ -282,10 +300,17 @@ def programs(draw):
 @given(programs())
 @settings(max_examples=150, deadline=None)
 def test_every_assignment_passes_the_referee(p):
-    for parallel in (None, "colour", "ancestors"):
+    for parallel, encouraged in (
+        (None, False),
+        (None, True),
+        ("colour", False),
+        ("ancestors", False),
+    ):
         for in_place in (False, True):
             for sharing in (False, True):
-                made = assign(p, in_place=in_place, sharing=sharing, parallel=parallel)
+                made = assign(
+                    p, in_place=in_place, sharing=sharing, parallel=parallel, encouraged=encouraged
+                )
                 check_storages(p.graph, made.storage, made.sizes, parallel=parallel is not None)
                 planned = [t for t in p.graph.tensors if not (t.live_in or t.live_out)]
                 total = sum(t.bytes for t in planned)
@@ -390,3 +415,27 @@ def test_estimate_on_the_command_line(capsys, monkeypatch, tmp_path):
     ):
         assert main.main(["olla_xla", "estimate", *wrong]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_one_table_of_several_models_is_gone_on_with(capsys, tmp_path):
+    out = f"--out={tmp_path}/estimates.json"
+    several = ["olla_xla", "estimate", "--batch_size=2", "--time_limit=1", out]
+    assert main.main([*several, "--models=mlp"]) == 0
+    first = capsys.readouterr().out
+    assert "OLLA" in first and "lenet" not in first
+    found = from_json((tmp_path / "estimates.json").read_text())
+    assert [row.model for row in found] == ["mlp"]
+    # What is there is kept as it is, however small.
+    fewer = dataclasses.replace(found[0].found, operators=7)
+    kept = dataclasses.replace(found[0], found=fewer)
+    (tmp_path / "estimates.json").write_text(to_json([kept]))
+    assert main.main([*several, "--models=mlp,lenet"]) == 0
+    rows = from_json((tmp_path / "estimates.json").read_text())
+    assert [row.model for row in rows] == ["mlp", "lenet"] and rows[0] == kept
+    capsys.readouterr()
+    stored = f"--stored={tmp_path}/estimates.json"
+    assert main.main(["olla_xla", "estimate", stored, "--format=markdown"]) == 0
+    assert "| lenet |" in capsys.readouterr().out
+    assert main.main([*several, "--models=mlp", "--model=mlp"]) == 2
+    with pytest.raises(InputError, match="not the JSON"):
+        from_json("[1]")

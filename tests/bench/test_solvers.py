@@ -1,12 +1,17 @@
 """The benchmarks of the ILP and of scale, on the smallest cases."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
 from olla_xla.bench import ilp, ilp_steps, place, scale
 from olla_xla.bench.made_graphs import brute_force, random_graph, train_step
 from olla_xla.bench.place import PlannedStep
+from olla_xla.cli.main import main
 from olla_xla.cli.report.placing import programs_table
+from olla_xla.cli.report.solvers import programs_table as solvers_table
 from olla_xla.cli.report.solvers import steps_table
 from olla_xla.errors import InputError, OllaError
 from olla_xla.place import PlacementProblem
@@ -69,6 +74,19 @@ def test_steps_by_every_variant():
     rows = {r.variant: r for r in found}
     assert rows["plain"].variables > rows["no bound"].variables
     assert "ours, no-overlap" in steps_table(found).markdown()
+    assert [r.key for r in found] == ilp_steps.keys(["cpsat"], ["places"])
+    done = {r.key for r in found[:-1]}
+    assert [r.key for r in ilp_steps.places(step, ["cpsat"], 2.0, done)] == [found[-1].key]
+    # A line for each program, a column for each solver.
+    other = [dataclasses.replace(r, backend="highs", status="a licence is missing") for r in found]
+    table = solvers_table([*found, *other])
+    assert table.headings[-2:] == ("cpsat", "highs")
+    assert len(table.rows) == len(found)
+    assert all(row[-1] == "too large for its free licence" for row in table.rows)
+    text = json.dumps({"steps": [dataclasses.asdict(r) for r in found]})
+    assert ilp_steps.rows_from_json(text) == found
+    with pytest.raises(InputError, match="not the JSON"):
+        ilp_steps.rows_from_json("{}")
 
 
 def test_a_program_that_is_too_large_is_not_built(monkeypatch):
@@ -80,13 +98,34 @@ def test_a_program_that_is_too_large_is_not_built(monkeypatch):
 def test_plans_placed_by_programs():
     problem = PlacementProblem.of([0, 0, 2, 2, 1], [2, 4, 4, 3, 3], [8, 4, 8, 4, 2])
     rows = list(place.measure_programs("tiny", problem, ["highs", "cpsat"], time_limit=10))
-    assert [(r.backend, r.form) for r in rows] == [
-        ("highs", "big-m"), ("cpsat", "big-m"), ("cpsat", "no-overlap"),
+    assert [(r.backend, r.form, r.start) for r in rows] == [
+        ("highs", "big-m", True), ("highs", "big-m", False), ("cpsat", "big-m", True),
+        ("cpsat", "big-m", False), ("cpsat", "no-overlap", True), ("cpsat", "no-overlap", False),
     ]  # fmt: skip
     assert {(r.status, r.height) for r in rows} == {("optimal", rows[0].search_height)}
     summary = place.as_json([], [], [], rows)["summary"]
     assert summary == {"proven_by_cpsat": 1, "proven_by_highs": 1, "cases": 1}
     assert "no-overlap" in programs_table(rows).markdown()
+    assert {r.by for r in rows} == {"greedy_size"}
+    text = json.dumps(place.as_json([], [], [], rows))
+    assert place.programs_from_json(text) == rows
+    with pytest.raises(InputError, match="not the JSON"):
+        place.programs_from_json("[]")
+
+
+def test_what_is_stored_is_printed(tmp_path, capsys):
+    problem = PlacementProblem.of([0, 0, 2, 2, 1], [2, 4, 4, 3, 3], [8, 4, 8, 4, 2])
+    rows = list(place.measure_programs("tiny", problem, ["cpsat"], time_limit=10))
+    file = tmp_path / "places.json"
+    file.write_text(json.dumps(place.as_json([], [], [], rows)))
+    assert main(["olla_xla", "bench", "place", f"--stored={file}", "--format=markdown"]) == 0
+    assert "| tiny |" in capsys.readouterr().out
+    assert main(["olla_xla", "bench", "ilp", f"--stored={file}"]) == 2
+    assert main(["olla_xla", "bench", "ilp", f"--stored={tmp_path}/none"]) == 2
+
+
+def test_the_plans_that_are_placed():
+    assert len(set(place.PLANS)) == 32
 
 
 def test_scale_measures_in_a_process_of_its_own():

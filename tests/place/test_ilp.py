@@ -6,13 +6,16 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.place import PlacementProblem, Programs, place
+from olla_xla.place.ilp import located as located_module
 from olla_xla.place.ilp.joint import joint_program
 from olla_xla.place.ilp.located import located
 from olla_xla.place.ilp.pyramid import pyramid
+from olla_xla.place.ilp.windows import _ranges
 from olla_xla.place.items import independent, items_of
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.solvers.linear import Limits, Status
@@ -59,6 +62,50 @@ def test_switches_keep_the_optimum(problem):
             )
             assert found.status is Status.OPTIMAL
             assert found.bound == int((found.offsets + part.need).max()) == least, switch
+
+
+intervals_ = st.lists(
+    st.tuples(st.integers(-5, 20), st.integers(1, 6)).map(lambda p: (p[0], p[0] + p[1])), max_size=5
+)
+
+
+@given(intervals_, st.integers(0, 20), st.sampled_from([(1, 1), (2, 1), (4, 2)]))
+def test_gaps_are_the_addresses_that_nothing_forbids(taken, highest, scale):
+    step, unit = scale
+    low, top = (np.array([pair[k] for pair in taken], np.int64) for k in (0, 1))
+    ranges = _ranges(low, top, highest, step, unit)
+    found = {x * unit for a, b in ranges for x in range(a, b + 1) if x * unit % step == 0}
+    free = {x for x in range(highest + 1) if not any(a < x < b for a, b in taken)}
+    assert found == {x for x in free if x % step == 0}
+    assert list(ranges) == sorted(ranges)
+
+
+def test_windows_lower_a_packing_and_break_none(monkeypatch):
+    """Of many items, from a tall start: lower by programs of a few, and by both forms."""
+    random = np.random.default_rng(1)
+    lower = random.integers(0, 30, 60)
+    upper = lower + random.integers(1, 8, 60)
+    problem = PlacementProblem.of(lower, upper, random.integers(1, 9, 60))
+    items, item = items_of(problem, 0)
+    tall = np.cumsum(items.size) - items.size
+    bound = place(problem, method="search").bound
+    monkeypatch.setattr(located_module, "_FEW", 10)
+    monkeypatch.setattr(located_module._Run, "_whole", None)  # windows alone
+    monkeypatch.setattr(located_module, "_WINDOWS", 1.0)
+    for programs in FREE:
+        found = located(
+            items,
+            tall,
+            bound=bound,
+            goal=bound,
+            limits=Limits(time_limit=20),
+            programs=dataclasses.replace(programs, split=False),
+        )
+        offsets = np.zeros(len(problem), np.int64)
+        offsets[item >= 0] = found.offsets[item[item >= 0]]
+        assert problem.check(offsets) == {0: bound}
+        assert (found.status, found.by) == (Status.OPTIMAL, "windows")
+        assert found.variables > 0
 
 
 def place_alone(problem, part):

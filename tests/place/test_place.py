@@ -15,6 +15,9 @@ import olla_xla
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
+from olla_xla.place.items import items_of
+from olla_xla.place.rules.first_fit import first_fit
+from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
@@ -280,3 +283,29 @@ def test_bad_limits():
         place(problem, method="best")
     with pytest.raises(InputError, match="pinned"):
         place(PlacementProblem.of([0], [1], [1], fixed=[0]), method="best_fit")
+
+
+def test_the_fullest_section_first_leaves_no_hole_there():
+    """Long-lived crumbs come last by size, on holes; first of all they lie at the bottom."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        lower = random.integers(0, 30, 60)
+        upper = lower + random.integers(1, 20, 60)
+        items, _ = items_of(PlacementProblem.of(lower, upper, random.integers(1, 99, 60)), 0)
+        loads = items.loads()
+        there = (items.part_first <= loads.argmax()) & (loads.argmax() <= items.part_last)
+        orders = list(peak_orders(items))
+        assert len(orders) == 8
+        for order in orders:
+            assert sorted(order.tolist()) == list(range(len(items)))
+            assert set(order[: there.sum()]) == set(np.flatnonzero(there))
+            offsets = first_fit(items, order)
+            assert (offsets + items.need)[there].max() == loads.max()
+
+
+def test_peak_first_proves_what_greedy_misses():
+    # By size 5 comes to lie on 8, which is gone when 6 and 4 are there: a hole of 2 under it.
+    problem = PlacementProblem.of([0, 0, 2, 2], [1, 3, 3, 3], [8, 5, 6, 4])
+    assert place(problem, method="greedy_size").height == 17
+    packing = place(problem, method="peak_first")
+    assert packing.status is Status.OPTIMAL and packing.height == packing.bound == 15

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, LimitError, SolverError
 from olla_xla.solvers import solve as solvers
+from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.linear import INFINITY, Limits, Model, Result, Status
 from olla_xla.solvers.solve import BACKENDS, solve, solve_with
 
@@ -284,3 +285,25 @@ def test_backends_agree_with_enumeration(model):
         else:
             assert result.status is Status.OPTIMAL
             assert result.value == result.bound == min(values)
+
+
+def test_a_solver_apart_says_the_same():
+    for model in (_knapsack(), _infeasible()):
+        alone = solve(model, Limits(), ["highs"])
+        apart = solve(model, Limits(apart=True, watch=lambda value, bound: None), ["highs"])
+        assert (alone.status, alone.value, alone.bound) == (apart.status, apart.value, apart.bound)
+
+
+def test_a_solver_that_does_not_stop_is_ended_and_what_it_told_counts():
+    model = Model()
+    model.add_variable(0, 5, cost=1)
+    model.start = np.array([5.0])
+    told = []
+    limits = Limits(time_limit=2, watch=lambda value, bound: told.append((value, bound)))
+    result = solve_apart("tests.support.sleepy_solver", model, limits)
+    assert (result.status, result.bound, result.x.tolist()) == (Status.FEASIBLE, 2.0, [1.0])
+    assert told == [(5.0, 2.0), (4.0, 1.0)]
+    assert "ended" in result.message
+    model.start = None
+    with pytest.raises(SolverError, match="without a result"):
+        solve_apart("tests.support.sleepy_solver", model, limits)

@@ -17,11 +17,13 @@ from olla_xla.place import PlacementProblem, place
 __all__ = ["MODES", "Estimate", "Estimates", "estimate", "profile"]
 
 MODES = ("training", "inference")
+_ENCOURAGED = "encouraged"
 _STATIC = (
     ("no sharing", False, False, None),
     ("in place", True, False, None),
     ("sharing", False, True, None),
     ("in place + sharing", True, True, None),
+    ("both, own colour first", True, True, _ENCOURAGED),
     ("both, parallel by colour", True, True, "colour"),
     ("both, parallel by ancestors", True, True, "ancestors"),
 )
@@ -106,8 +108,12 @@ def estimate(
         if parallel == "ancestors" and len(graph.operators) > MAX_ANCESTORS:
             rows.append(Estimate(name, None))
             continue
-        made = assign(found, in_place=in_place, sharing=sharing, parallel=parallel)
-        rows.append(_static(name, found, made, fixed, parallel is not None))
+        encouraged = parallel == _ENCOURAGED
+        rule = None if encouraged else parallel
+        made = assign(
+            found, in_place=in_place, sharing=sharing, parallel=rule, encouraged=encouraged
+        )
+        rows.append(_static(name, found, made, fixed, rule is not None))
     rows.append(_static("colouring by conflicts", found, coloured(found), fixed, False))
     rows.append(Estimate("best fit by profile", place(profile(found), method="best_fit").height))
     if time_limit is not None:

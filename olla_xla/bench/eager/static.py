@@ -77,7 +77,12 @@ def external(program: Program) -> frozenset[int]:
 
 
 def assign(
-    program: Program, *, in_place: bool, sharing: bool, parallel: str | None = None
+    program: Program,
+    *,
+    in_place: bool,
+    sharing: bool,
+    parallel: str | None = None,
+    encouraged: bool = False,
 ) -> Assignment:
     """Plans the storages of a program's temporaries.
 
@@ -88,15 +93,24 @@ def assign(
       parallel: None, or one of `PARALLEL`: no reuse, in place or shared, but by operators that the
         program's data flow puts after all that touched the storage. "colour": those on one of the
         longest paths, taken one after the other; "ancestors": all.
+      encouraged: with no rule for parallel, storages that operators of the same longest path used
+        last are taken first, and any other only where none of them fits (the note's weaker use of
+        colours): fewer dependencies are added, none is ruled out.
 
-    Raises InputError if the program is too large for "ancestors".
+    Raises InputError if the program is too large for "ancestors", or both are asked for.
     """
-    planner = _Planner(program, sharing, _rule(program.graph, parallel))
+    if encouraged and parallel is not None:
+        raise InputError(f"encouraged=True goes without a rule; parallel={parallel!r} rules it out")
+    rule = _Encouraged(program.graph) if encouraged else _rule(program.graph, parallel)
+    planner = _Planner(program, sharing, rule)
     return planner.run(in_place)
 
 
 class _AnyOrder:
     """No rule: program order keeps readers and writers apart."""
+
+    strict = True
+    """Whether no storage passes from one group to another."""
 
     def group(self, v: int) -> int | None:
         """Operators of different groups, or of none, never hand a storage to each other."""
@@ -115,6 +129,18 @@ class _SameColour(_AnyOrder):
 
     def group(self, v: int) -> int | None:
         return self._colour[v] if self._colour[v] >= 0 else None
+
+
+class _Encouraged(_AnyOrder):
+    """Operators of one colour come first; those without a colour are a group too."""
+
+    strict = False
+
+    def __init__(self, graph: TensorGraph) -> None:
+        self._colour = colours(graph)
+
+    def group(self, v: int) -> int | None:
+        return self._colour[v]
 
 
 class _Ancestors(_AnyOrder):
@@ -211,7 +237,16 @@ class _Planner:
     def _recycled(self, size: int, v: int) -> int | None:
         """The least free storage that is large enough, else the largest that can grow."""
         group = self.rule.group(v)
-        free = [] if group is None else self.free.get(group, [])
+        found = None if group is None else self._fitting(group, size, v)
+        if found is not None or self.rule.strict:
+            return found
+        others = sorted(k for k in self.free if k != group)
+        tries = (self._fitting(k, size, v) for k in others)
+        return next((s for s in tries if s is not None), None)
+
+    def _fitting(self, group: int, size: int, v: int) -> int | None:
+        """Takes the free storage of a group that fits best, if one does."""
+        free = self.free.get(group, [])
         middle = bisect.bisect_left(free, (size, -1))
         stop = bisect.bisect_right(free, (size * MATCH_RANGE, len(self.sizes)))
         start = bisect.bisect_left(free, (-(-size // MATCH_RANGE), -1))
@@ -223,6 +258,8 @@ class _Planner:
         return None
 
     def _may_take(self, s: int, v: int) -> bool:
+        if not self.rule.strict:
+            return True
         groups = {self.rule.group(u) for u in (*self.touched[s], v)}
         return len(groups) == 1 and None not in groups and self.rule.after(self.touched[s], v)
 
@@ -235,7 +272,8 @@ class _Planner:
             self._release(s)
 
     def _release(self, s: int) -> None:
-        groups = {self.rule.group(u) for u in self.touched[s]}
+        touched = self.touched[s] if self.rule.strict else self.touched[s][-1:]
+        groups = {self.rule.group(u) for u in touched}
         group = groups.pop()
         if self.sharing and not groups and group is not None:
             bisect.insort(self.free.setdefault(group, []), (self.sizes[s], s))

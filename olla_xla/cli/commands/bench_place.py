@@ -1,7 +1,8 @@
 """Places MiniMalloc's instances, the plans of real train steps, and many random blocks.
 
 Prints seconds, heights and gaps to the bound; for plans also XLA's own fragmentation. Exit code 1
-if an instance has no packing within its capacity, or a case fails.
+if an instance has no packing within its capacity, or a case fails. With --stored nothing is
+measured: the part programs of files that --out wrote is printed, the last row of each kind.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from olla_xla import targets
 from olla_xla.bench import place as bench
-from olla_xla.bench.schedule import CASES, parse_cases
+from olla_xla.bench.schedule import parse_cases
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.placing import (
     instance_table,
@@ -42,7 +44,11 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_list(
-        "cases", None, "model/batch_size/optimizer/target, several; all by default.",
+        "stored", None, "JSON files that --out wrote, to be printed.", flag_values=values
+    )
+    shared.define_format(values)
+    flags.DEFINE_list(
+        "cases", None, "model/batch_size/optimizer/target, several; 32 by default.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_list(
@@ -61,8 +67,14 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
+    if values.stored is not None:
+        texts = [shared.read_text(path) for path in values.stored]
+        rows = [row for text in texts for row in bench.programs_from_json(text)]
+        last = {(row.case, row.backend, row.form, row.start): row for row in rows}
+        shared.print_table(values, programs_table(list(last.values())))
+        return 0
     options = shared.options(values)
-    cases = parse_cases(values.cases) if values.cases else CASES
+    cases = parse_cases(values.cases) if values.cases else bench.PLANS
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
     if unknown := set(values.parts) - set(_PARTS):
@@ -96,6 +108,7 @@ def run(values: flags.FlagValues) -> int:
                             values.backends,
                             time_limit=values.program_limit,
                         )
+                    _write(values.out, bench.as_json(solved, plans, random, programs))
                 except OllaError as error:
                     failed += 1
                     print(f"{case.name}: {error}", file=sys.stderr)
@@ -113,6 +126,11 @@ def run(values: flags.FlagValues) -> int:
         console.print(random_line(row), markup=False)
     result = bench.as_json(solved, plans, random, programs)
     console.print(summary_line(result["summary"]), markup=False)
-    if values.out is not None:
-        Path(values.out).write_text(json.dumps(result, indent=1) + "\n")
+    _write(values.out, result)
     return 1 if failed or any(row.height is None for row in solved) else 0
+
+
+def _write(path: str | None, result: dict[str, Any]) -> None:
+    """Writes what there is so far."""
+    if path is not None:
+        Path(path).write_text(json.dumps(result, indent=1) + "\n")

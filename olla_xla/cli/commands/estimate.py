@@ -5,12 +5,18 @@ do, planned by the static planners of MXNet, placed by best fit from its profile
 --time_limit, ordered and placed as OLLA does. --model names a train step; --function a function of
 arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
 With --compile a train step is compiled too: XLA's own total, and ours. Those are fused.
+
+With --models one table has a line for each of several; --out keeps their figures, and what it has
+already is not estimated again. With --stored what such files have is printed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -19,12 +25,14 @@ from hlo.module import module_from_bytes
 from hlo.read import from_stablehlo
 from olla_xla import targets
 from olla_xla.bench import models
-from olla_xla.bench.eager.estimate import Estimate, estimate
+from olla_xla.bench.eager.estimate import Estimate, Estimates, estimate
+from olla_xla.bench.eager.stored import ModelEstimates, from_json, to_json
 from olla_xla.bench.step import plan_model
+from olla_xla.bench.zoo import ZOO
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.baselines import estimate_table
+from olla_xla.cli.report.baselines import edges_table, estimate_table, meeting_table
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]
@@ -57,10 +65,23 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What --compile compiles for.", flag_values=values
     )
+    flags.DEFINE_list(
+        "models", None, "Several models, or zoo for those of the benchmarks.", flag_values=values
+    )
+    flags.DEFINE_string("out", None, "JSON file for what --models finds.", flag_values=values)
+    flags.DEFINE_list(
+        "stored", None, "JSON files that --out wrote, to be printed.", flag_values=values
+    )
+    shared.define_format(values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Lowers, estimates and prints the table."""
+    if values.stored is not None:
+        rows = [row for path in values.stored for row in from_json(shared.read_text(path))]
+        return _print_meeting(values, rows)
+    if values.models is not None:
+        return _several(values)
     if (values.model is None) == (values.function is None):
         raise InputError("give either --model=NAME or --function=package.module:function")
     if (values.arguments is not None) != (values.function is not None):
@@ -71,30 +92,79 @@ def run(values: flags.FlagValues) -> int:
 
     with Progress() as progress:
         progress.stage("loading JAX and the model")
-        name, lowered, mode = _model(values) if values.model else _function(values)
-        progress.stage("estimating")
-        module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
-        found = estimate(module, mode, time_limit=values.time_limit or None)
-        if values["compile"].value:
-            rows = _compiled(values, progress)
-            found = dataclasses.replace(found, rows=(*found.rows, *rows))
-    estimate_table(found, f"{name}, {values.mode}").print(shared.console())
+        if values.model:
+            name = f"{values.model}, batch {values.batch_size}, {values.optimizer}"
+            found = _estimated(values, values.model, progress)
+        else:
+            name, lowered, mode = _function(values)
+            progress.stage("estimating")
+            found = _of(lowered, mode, values)
+    shared.print_table(values, estimate_table(found, f"{name}, {values.mode}"))
     return 0
 
 
-def _model(values: flags.FlagValues) -> tuple[str, Any, str]:
-    """The title, the lowered step, and what to estimate of it."""
+def _several(values: flags.FlagValues) -> int:
+    """Estimates many models, one after the other, and prints them in one table."""
+    if values.model is not None or values.function is not None:
+        raise InputError("--models goes without --model and --function")
+    targets.prepare_environment(values.target)
+    out, rows, failed = values.out, [], 0
+    if out is not None and Path(out).exists():
+        rows = from_json(shared.read_text(out))
+    target = values.target if values["compile"].value else ""
+    wanted = [
+        (name, values.batch_size, values.optimizer, values.mode, target)
+        for name in (ZOO if values.models == ["zoo"] else values.models)
+    ]
+    known = {row.key for row in rows}
+    with Progress() as progress:
+        for key in wanted:
+            if key in known:
+                continue
+            progress.stage(f"{key[0]}: loading")
+            try:
+                rows.append(ModelEstimates(*key, _estimated(values, key[0], progress)))
+            except OllaError as error:
+                failed += 1
+                print(f"{key[0]}: {error}", file=sys.stderr)
+                continue
+            if out is not None:
+                shared.write_text(out, to_json(rows))
+    _print_meeting(values, [row for row in rows if row.key in wanted])
+    return 1 if failed else 0
+
+
+def _print_meeting(values: flags.FlagValues, rows: Sequence[ModelEstimates]) -> int:
+    if not rows:
+        raise OllaError("nothing was estimated")
+    for table in (meeting_table(rows), edges_table(rows)):
+        shared.print_table(values, table)
+    return 0
+
+
+def _estimated(values: flags.FlagValues, name: str, progress: Progress) -> Estimates:
+    """The estimates of a model, compiled as well if that is asked for."""
     import jax
 
-    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
-    with models.tracing(values.model):
+    model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
+    with models.tracing(name):
         lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
-    return f"{values.model}, batch {values.batch_size}, {values.optimizer}", lowered, values.mode
+    progress.stage(f"{name}: estimating")
+    found = _of(lowered, values.mode, values)
+    if not values["compile"].value:
+        return found
+    return dataclasses.replace(found, rows=(*found.rows, *_compiled(values, name, progress)))
 
 
-def _compiled(values: flags.FlagValues, progress: Progress) -> list[Estimate]:
+def _of(lowered: Any, mode: str, values: flags.FlagValues) -> Estimates:
+    """Every baseline of a lowered function."""
+    module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
+    return estimate(module, mode, time_limit=values.time_limit or None)
+
+
+def _compiled(values: flags.FlagValues, model_name: str, progress: Progress) -> list[Estimate]:
     """XLA's own total and ours, of the step as compiled; both assigned."""
-    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    model = models.build(model_name, batch_size=values.batch_size, optimizer=values.optimizer)
     result = plan_model(
         model,
         targets.target(values.target),

@@ -43,6 +43,10 @@ def define_flags(values: flags.FlagValues) -> None:
         "Of that program; no-overlap is CP-SAT's own, and what it gets where none is named.",
         flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_bool(
+        "start", True, "Whether the program begins at the best packing of the greedy rules.",
+        flag_values=values,
+    )  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
@@ -51,7 +55,7 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
-    programs = Programs(values.backend, values.form)
+    programs = Programs(values.backend, values.form, start=values.start)
     problem = read_trace(values.trace, capacity=values.capacity)
     packing = place(
         problem,

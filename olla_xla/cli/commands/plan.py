@@ -96,8 +96,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
-    _print_proofs(console, result.plan, result.module, values)
-    return result.plan
+    return _print_proofs(console, result.plan, result.module, values)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
@@ -134,8 +133,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
     _print_peak(console, planned, platform, values.largest)
-    _print_proofs(console, plan, planned, values)
-    return plan
+    return _print_proofs(console, plan, planned, values)
 
 
 def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
@@ -147,16 +145,22 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
         stacks_table(rows, count, plan.least_stack_bytes).print(console)
 
 
-def _print_proofs(console: Console, plan: Plan, module: bytes, values: flags.FlagValues) -> None:
-    """Prints what the integer programs proved: of the orders, and of places in one arena."""
+def _print_proofs(console: Console, plan: Plan, module: bytes, values: flags.FlagValues) -> Plan:
+    """Prints what the integer programs proved: of the orders, and of places in one arena.
+
+    Returns the plan with the proofs of places as well.
+    """
     if values.method != "ilp":
-        return
+        return plan
     console.print()
     proofs_table(plan.proofs).print(console)
     with Progress() as progress:
         progress.stage("places by the integer program")
-        rows = list(split(module, plan.target, values.backend, values.time_limit))
+        rows = list(split(module, plan.target, values.backend, values.time_limit, progress))
     places_table(rows).print(console)
+    entry = module_from_bytes(module).entry.name
+    proofs = [proof for row in rows if (proof := row.proof(entry)) is not None]
+    return dataclasses.replace(plan, proofs=(*plan.proofs, *proofs))
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

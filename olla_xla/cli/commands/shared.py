@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -23,6 +24,7 @@ __all__ = [
     "options",
     "overheads",
     "print_table",
+    "read_text",
     "write_text",
 ]
 
@@ -134,6 +136,14 @@ def overheads(values: flags.FlagValues) -> list[float]:
             ) from error
         PlanOptions(max_overhead=found[-1])
     return found
+
+
+def read_text(path: str) -> str:
+    """A file's text. Raises InputError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
 
 
 def write_text(path: str, text: str, *, append: bool = False) -> None:

@@ -10,9 +10,10 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
 if TYPE_CHECKING:
+    from olla_xla.bench.eager.stored import ModelEstimates
     from olla_xla.bench.sublinear_training import MemoryRow, TimeRow
 
-__all__ = ["estimate_table", "memory_table", "time_table"]
+__all__ = ["edges_table", "estimate_table", "meeting_table", "memory_table", "time_table"]
 
 
 def estimate_table(found: Estimates, title: str) -> Table:
@@ -47,6 +48,53 @@ def estimate_table(found: Estimates, title: str) -> Table:
         ],
         title=fixed,
     )
+
+
+def meeting_table(rows: Sequence[ModelEstimates]) -> Table:
+    """A line for each model, a column for each planner; totals in MB."""
+    planners = list(dict.fromkeys(r.planner for row in rows for r in row.found.rows))
+    lines = []
+    for row in rows:
+        totals = {r.planner: r for r in row.found.rows}
+        cells = [megabytes(totals[p].total_bytes) if p in totals else "-" for p in planners]
+        first = totals[planners[0]].reserved_bytes if planners[0] in totals else None
+        lines.append(
+            (row.model, f"{row.found.operators:,}", megabytes(first), cells[0], *cells[1:])
+        )
+    return Table(
+        headings=("model:", "operators", f"{planners[0]}, reserved", *planners),
+        rows=lines,
+        title=f"{_about(rows)}; totals in MB of 2^20 bytes; unfused but for the last columns",
+    )
+
+
+def edges_table(rows: Sequence[ModelEstimates]) -> Table:
+    """A line for each model, a column for each planner that adds dependencies to some."""
+    planners = list(
+        dict.fromkeys(
+            r.planner for row in rows for r in row.found.rows if r.added_edges is not None
+        )
+    )
+    lines = []
+    for row in rows:
+        added = {r.planner: r.added_edges for r in row.found.rows}
+        cells = ("-" if added.get(p) is None else f"{added[p]:,}" for p in planners)
+        lines.append((row.model, f"{row.found.operators:,}", *cells))
+    return Table(
+        headings=("model:", "operators", *planners),
+        rows=lines,
+        title=f"{_about(rows)}; dependencies that each plan adds to those of the data flow",
+    )
+
+
+def _about(rows: Sequence[ModelEstimates]) -> str:
+    """What the rows have in common, or all of what they have."""
+    parts = {
+        f"batch {row.batch_size}, {row.optimizer}, {row.mode}"
+        + (f", compiled for {row.target}" if row.target else "")
+        for row in rows
+    }
+    return " and ".join(sorted(parts))
 
 
 def memory_table(rows: Sequence[MemoryRow]) -> Table:

@@ -80,30 +80,35 @@ def plans_table(rows: Sequence[PlanRow]) -> Table:
 
 
 def programs_table(rows: Sequence[ProgramRow]) -> Table:
-    """Plans placed by the integer program, beside the exact search; sizes in bytes."""
+    """Plans placed by the integer program, beside the exact search; the live sum in bytes."""
     return Table(
         headings=(
-            "case:", "blocks", "backend:", "form:", "live", "height", "bound", "status:",
-            "seconds", "search", "status:", "seconds",
+            "case:", "blocks", "backend:", "form:", "live", "above %", "bound %", "status:",
+            "by:", "seconds", "CPU s", "search %", "status:", "seconds", "CPU s",
         ),
         rows=[
             (
                 row.case,
                 f"{row.blocks:,}",
                 row.backend,
-                row.form,
+                row.form if row.start else f"{row.form}, no start",
                 f"{row.load_bytes:,}",
-                "-" if row.height is None else f"{row.height:,}",
-                "-" if row.bound is None else f"{row.bound:,}",
+                "-" if row.height is None else percent(row.height / row.load_bytes - 1, 3),
+                "-" if row.bound is None else percent(row.bound / row.load_bytes - 1, 3),
                 row.status.split(" (")[0],
+                row.by or "-",
                 f"{row.seconds:.2f}",
-                f"{row.search_height:,}",
+                f"{row.cpu_seconds:.2f}",
+                "-" if row.search_height is None
+                else percent(row.search_height / row.load_bytes - 1, 3),
                 row.search_status,
                 f"{row.search_seconds:.2f}",
+                f"{row.search_cpu_seconds:.2f}",
             )
             for row in rows
         ],
-        title="places under the planned order by the integer program, then by the exact search",
+        title="places under the planned order by the integer program, then by the exact search "
+        "alone; heights and bounds above the largest live sum (bytes)",
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from olla_xla.bench.ilp_steps import StepRow
 from olla_xla.bench.scale import Row as ScaleRow
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.solvers.linear import Status
 
-__all__ = ["agreement_table", "scale_table", "solve_table", "steps_table"]
+__all__ = ["agreement_table", "programs_table", "scale_table", "solve_table", "steps_table"]
 
 
 def scale_table(rows: Sequence[ScaleRow]) -> Table:
@@ -73,7 +74,7 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
     return Table(
         headings=(
             "step:", "what:", "variant:", "backend:", "columns", "rows", "first s", "1 % s",
-            "all s", "found", "bound", "gap %", "least known", "status:",
+            "all s", "CPU s", "found", "bound", "gap %", "least known", "status:",
         ),
         rows=[
             (
@@ -86,6 +87,7 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
                 seconds(r.first_seconds),
                 seconds(r.near_seconds),
                 seconds(r.seconds),
+                seconds(r.cpu_seconds),
                 f"{r.value_bytes:,}",
                 f"{r.bound_bytes:,}",
                 percent(r.value_bytes / r.bound_bytes - 1 if r.bound_bytes > 0 else None),
@@ -96,6 +98,47 @@ def steps_table(rows: Sequence[StepRow]) -> Table:
         ],
         title="seconds to a first solution, to one within 1 % of the least known, and to the end",
     )  # fmt: skip
+
+
+def programs_table(rows: Sequence[StepRow]) -> Table:
+    """A line for each program of a train step, of rows stored; a column for each solver."""
+    cells: dict[tuple[str, str, str], dict[str, StepRow]] = {}
+    for row in rows:
+        cells.setdefault((row.step, row.what, row.variant), {})[row.backend] = row
+    backends = list(dict.fromkeys(row.backend for row in rows))
+    lines = []
+    for (step, what, variant), by in cells.items():
+        built = max(by.values(), key=lambda row: row.variables)
+        size = f"{built.variables:,}, {built.rows:,}" if built.variables else "-"
+        found = [_progress(by[b]) if b in by else "" for b in backends]
+        lines.append((step.split(":")[-1], what, variant, size, *found))
+    limits = ", ".join(sorted({f"{row.limit:g}" for row in rows}))
+    return Table(
+        headings=("step:", "what:", "variant:", "columns, rows", *backends),
+        rows=lines,
+        title=f"seconds to a first point / to one within 1 % of the least known / to the proof, or "
+        f"the gap left after {limits} s (found above the least known + bound below it)",
+    )
+
+
+def _progress(row: StepRow) -> str:
+    """Seconds to a first point, to a near one, and to the proof or the gap instead."""
+    if row.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
+        return _short(row.status)
+    if row.status == Status.OPTIMAL:
+        end = f"{row.seconds:.1f}"
+    else:
+        above = percent(row.value_bytes / row.least_bytes - 1)
+        below = percent(1 - row.bound_bytes / row.least_bytes)
+        end = f"{above} + {below} %"
+    return f"{seconds(row.first_seconds)} / {seconds(row.near_seconds)} / {end}"
+
+
+def _short(status: str) -> str:
+    """Why there is no result, in a word or two."""
+    if "licen" in status:
+        return "too large for its free licence"
+    return status.split("(")[0].split(";")[0][:50]
 
 
 def agreement_table(agreements: Sequence[Agreement]) -> Table:

@@ -1,7 +1,7 @@
 """The paper's joint program (9): order and locations at once, with (6), (7) and (8).
 
-Lifetimes follow from the order, and pairs that can never meet are left out (section 4.2). Addresses
-are in units of the greatest common divisor of all sizes.
+Lifetimes follow from the order; pairs that can never meet, and steps at which a pair cannot, are
+left out (sections 4.1 and 4.2). Addresses are in units of the greatest common divisor of all sizes.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class JointPlan:
     Attributes:
       order: operator ids. offsets: by tensor id of the plain graph. height: of the arena.
       bound: no order and no places make a lower one. optimal: whether the solver proved the height.
+      start: height of the greedy packing with which it began.
       peak_bytes: lifetime peak of the order. variables, rows: of the program.
     """
 
@@ -81,6 +82,7 @@ class JointPlan:
     offsets: tuple[int, ...]
     height: int
     bound: int
+    start: int
     peak_bytes: int
     optimal: bool
     variables: int
@@ -115,9 +117,10 @@ def joint_program(
     order = sorted(range(arrays.n), key=lambda v: (reach.before[v].bit_count(), v))
     order = order if start is None else list(start)
     pairs = _pairs(graph, arrays, reach)
-    if len(pairs) * arrays.n > MOST_ROWS:
+    count = sum(len(steps) for _, _, steps in pairs)
+    if count > MOST_ROWS:
         raise InputError(
-            f"the joint program of {graph.name} has some {len(pairs) * arrays.n:,} rows, of "
+            f"the joint program of {graph.name} has some {count:,} rows, of "
             f"{MOST_ROWS:,} that are built at most; find the order first, then the places"
         )
     unit = math.gcd(*arrays.bytes.tolist()) or 1
@@ -127,14 +130,14 @@ def joint_program(
     locations = _Locations(model, arrays.bytes // unit, first.height // unit)
     live = _live_columns(model, graph, steps)
     chosen = []
-    for i, j in pairs:
+    for i, j, together in pairs:
         a, b = locations.add_pair(i, j)
         chosen.append((i, j, a, b))
-        for t in range(arrays.n):
+        for t in together:
             # a + b >= live_i + live_j - 1
             model.add_row([a, b, live[i][t], live[j][t]], [1, 1, -1, -1], lower=-1, tag="(6)")
     model.start = _start(model, arrays, order, first, unit, steps, locations, live, chosen)
-    result = solve(model, limits, [backend])
+    result = solve(model, _in_bytes(limits, unit), [backend])
     x = result.point()
     found = steps.order(x)
     offsets = locations.offsets(x, unit)
@@ -149,10 +152,22 @@ def joint_program(
         offsets=tuple(offsets.tolist()),
         height=height,
         bound=max(math.ceil(result.bound - 1e-6), 0) * unit,
+        start=first.height,
         peak_bytes=peak_bytes(arrays, found),
         optimal=result.status is Status.OPTIMAL,
         variables=model.variables,
         rows=model.rows,
+    )
+
+
+def _in_bytes(limits: Limits | None, unit: int) -> Limits | None:
+    """The limits with a watch that is told units."""
+    if limits is None or limits.watch is None:
+        return limits
+    watch = limits.watch
+    return dataclasses.replace(
+        limits,
+        watch=lambda value, bound: watch(None if value is None else value * unit, bound * unit),
     )
 
 
@@ -253,8 +268,8 @@ def _live_columns(model: Model, graph: TensorGraph, steps: _Steps) -> list[list[
     return live
 
 
-def _pairs(graph: TensorGraph, arrays: GraphArrays, reach: Reach) -> list[tuple[int, int]]:
-    """Pairs that may live together: section 4.2 rules out those that never do.
+def _pairs(graph: TensorGraph, arrays: GraphArrays, reach: Reach) -> list[tuple[int, int, range]]:
+    """Pairs that may live together, and at which steps: section 4.2 rules out those that never do.
 
     By their maximum useful lifetimes, and by reachability: all users of one run before the other is
     made.
@@ -269,7 +284,7 @@ def _pairs(graph: TensorGraph, arrays: GraphArrays, reach: Reach) -> list[tuple[
         return all(reach.is_before(u, source) for u in (tensors[i].source, *tensors[i].sinks))
 
     return [
-        (i, j)
+        (i, j, range(max(first[i], first[j]), min(last[i], last[j]) + 1))
         for i, j in itertools.combinations(range(len(tensors)), 2)
         if min(tensors[i].bytes, tensors[j].bytes) > 0
         and first[i] <= last[j]

@@ -1,9 +1,9 @@
 """Offsets by the paper's program with given lifetimes, from a greedy start.
 
 Items that are live all the time lie at the bottom: in any packing they can be moved there, and what
-was below them up. What remains falls into parts, and each is a program of its own: first under the
-pyramid of section 4.5, which leaves little to decide and proves nothing unless the bound is met,
-then as it is.
+was below them up. What remains falls into parts. Of a large one, programs of a few items each are
+solved first (`windows`). Each part is a program of its own: under the pyramid of section 4.5, which
+leaves little to decide and proves nothing unless the bound is met, then as it is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.place.dead_space import least_height
+from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
 from olla_xla.place.exact.model import Model as Neighbours
-from olla_xla.place.exact.model import model_of, overlapping_pairs
 from olla_xla.place.ilp.locations import LocationIlp, Units, in_order_of_twins
 from olla_xla.place.ilp.pyramid import pyramid
+from olla_xla.place.ilp.windows import Window, narrowed
 from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.solvers.linear import Limits, Result, Status, Watch
@@ -37,6 +38,16 @@ _MOST_PAIRS = {"big-m": 400_000, "no-overlap": 4_000_000}
 _PYRAMID = 0.3
 """Part of the time for what is left under a pyramid."""
 
+_FEW = 150
+"""Items up to which a part is one program only."""
+
+_WINDOWS = 0.6
+"""Part of the time for programs of a few items of a larger one; all of it where the whole is too
+large to build."""
+
+_WINDOW_SECONDS = 2.0
+"""For one of them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
@@ -46,8 +57,12 @@ class Programs:
       backend: the solver. form: from FORMS; None: no-overlap for CP-SAT, big-m for the others.
       pruned: one binary a pair, and none where pins or twins decide it.
       pyramid: of big-m, try the preplacement of section 4.5 first.
-      start: begin at the packing that is given. bound: tell the solver the largest live sum.
+      start: begin at the best packing of the greedy rules, repaired; else programs of a few begin
+        at the one by size, and the program of all is told of none.
+      bound: tell the solver the largest live sum.
       split: put what is live all the time at the bottom, and take apart what then falls apart.
+      windows: of a large part, solve programs of a few items each before that of all.
+      watch: told of heights and bounds, in bytes above what stands below a part.
 
     Raises:
       InputError: no such backend or form, or one that the other cannot take.
@@ -60,6 +75,8 @@ class Programs:
     start: bool = True
     bound: bool = True
     split: bool = True
+    windows: bool = True
+    watch: Watch | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -83,6 +100,7 @@ class Located:
       status: OPTIMAL, FEASIBLE at a limit, or UNKNOWN: nothing within the height that was given.
       variables, rows: of all programs that were built.
       message: what the solver said last, or why it was not asked.
+      by: "windows" or "program", what lowered the packing last; "" where nothing did.
     """
 
     offsets: np.ndarray
@@ -91,6 +109,7 @@ class Located:
     variables: int = 0
     rows: int = 0
     message: str = ""
+    by: str = ""
 
 
 def located(
@@ -133,24 +152,117 @@ class _Run:
         result[below] = np.cumsum(part.size[below]) - part.size[below]
         given = offsets - _under(part, below, offsets)
         variables = rows = 0
-        message, least = "", bound - base
+        message, by, least = "", "", bound - base
         for some, low in sorted(((s, least_height(s)) for s in smaller), key=lambda pair: -pair[1]):
             height = max((int(_height(part, result)) - base, goal - base))
             found = self.lowered(some, given[_numbers(part, some)], low, height)
             result[_numbers(part, some)] = found.offsets + base
             variables, rows = variables + found.variables, rows + found.rows
-            message, least = found.message or message, max(least, found.bound)
+            message, by = found.message or message, found.by or by
+            least = max(least, found.bound)
         self._base -= base
         done = _at(part, result, least + base, message)
-        return dataclasses.replace(done, variables=variables, rows=rows)
+        return dataclasses.replace(done, variables=variables, rows=rows, by=by)
 
     def _solved(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
-        """One program, or two where a pyramid is tried first."""
+        """Programs of a few items each, then of all, under a pyramid first."""
         pairs, most = overlapping_pairs(part) // 2, _MOST_PAIRS[self._programs.name]
-        if pairs > most:
-            why = f"too large: {pairs:,} pairs are live together, {most:,} are taken at most"
+        small = pairs <= most
+        if not small and pairs > MAX_PAIRS:
+            why = f"too large: {pairs:,} pairs are live together, {MAX_PAIRS:,} are taken at most"
             return _at(part, offsets, bound, why)
         near = model_of(part)
+        free = self._programs.windows and not (part.fixed >= 0).any()
+        if free and (len(part) > _FEW or not small):
+            found = self._windows(part, near, offsets, bound, goal, _WINDOWS if small else 1.0)
+            if not small or found.status is Status.OPTIMAL or _height(part, found.offsets) <= goal:
+                return found
+            rest = self._whole(part, near, found.offsets, bound, goal)
+            return dataclasses.replace(
+                rest,
+                variables=found.variables + rest.variables,
+                rows=found.rows + rest.rows,
+                by=rest.by or found.by,
+            )
+        if not small:
+            why = f"too large: {pairs:,} pairs are live together, {most:,} are taken at most"
+            return _at(part, offsets, bound, why)
+        return self._whole(part, near, offsets, bound, goal)
+
+    def _windows(
+        self,
+        part: Items,
+        near: Neighbours,
+        offsets: np.ndarray,
+        bound: int,
+        goal: int,
+        portion: float,
+    ) -> Located:
+        """Programs of a few items each, in a portion of the time."""
+        units, size = Units(part, offsets, {}), np.zeros(2, np.int64)
+        message = "no program was solved in time"
+
+        def solved(window: Window, seconds: float) -> tuple[np.ndarray | None, bool]:
+            nonlocal message
+            limits = dataclasses.replace(self._limits, time_limit=seconds, watch=None)
+            result, at, built = self._window(window, limits)
+            size[:] += built
+            message = f"{result.message}, in programs of {len(window.part)} items"
+            return at, result.status is Status.OPTIMAL
+
+        found = narrowed(
+            part,
+            near,
+            units,
+            offsets,
+            goal,
+            solved,
+            deadline=time.monotonic() + portion * self._left(),
+            seconds=_WINDOW_SECONDS,
+            seed=self._limits.seed,
+        )
+        lower = _height(part, found) < _height(part, offsets)
+        if lower and self._limits.watch is not None:
+            self._limits.watch(self._base + _height(part, found), self._base + bound)
+        done = _at(part, found, bound, message)
+        return dataclasses.replace(
+            done, variables=int(size[0]), rows=int(size[1]), by="windows" if lower else ""
+        )
+
+    def _window(
+        self, window: Window, limits: Limits
+    ) -> tuple[Result, np.ndarray | None, tuple[int, int]]:
+        """One of them: what the solver said, offsets in bytes, columns and rows."""
+        part, near, units = window.part, window.near, window.units
+        bytes_most, name = window.most * units.unit, self._programs.name
+        if name == "no-overlap":
+            model = _rectangles(part, near, units, 0, bytes_most, None)
+            model = dataclasses.replace(
+                model,
+                low=tuple(ranges[0][0] for ranges in window.gaps),
+                high=tuple(ranges[-1][1] for ranges in window.gaps),
+                gaps=window.gaps,
+                goal=window.goal,
+            )
+            result, size = solve_rectangles(model, limits, self._programs.backend), (len(part), 0)
+            at = result.x
+        else:
+            built = LocationIlp(
+                part, near, units, bound=0, most=bytes_most, gaps=window.gaps, goal=window.goal
+            )
+            result = solve(built.model, limits, [self._programs.backend])
+            size = built.model.variables, built.model.rows
+            at = None if result.x is None else built.offsets(result.x) // units.unit
+        if result.status is Status.ERROR:
+            raise SolverError(result.failures[0] if result.failures else result.message)
+        if at is None:
+            return result, None, size
+        return result, np.rint(at).astype(np.int64) * units.unit, size
+
+    def _whole(
+        self, part: Items, near: Neighbours, offsets: np.ndarray, bound: int, goal: int
+    ) -> Located:
+        """One program, or two where a pyramid is tried first."""
         first: Located | None = None
         pinned_first = self._programs.pyramid and self._programs.name == "big-m"
         pins = pyramid(part) if pinned_first else {}
@@ -170,7 +282,10 @@ class _Run:
         if first is None:
             return found
         return dataclasses.replace(
-            found, variables=found.variables + first.variables, rows=found.rows + first.rows
+            found,
+            variables=found.variables + first.variables,
+            rows=found.rows + first.rows,
+            by=found.by or first.by,
         )
 
     def _left(self) -> float:
@@ -199,6 +314,7 @@ class _Run:
             self._limits,
             time_limit=max(seconds, 0.01),
             watch=_in_bytes(self._limits, units, self._base),
+            apart=True,
         )
         if programs.name == "no-overlap":
             model = _rectangles(part, near, units, told, most, begin if programs.start else None)
@@ -235,7 +351,8 @@ class _Run:
         if proven > goal or not self._programs.bound:
             bound = max(bound, min(proven, _height(part, offsets)))
         done = _at(part, offsets, bound, result.message)
-        return dataclasses.replace(done, variables=size[0], rows=size[1])
+        by = "program" if _height(part, offsets) < _height(part, best) else ""
+        return dataclasses.replace(done, variables=size[0], rows=size[1], by=by)
 
 
 def _height(part: Items, offsets: np.ndarray) -> int:

@@ -8,12 +8,17 @@ b, "j lies below i":
 
 Pruned, b is 1 - a, M is no larger than a pair needs, a pair whose pins or twins decide it has no
 binary, and by (15) pairs that never meet have no rows. Not pruned, every pair has both.
+
+Among items that stay where they are, an address lies in one of the gaps between them: a binary for
+each, and nothing for the pairs with what stays. Then what lies above a goal is minimised, since
+what stays may be higher than all that moves.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -50,6 +55,12 @@ class Units:
         self.step = steps // self.unit
         self.need = part.need // self.unit
 
+    def only(self, chosen: np.ndarray) -> Units:
+        """The same scale for some of the items, none of them pinned."""
+        found = copy.copy(self)
+        found.pins, found.step, found.need = {}, self.step[chosen], self.need[chosen]
+        return found
+
     def up(self, size: int) -> int:
         """The least number of units that is no less than so many bytes."""
         return -(-size // self.unit)
@@ -62,9 +73,11 @@ class LocationIlp:
       part: its items. near: who meets whom. units: the scale, with the pins.
       bound: no packing is lower, bytes. most: a height that is known to do, bytes.
       pruned: see above.
+      gaps: by item, ascending ranges [low, high] of its address, units; None: any address.
+      goal: None to minimise the peak; else units, and the sum of what lies above is minimised.
 
     Attributes:
-      model: minimises the peak, in units.
+      model: minimises the peak, or what lies above the goal, in units.
     """
 
     def __init__(
@@ -76,14 +89,16 @@ class LocationIlp:
         bound: int,
         most: int,
         pruned: bool = True,
+        gaps: Sequence[Sequence[tuple[int, int]]] | None = None,
+        goal: int | None = None,
     ) -> None:
         self.model = Model("locations")
         self._part, self._near, self._units = part, near, units
         self._most = most // units.unit
         self._peak = self.model.add_variable(
-            min(units.up(bound), self._most), self._most, cost=1, name="peak"
+            min(units.up(bound), self._most), self._most, cost=goal is None, name="peak"
         )
-        self._low, self._high = self._ranges()
+        self._low, self._high = self._ranges(gaps)
         self._address = [
             self.model.add_variable(low // step, high // step, name=f"A[{i}]")
             for i, (low, high, step) in enumerate(
@@ -95,6 +110,9 @@ class LocationIlp:
             self.model.add_row(
                 [address, self._peak], [step, -1], upper=-int(units.need[i]), tag="(8)"
             )
+        self._add_gaps(gaps or ())
+        if goal is not None:
+            self._add_goal(goal)
         self._pairs: list[tuple[int, int, int, int, int, int | None]] = []
         for i, j, below, above in self._meeting() if pruned else self._all_pairs():
             self._add_pair(i, j, below, above, pruned)
@@ -118,8 +136,38 @@ class LocationIlp:
         units = np.rint(x[self._address]).astype(np.int64) * self._units.step
         return units * self._units.unit
 
-    def _ranges(self) -> tuple[list[int], list[int]]:
+    def _add_gaps(self, gaps: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Each address in one of its gaps."""
+        for i, ranges in enumerate(gaps):
+            if len(ranges) < 2:
+                continue
+            within = self.model.add_variables(len(ranges), name=lambda k, i=i: f"gap[{i},{k}]")
+            step = int(self._units.step[i])
+            self.model.add_row(within, [1] * len(ranges), 1, 1, tag="gap")
+            for k, tag in enumerate(("gap from", "gap to")):
+                # sum_g low_g z_g <= A_i <= sum_g high_g z_g
+                ends = [-(gap[k] // step) for gap in ranges]
+                lower, upper = (0, math.inf) if k == 0 else (-math.inf, 0)
+                self.model.add_row([self._address[i], *within], [1, *ends], lower, upper, tag=tag)
+
+    def _add_goal(self, goal: int) -> None:
+        """A_i + S_i <= goal + what lies above it."""
+        for i, (high, need) in enumerate(zip(self._high, self._units.need.tolist(), strict=True)):
+            if high + need > goal:
+                above = self.model.add_variable(0, high + need - goal, cost=1, name=f"above[{i}]")
+                self.model.add_row(
+                    [self._address[i], above],
+                    [int(self._units.step[i]), -1],
+                    upper=goal - need,
+                    tag="above",
+                )
+
+    def _ranges(
+        self, gaps: Sequence[Sequence[tuple[int, int]]] | None
+    ) -> tuple[list[int], list[int]]:
         """The lowest and highest address of each item, in units."""
+        if gaps is not None:
+            return [ranges[0][0] for ranges in gaps], [ranges[-1][1] for ranges in gaps]
         low = [0] * len(self._part)
         high = (self._most - self._units.need) // self._units.step * self._units.step
         high = np.maximum(high, 0).tolist()

@@ -10,7 +10,7 @@ from olla_xla.solvers.linear import Limits, Model, Result, Status, Watch
 
 __all__ = ["IGNORES", "solve"]
 
-IGNORES = frozenset({"node_limit"})
+IGNORES = frozenset({"node_limit", "points"})
 
 
 def solve(model: Model, limits: Limits) -> Result:

@@ -2,7 +2,7 @@
 
 First within the bound, a question of yes or no: the block whose lowest free address is lowest goes
 there, the largest of several, and clauses are learnt from what fails. Only then the peak is
-minimised.
+minimised. What lies above a goal is minimised at once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def solve(model: RectangleModel, limits: Limits) -> Result:
       SolverError: CP-SAT finds the model invalid.
     """
     started = time.monotonic()
+    if model.goal is not None:
+        return _solve_program(model, limits)
     if model.bound > 0:
         share = dataclasses.replace(limits, time_limit=_WITHIN * limits.time_limit)
         within = _solve_program(_within(model), share)
@@ -62,10 +64,11 @@ def _within(model: RectangleModel) -> RectangleModel:
 
 def _solve_program(model: RectangleModel, limits: Limits) -> Result:
     """One program, with what CP-SAT says of it."""
-    decides = model.bound == model.most
+    decides = model.goal is None and model.bound == model.most
     if any(low > high for low, high in zip(model.low, model.high, strict=True)):
         return Result(Status.INFEASIBLE, message="CP-SAT: a block is higher than the bound")
     program, places, peak = _program(model)
+    aim, least = (peak, model.bound) if model.goal is None else (_above(program, model, places), 0)
     solver = configured(limits)
     if decides:
         program.add_decision_strategy(
@@ -77,7 +80,7 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
         solver.parameters.linearization_level = 0
         solver.parameters.cp_model_presolve = len(model.rectangles) <= _PRESOLVED
     else:
-        program.minimize(peak)
+        program.minimize(aim)
     watcher = None if decides else Watcher.on(solver, limits.watch)
     status = solver.solve(program, watcher)
     message = f"CP-SAT: {solver.status_name(status)}"
@@ -85,17 +88,30 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
         return Result(Status.INFEASIBLE, message=message)
-    bound = model.bound if decides else max(round(solver.best_objective_bound), model.bound)
+    bound = model.bound if decides else max(round(solver.best_objective_bound), least)
     if status == cp_model.UNKNOWN:
         return Result(Status.UNKNOWN, bound=bound, message=message)
     x = np.array([solver.value(place) for place in places], np.float64) * np.array(model.step)
     return Result(
         Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
-        value=solver.value(peak),
+        value=solver.value(aim),
         bound=bound,
         x=x,
         message=message,
     )
+
+
+def _above(
+    program: cp_model.CpModel, model: RectangleModel, places: list[cp_model.IntVar]
+) -> cp_model.LinearExpr:
+    """What lies above the goal, over all blocks."""
+    assert model.goal is not None
+    parts = []
+    for place, high, step, need in zip(places, model.high, model.step, model.need, strict=True):
+        if high + need > model.goal:
+            parts.append(program.new_int_var(0, high + need - model.goal, ""))
+            program.add(place * step + need - model.goal <= parts[-1])
+    return cp_model.LinearExpr.sum(parts)
 
 
 def _by_area(model: RectangleModel) -> list[int]:
@@ -111,8 +127,13 @@ def _program(
 ) -> tuple[cp_model.CpModel, list[cp_model.IntVar], cp_model.IntVar]:
     """The model in CP-SAT; its variables: addresses in steps, by block; the peak."""
     program = cp_model.CpModel()
-    ranges = zip(model.low, model.high, model.step, strict=True)
-    places = [program.new_int_var(low // step, high // step, "") for low, high, step in ranges]
+    gaps = model.gaps or tuple(((a, b),) for a, b in zip(model.low, model.high, strict=True))
+    places = [
+        program.new_int_var_from_domain(
+            cp_model.Domain.from_intervals([[a // step, b // step] for a, b in ranges]), ""
+        )
+        for ranges, step in zip(gaps, model.step, strict=True)
+    ]
     times, heights = [], []
     for r in model.rectangles:
         address = places[r.block] * model.step[r.block]

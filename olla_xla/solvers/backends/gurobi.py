@@ -13,7 +13,7 @@ from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
 
 __all__ = ["IGNORES", "solve"]
 
-IGNORES: frozenset[str] = frozenset()
+IGNORES = frozenset({"points"})
 
 _LIMITS = {GRB.TIME_LIMIT, GRB.NODE_LIMIT, GRB.WORK_LIMIT, GRB.MEM_LIMIT, GRB.INTERRUPTED}
 

@@ -69,6 +69,11 @@ def solve(model: Model, limits: Limits) -> Result:
             _require(solver.setSolution(solution), "setSolution")
         if limits.watch is not None:
             _watched(solver, limits.watch)
+        if limits.points is not None:
+            points = limits.points
+            solver.cbMipImprovingSolution.subscribe(
+                lambda event: points(np.array(event.data_out.mip_solution, np.float64))
+            )
         status = solver.run()
         if status == highspy.HighsStatus.kError:
             _pool_threads.clear()

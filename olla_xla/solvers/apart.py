@@ -1,0 +1,138 @@
+"""A solver in a process of its own, which is ended where it does not stop in time.
+
+HiGHS looks at its clock between the parts of its work, and some parts (probing, cliques, a first
+relaxation) take minutes on programs of a hundred thousand rows; neither a callback nor an
+interrupt is asked for there. What it told until then counts: its bound and its last point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from olla_xla.errors import SolverError
+from olla_xla.solvers.linear import INFINITY, Arrays, Limits, Model, Result, Status
+
+__all__ = ["solve_apart"]
+
+_GRACE = 2.0
+"""Seconds past the limit in which a solver may still stop by itself."""
+
+_LEAST_SECONDS = 0.01
+
+
+class _Given:
+    """What a backend needs of a model."""
+
+    def __init__(self, arrays: Arrays, start: np.ndarray | None) -> None:
+        self._arrays = arrays
+        self.start = start
+
+    def arrays(self) -> Arrays:
+        """The data."""
+        return self._arrays
+
+
+def solve_apart(backend: str, model: Model, limits: Limits) -> Result:
+    """Minimises a model in another process, which ends at the time limit or 2 s after it.
+
+    Args:
+      backend: module of the solver. model: the model. limits: the watch is called here.
+
+    Raises:
+      SolverError: the process ended without a result.
+    """
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "olla_xla.solvers.apart"]
+    pipe, until = subprocess.PIPE, time.monotonic() + limits.time_limit
+    plain = dataclasses.replace(limits, watch=None, points=None)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        reader = threading.Thread(target=_read, args=(process.stdout, told), daemon=True)
+        reader.start()
+        given = (backend, model.arrays(), model.start, plain, limits.watch is not None, time.time())
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                pickle.dump(given, process.stdin)
+            return _followed(told, limits, until)
+        finally:
+            process.kill()
+            reader.join()
+
+
+def _read(stream: IO[bytes], told: queue.SimpleQueue[Any]) -> None:
+    """Passes on what the process writes, and None at its end."""
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            told.put(pickle.load(stream))
+    told.put(None)
+
+
+def _followed(told: queue.SimpleQueue[Any], limits: Limits, until: float) -> Result:
+    """The result, or what was told until the time was up."""
+    x, bound = None, -INFINITY
+    while True:
+        try:
+            said = told.get(timeout=max(until + _GRACE - time.monotonic(), 0))
+        except queue.Empty:
+            status = Status.UNKNOWN if x is None else Status.FEASIBLE
+            message = f"ended {_GRACE:g} s after its time limit"
+            return Result(status, bound=bound, x=x, message=message)
+        if said is None:
+            raise SolverError("its process ended without a result")
+        kind, value = said
+        if kind == "result":
+            return value
+        if kind == "error":
+            raise SolverError(value)
+        if kind == "point":
+            x = value
+        else:
+            bound = max(bound, value[1])
+            if limits.watch is not None:
+                limits.watch(*value)
+
+
+def main() -> int:
+    """Solves what comes on stdin; writes what happens to stdout, pickled."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes elsewhere
+    lock = threading.Lock()
+
+    def say(kind: str, value: Any) -> None:
+        with lock:
+            pickle.dump((kind, value), out)
+            out.flush()
+
+    backend, arrays, start, limits, watched, sent = pickle.load(sys.stdin.buffer)
+    left = max(limits.time_limit - (time.time() - sent), _LEAST_SECONDS)
+    limits = dataclasses.replace(
+        limits,
+        time_limit=left,
+        watch=(lambda value, bound: say("told", (value, bound))) if watched else None,
+        points=lambda x: say("point", x),
+    )
+    try:
+        model: Any = _Given(arrays, start)
+        say("result", importlib.import_module(backend).solve(model, limits))
+    except Exception as error:  # a solver may raise anything; it is told, never lost
+        say("error", f"{type(error).__name__}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
