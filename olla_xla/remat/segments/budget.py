@@ -198,8 +198,8 @@ def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
         if walk.allowed is not None:
             near &= walk.allowed
         if near.any():
-            cuts.append(int(np.where(near, crossing, np.iinfo(np.int64).max).argmin()))
-    cuts = sorted(set(cuts))
+            least = np.flatnonzero(near & (crossing == crossing[near].min()))
+            cuts.append(int(least[np.abs(done[least] - total * k / parts).argmin()]))
     stored = int(walk.value_bytes[walk.stored(cuts)].sum())
     if not cuts or stored + total / (len(cuts) + 1) >= total:  # nothing to gain
         return _segments(walk, [], loss_last, _whole)
