@@ -17,6 +17,7 @@ import olla_xla
 from olla_xla.bench import sublinear_training
 from olla_xla.cli import main
 from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.segments.allocation import xla_temp_bytes
 from olla_xla.remat.segments.budget import (
     Segment,
     budget_choices,
@@ -318,29 +319,26 @@ def test_the_callers_own_candidates():
 
 
 def test_the_budget_of_the_exact_allocation():
-    """Of all budgets that are tried, the one whose gradient XLA gives least memory."""
-    weights = layers()
-
-    def temp(budget):
-        function = olla_xla.sublinear(loss, budget=budget)
-        gradient = jax.grad(function, argnums=(0, 1), has_aux=True)
-        return compiled(gradient, weights, X).memory_analysis().temp_size_in_bytes
-
+    """Of all budgets that are tried, the one whose gradient the allocation gives least."""
+    weights = layers(12)
     asked = []
 
     def allocation(lowered):
-        asked.append(lowered.compile().memory_analysis().temp_size_in_bytes)
+        asked.append(xla_temp_bytes(lowered))
         return asked[-1]
 
     chosen = explain(loss, weights, X, budget=allocation)
     assert len(asked) > 1 and len(set(asked)) > 1
-    assert chosen.segments == explain(loss, weights, X, budget="exact").segments
-    assert temp("exact") <= temp(None)
-    # The other way round it is another budget, so the allocation decides.
-    most = explain(loss, weights, X, budget=lambda lowered: -allocation(lowered))
+    ours = jax.grad(olla_xla.sublinear(loss, budget="exact"), argnums=(0, 1), has_aux=True)
+    executable = compiled(ours, weights, X)
+    # What is compiled in the end is what was asked about, but for its results.
+    assert executable.memory_analysis().temp_size_in_bytes == pytest.approx(min(asked), rel=0.05)
+    plain = compiled(jax.grad(loss, argnums=(0, 1), has_aux=True), weights, X)
+    assert_equal(executable(weights, X), plain(weights, X))
+    # Asked for the most it is another budget, so the allocation decides.
+    known = iter(asked.copy())
+    most = explain(loss, weights, X, budget=lambda lowered: -next(known))
     assert most.segments != chosen.segments
-    inside = jax.jit(jax.grad(olla_xla.sublinear(loss, budget="exact"), has_aux=True))
-    assert_equal(inside(weights, X), jax.jit(jax.grad(loss, has_aux=True))(weights, X))
 
 
 def test_no_exact_budget_for_what_has_no_gradient():

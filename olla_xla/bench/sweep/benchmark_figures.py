@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,7 +76,7 @@ def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
                         f"sublinear_{network}",
                         f"Feature maps, {network} (figure {number} of Chen et al. 2016)",
                         x, "MB", tuple(row["size"] for row in rows),
-                        {label: tuple(row[c] / _MB for row in rows)
+                        {label: tuple(math.nan if row[c] is None else row[c] / _MB for row in rows)
                          for label, c in _MEMORY.items()},
                         LAYERS_1000 if network == "resnet" else (), log=True,
                     )

@@ -30,6 +30,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_list(
         "steps", "64,128,256,512,1024,2048", "Steps of the LSTMs.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "exact", True, "Whether to count every budget, three times as long.", flag_values=values
+    )
     flags.DEFINE_integer(
         "turns", 7, "Runs of each timed network; 0: none is timed.", lower_bound=0,
         flag_values=values,
@@ -48,7 +51,7 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         for network in networks:
             progress.stage(f"memory of {network.name} {network.size}")
-            memory.append(bench.measure_memory(network))
+            memory.append(bench.measure_memory(network, exact=values.exact))
         for make in bench.TIMED if values.turns else ():
             network = make()
             progress.stage(f"time of {network.name} {network.size}")

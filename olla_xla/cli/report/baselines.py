@@ -54,7 +54,7 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
     return Table(
         headings=(
             "network:", "size", "none", "in place", "sharing", "both", "cheap dropped",
-            "sublinear", "exact budget", "none / sharing", "sharing / exact", "s",
+            "sublinear", "exact budget", "none / sharing", "sharing / least", "s",
         ),
         rows=[
             (
@@ -68,7 +68,7 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
                 megabytes(row.sublinear_bytes, 0),
                 megabytes(row.exact_bytes, 0),
                 f"{row.none_bytes / row.sharing_bytes:.2f}",
-                f"{row.sharing_bytes / row.exact_bytes:.2f}",
+                f"{row.sharing_bytes / row.least_bytes:.2f}",
                 f"{row.seconds:.0f}",
             )
             for row in rows
