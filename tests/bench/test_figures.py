@@ -190,8 +190,8 @@ def test_the_papers_values_stand_beside_ours():
     total = next(f for f in figures.FIGURES if f.name == "total_reduction")
     shown = figures.Series(("a, batch 1", "b, batch 1"), {"order and places": (20.0, 30.0)}, (1, 1))
     assert figures.mean_lines(total, shown) == [
-        ("mean of batch 1: 25.0 %", 25.0, False),
-        ("paper, mean of batch 1: 30.4 %", 30.4, True),
+        ("mean of batch 1: 25.0 %", 25.0, 1, False),
+        ("paper, mean of batch 1: 30.4 %", 30.4, 1, True),
     ]  # no line for a batch size without rows
     assert not any(f.marks for f in figures.FIGURES if f.name != "total_reduction")
 

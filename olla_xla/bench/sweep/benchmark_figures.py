@@ -184,8 +184,8 @@ def write_png(chart: Chart, path: Path) -> None:
     axes.set_ylabel(chart.y)
     axes.set_title(chart.title, fontsize=9)
     axes.grid(axis="y", linewidth=0.3)
-    axes.legend(fontsize=7)
-    canvas.savefig(path, dpi=120, metadata={"Software": None})
+    canvas.legend(fontsize=7, loc="outside lower center")
+    canvas.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def _draw_bars(axes: Any, names: Sequence[Any], lines: Mapping[str, tuple[float, ...]]) -> None:

@@ -239,4 +239,4 @@ def _draw(title: str, draw: Callable[[Any], None], path: Path) -> None:
     axes.set_title(title, fontsize=9)
     axes.grid(linewidth=0.3)
     axes.legend(fontsize=7)
-    canvas.savefig(path, dpi=150, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, metadata={"Software": None})

@@ -197,8 +197,8 @@ def series(figure: Figure, rows: Sequence[Row]) -> Series:
     return Series(names, values, tuple(int(row["batch_size"]) for row in mine))
 
 
-def mean_lines(figure: Figure, shown: Series) -> list[tuple[str, float, bool]]:
-    """(label, height, whether it is the paper's) of each line across a figure.
+def mean_lines(figure: Figure, shown: Series) -> list[tuple[str, float, int, bool]]:
+    """(label, height, batch size, whether it is the paper's) of each line across a figure.
 
     Means are of its first label, by batch size; the paper's values are those of batch sizes that
     the figure has.
@@ -209,20 +209,26 @@ def mean_lines(figure: Figure, shown: Series) -> list[tuple[str, float, bool]]:
         mean = shown.mean(first, size)
         if mean is not None and not figure.log:
             label = f"mean of batch {size}: {mean:,.1f} {figure.unit}"
-            found.append((label, mean, False))
+            found.append((label, mean, size, False))
         found += [
-            (f"{mark.label}: {mark.value:,.1f} {figure.unit}", mark.value, True)
+            (f"{mark.label}: {mark.value:,.1f} {figure.unit}", mark.value, size, True)
             for mark in figure.marks
             if mark.batch_size == size
         ]
     return found
 
 
+_BATCH_COLORS = ("#8250df", "#1a7f37", "#9a6700", "#57606a")
+"""Of the lines of each batch size, smallest first; solid ours, dashed the paper's."""
+
+
 def _draw_means(axes: Any, figure: Figure, shown: Series) -> None:
-    for k, (label, height, is_paper) in enumerate(mean_lines(figure, shown)):
-        style, color = ("--", "#c0392b") if is_paper else ("-", "#57606a")
-        axes.axhline(height, linestyle=style, color=color, linewidth=0.8 + 0.6 * (k // 2))
-        axes.plot([], [], style, color=color, linewidth=0.8 + 0.6 * (k // 2), label=label)
+    sizes = sorted(set(shown.batches))
+    for label, height, size, is_paper in mean_lines(figure, shown):
+        color = _BATCH_COLORS[sizes.index(size) % len(_BATCH_COLORS)]
+        axes.axhline(
+            height, linestyle="--" if is_paper else "-", color=color, linewidth=1.2, label=label
+        )
 
 
 def write_csv(figure: Figure, shown: Series, path: Path) -> None:
@@ -240,7 +246,7 @@ def write_png(figure: Figure, shown: Series, path: Path) -> None:
         from matplotlib.figure import Figure as Canvas
     except ModuleNotFoundError as error:
         raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
-    canvas = Canvas(figsize=(max(4.0, 0.35 * len(shown.names) + 2), 4.5), layout="constrained")
+    canvas = Canvas(figsize=(max(6.0, 0.3 * len(shown.names) + 2), 5), layout="constrained")
     axes = canvas.subplots()
     width = 0.8 / len(shown.values)
     for k, (label, values) in enumerate(shown.values.items()):
@@ -248,13 +254,13 @@ def write_png(figure: Figure, shown: Series, path: Path) -> None:
         axes.bar(places, values, width, label=label)
     _draw_means(axes, figure, shown)
     axes.set_xticks(range(len(shown.names)), shown.names, rotation=90, fontsize=7)
-    number = f" (figure {figure.number} of the OLLA paper)" if figure.number else ""
-    axes.set_title(figure.title + number, fontsize=9)
+    number = f"OLLA, figure {figure.number}: " if figure.number else ""
+    axes.set_title(number + figure.title, fontsize=9)
     axes.set_ylabel(figure.unit)
     if figure.log:
         axes.set_yscale("log")
     axes.margins(x=0.01)
     axes.grid(axis="y", linewidth=0.3)
-    axes.legend(fontsize=7)
+    canvas.legend(fontsize=7, loc="outside lower center")
     # Without its date the same rows give the same file.
-    canvas.savefig(path, dpi=150, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, metadata={"Software": None})

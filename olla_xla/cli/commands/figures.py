@@ -106,7 +106,7 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     if not found:
         return []
     curves.write_best_fit_csv(found, folder / "best_fit.csv")
-    title = "Best fit: time against blocks"
+    title = "Best fit: time against blocks (figure 4 of Sekiyama et al. 2018)"
     curves.write_best_fit_png(title, found, folder / "best_fit.png")
     proven = sum(f.optimal for f in found)
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
@@ -137,7 +137,7 @@ def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
 def _draw_progress(name: str, drawn: Sequence[curves.Curve], folder: Path) -> None:
     """Writes one figure of progress; which of the two, its name says."""
     number = {"ordering_progress": "10", "placement_progress": "12"}.get(name, "")
-    paper = f" (figure {number} of the OLLA paper)" if number else ""
+    paper = f"OLLA, figure {number}: " if number else ""
     curves.write_curves_csv(drawn, folder / f"{name}.csv")
-    title = f"{name.replace('_', ' ').capitalize()}{paper}"
+    title = f"{paper}{name.replace('_', ' ')}"
     curves.write_curves_png(title, drawn, folder / f"{name}.png")
