@@ -1,7 +1,8 @@
-"""`jax.checkpoint` put into a step from outside, with each policy of JAX that takes no arguments.
+"""Recomputation put into a step from outside: `jax.checkpoint`, or `olla_xla.sublinear`.
 
-Around the whole loss, or around the body of every scan. The step's own code stays as it is: what
-JAX offers to wrap is exchanged while the step is traced.
+`jax.checkpoint` with each policy of JAX that takes no arguments, around the whole loss or around
+the body of every scan. The step's own code stays as it is: what JAX offers to wrap is exchanged
+while the step is traced.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-__all__ = ["POLICIES", "checkpointed_loss", "checkpointed_scans"]
+import olla_xla
+
+__all__ = ["POLICIES", "checkpointed_loss", "checkpointed_scans", "sublinear_loss"]
 
 POLICIES = (
     "everything_saveable",
@@ -27,10 +30,29 @@ def checkpointed_loss(policy: str) -> Iterator[None]:
     """Within it every function that JAX differentiates is wrapped in `jax.checkpoint`."""
     import jax
 
+    chosen = getattr(jax.checkpoint_policies, policy)
+    with _wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)):
+        yield
+
+
+@contextlib.contextmanager
+def sublinear_loss(keep: str) -> Iterator[None]:
+    """Within it every function that JAX differentiates is wrapped in `olla_xla.sublinear`.
+
+    Args:
+      keep: what is not recomputed; see there.
+    """
+    with _wrapped_loss(lambda fun: olla_xla.sublinear(fun, keep=keep)):
+        yield
+
+
+@contextlib.contextmanager
+def _wrapped_loss(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    import jax
+
     def wrapped(transform: Callable[..., Any]) -> Callable[..., Any]:
         def differentiate(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            chosen = getattr(jax.checkpoint_policies, policy)
-            return transform(jax.checkpoint(fun, policy=chosen), *args, **kwargs)
+            return transform(wrap(fun), *args, **kwargs)
 
         return differentiate
 

@@ -1,8 +1,9 @@
 """Memory against time: one train step under every way of computing things again.
 
 Ways are XLA's own schedule, its own rematerialisation (GPU), `jax.checkpoint` around the loss with
-each of JAX's policies, and our plans with and without recomputation. Each is compiled; its total is
-XLA's, its time predicted by one cost model from its final module, and on CPU measured too.
+each of JAX's policies, `olla_xla.sublinear` around it, and our plans with and without
+recomputation. Each is compiled; its total is XLA's, its time predicted by one cost model from its
+final module, and on CPU measured too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from olla_xla.bench.checkpointed import POLICIES, checkpointed_loss
+from olla_xla.bench.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.bench.models import BuiltModel
 from olla_xla.bench.ways import Way, Ways
 from olla_xla.problem.options import PlanOptions
@@ -55,6 +56,13 @@ def pareto(
         progress(f"jax.checkpoint, {policy}")
         with checkpointed_loss(policy):
             rows.append(work.row(f"jax.checkpoint, {policy}", work.compiled()))
+    for keep, name in (
+        ("nothing", "olla_xla.sublinear"),
+        ("dots", "olla_xla.sublinear, dots kept"),
+    ):
+        progress(name)
+        with sublinear_loss(keep):
+            rows.append(work.row(name, work.compiled()))
     for overhead in overheads:
         progress(f"planned, {overhead:.0%} overhead at most")
         rows.append(work.planned(overhead))

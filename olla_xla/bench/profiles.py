@@ -1,15 +1,17 @@
 """Profile and replay on real loops: NumPy programs, recorded, then served from a planned arena.
 
-Sekiyama et al. (2018), section 5: a recurrent network over sequences, trained and run, of one
-length, of changing lengths, and of lengths padded to one of a few, each with a profile of its own.
-Each iteration's requests are recorded as NumPy makes them. The first of its kind is the profile;
-all are replayed by the planned allocator, by the simulated caching allocator and by the C library's
-malloc.
+Sekiyama et al. (2018), section 5: a recurrent network over sequences and one that translates a
+sequence into another (seq2seq), trained and run, of one length, of changing lengths, and of lengths
+padded to one of a few, each with a profile of its own. Each iteration's requests are recorded as
+NumPy makes them, or come from a recorded trace. The first of its kind is the profile; all are
+replayed by the planned allocator, by the simulated caching allocator and by the C library's malloc.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,13 +19,23 @@ import numpy as np
 
 from olla_xla.bench.eager.allocator import BlockSplittingAllocator
 from olla_xla.bench.eager.allocator_time import malloc_seconds
-from olla_xla.errors import CheckError
+from olla_xla.errors import CheckError, InputError
 from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.record_arrays import RecordedArray, recorded
 
-__all__ = ["LOOPS", "RequestLog", "Row", "measure", "record"]
+__all__ = [
+    "LOOPS",
+    "Recording",
+    "RequestLog",
+    "Row",
+    "measure",
+    "read_recording",
+    "record",
+    "replayed",
+    "write_recording",
+]
 
-_BATCH, _WIDTH = 32, 128
+_BATCH, _WIDTH = 32, 256
 _ITERATIONS = 20
 _LENGTHS = (10, 40)
 
@@ -82,24 +94,78 @@ def _training(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
         gradient = local @ weights[1].T
 
 
+def _translating(inputs: RecordedArray, weights: Sequence[RecordedArray], train: bool) -> None:
+    """Encodes a sequence and decodes one of three quarters of its length, step by step.
+
+    Training goes back through both; running keeps the last state alone.
+    """
+    encoded = _forward(inputs, weights, keep=train)
+    decoded = [encoded[-1]]
+    for _ in range(3 * len(inputs) // 4):
+        decoded.append(np.tanh(decoded[-1] @ weights[1] + encoded[-1]))
+        if not train:
+            del decoded[0]
+    if not train:
+        return
+    gradient, context = decoded[-1] - 1.0, encoded[-1] * 0.0
+    sums = [weights[0] * 0.0, weights[1] * 0.0]
+    for states, xs in ((decoded, None), (encoded, inputs[::-1])):
+        for step in range(len(states) - 1):
+            local = gradient * (1.0 - states.pop() ** 2)
+            sums[1] += states[-1].T @ local
+            gradient = local @ weights[1].T
+            if xs is None:
+                context += local
+            else:
+                sums[0] += xs[step].T @ local
+        gradient = gradient + context
+
+
+def _translation_training(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    _translating(inputs, weights, train=True)
+
+
+def _translation(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    _translating(inputs, weights, train=False)
+
+
 _KINDS = ("one length", "changing lengths", "a profile for each of four lengths")
 
 LOOPS: dict[str, tuple[Callable[..., None], int]] = {
     f"{what}, {kind}": (run, number)
-    for what, run in (("training", _training), ("inference", _inference))
+    for what, run in (
+        ("training", _training),
+        ("inference", _inference),
+        ("seq2seq training", _translation_training),
+        ("seq2seq inference", _translation),
+    )
     for number, kind in enumerate(_KINDS)
 }
 """Name -> an iteration, and which kind of lengths sequences have."""
 
 
-def record(name: str, seed: int = 0) -> tuple[list[list[Event]], list[int]]:
-    """The requests of each iteration of a loop, and which profile each belongs to."""
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """The requests of a loop.
+
+    Attributes:
+      name: of the loop. iterations: their requests and releases, in order.
+      profiles: by iteration, which profile it belongs to; equal numbers share one.
+    """
+
+    name: str
+    iterations: tuple[tuple[Event, ...], ...]
+    profiles: tuple[int, ...]
+
+
+def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording:
+    """Runs a loop of LOOPS and records it."""
     run, kind = LOOPS[name]
     random = np.random.default_rng(seed)
     log = RequestLog()
     given = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
     profiles = []
-    for _ in range(_ITERATIONS):
+    for _ in range(iterations):
         log.begin()
         length = int(random.integers(*_LENGTHS)) if kind else _LENGTHS[1]
         if kind == 2:
@@ -107,7 +173,62 @@ def record(name: str, seed: int = 0) -> tuple[list[list[Event]], list[int]]:
         profiles.append(length if kind == 2 else 0)
         inputs = random.standard_normal((length, _BATCH, _WIDTH))
         run(recorded(inputs, log), [recorded(w, log) for w in given])
-    return log.iterations, profiles
+    return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
+
+
+_COLUMNS = ("iteration", "profile", "request", "bytes")
+
+
+def write_recording(path: str | os.PathLike[str], recording: Recording) -> None:
+    """Writes a recording as CSV: a line for each request, and one with -1 bytes for its release.
+
+    Raises InputError if the file cannot be written.
+    """
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            pairs = zip(recording.profiles, recording.iterations, strict=True)
+            for k, (profile, events) in enumerate(pairs):
+                writer.writerows((k, profile, request, size) for request, size in events)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Reads what `write_recording` wrote.
+
+    Raises InputError if it is no such file, or releases what was not requested.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+        lines = [tuple(map(int, row)) for row in rows]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a table of whole numbers"
+        raise InputError(f"cannot read {path}: {reason}") from error
+    if tuple(header) != _COLUMNS or any(len(line) != len(_COLUMNS) for line in lines):
+        raise InputError(f"{path} is no recording; its columns are {','.join(_COLUMNS)}")
+    iterations: list[list[Event]] = []
+    profiles: list[int] = []
+    live: set[int] = set()
+    made = 0
+    for number, (k, profile, request, size) in enumerate(lines, 2):
+        if k == len(iterations):
+            iterations.append([])
+            profiles.append(profile)
+            live, made = set(), 0
+        fits = request == made if size >= 0 else size == -1 and request in live
+        if k != len(iterations) - 1 or not fits or profile != profiles[-1]:
+            raise InputError(f"{path}, line {number}: does not go on from the line before")
+        live ^= {request}
+        made += size >= 0
+        iterations[-1].append((request, size))
+    return Recording(
+        os.path.splitext(os.path.basename(path))[0],
+        tuple(map(tuple, iterations)),
+        tuple(profiles),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +263,17 @@ class Row:
 
 
 def measure(name: str, seed: int = 0) -> Row:
-    """Records a loop and replays it.
+    """Records a loop and replays it; see `replayed`."""
+    return replayed(record(name, seed))
+
+
+def replayed(recording: Recording) -> Row:
+    """Replays a recording by each allocator.
 
     Raises:
       CheckError: blocks that were live together overlapped in the arena (a bug).
     """
-    iterations, keys = record(name, seed)
+    iterations, keys = recording.iterations, recording.profiles
     beside = BlockSplittingAllocator()
     count = sum(map(len, iterations))
     planned: dict[int, PlannedAllocator] = {}
@@ -173,7 +299,7 @@ def measure(name: str, seed: int = 0) -> Row:
     own = time.perf_counter() - started
     requests, sizes = _numbered(iterations)
     return Row(
-        loop=name,
+        loop=recording.name,
         iterations=len(iterations),
         requests=sum(size >= 0 for events in iterations for _, size in events),
         live_bytes=peak,

@@ -47,6 +47,7 @@ from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
     from olla_xla.compile.assignment import AssignmentReport
+    from olla_xla.problem.graph import TensorGraph
 
 __all__ = [
     "PlanWarning",
@@ -542,6 +543,22 @@ class PlannedCompiled(_Stage):
     def donation(self) -> Donation:
         """What became of the donated arguments."""
         return donation(self._stage)
+
+    def graphs(self) -> list[TensorGraph]:
+        """The tensor graphs of what runs, in its order: callees first, the step itself last.
+
+        `olla_xla.problem.to_networkx.to_networkx` makes a networkx graph of one, and
+        `olla_xla.problem.graphml.write_graphml` writes it.
+
+        Raises:
+          CheckError: there is no plan.
+        """
+        from olla_xla.planner.module import graphs  # as below, not before it is asked for
+
+        if self.plan is None:
+            raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
+        (module,) = self._stage.runtime_executable().hlo_modules()
+        return graphs(module.as_serialized_hlo_module_proto(), self.plan.target)
 
     def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.

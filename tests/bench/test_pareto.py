@@ -5,7 +5,7 @@ import pytest
 
 from olla_xla import targets
 from olla_xla.bench import models, pareto, ways
-from olla_xla.bench.checkpointed import checkpointed_loss
+from olla_xla.bench.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.planner import module as planner
@@ -29,7 +29,8 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     rows = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
     names = [row.name for row in rows]
     assert names[0] == "XLA" and names[-2:] == ["planned order", "planned, at most 30%"]
-    assert len(names) == len(seen) == 3 + len(pareto.POLICIES)
+    assert names[-4:-2] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
+    assert len(names) == len(seen) == 5 + len(pareto.POLICIES)
     assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
     order, recomputed = rows[-2:]
     assert order.clones == 0 and order.bytes <= rows[0].bytes
@@ -46,7 +47,12 @@ def test_checkpoint_policies_reach_the_step():
     work = ways.Ways(model, targets.target("cpu"), PlanOptions())
     with checkpointed_loss("nothing_saveable"):
         again = work.compiled().as_text().count("dot(")
-    assert again > work.compiled().as_text().count("dot(")
+    with sublinear_loss("nothing"):
+        segments = work.compiled().as_text().count("dot(")
+    with sublinear_loss("dots"):
+        kept = work.compiled().as_text().count("dot(")
+    plain = work.compiled().as_text().count("dot(")
+    assert again > plain and segments > plain == kept
 
 
 @pytest.mark.parametrize("value", ["x", "-1"])

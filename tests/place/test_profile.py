@@ -1,10 +1,16 @@
 """Arrays of NumPy programs as they are recorded, replayed from a planned arena."""
 
 import doctest
+import json
+import re
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from olla_xla.bench import profiles
+from olla_xla.cli.main import main
+from olla_xla.errors import InputError
 from olla_xla.place import profile
 from olla_xla.place.profile import Recorder
 from olla_xla.place.record_arrays import recorded
@@ -53,6 +59,66 @@ def test_a_profile_for_each_length():
 def test_changing_lengths_outgrow_one_profile():
     row = profiles.measure("inference, changing lengths")
     assert row.live_bytes <= row.arena_bytes + row.elsewhere_bytes
+
+
+def test_seq2seq_is_served_as_recorded():
+    row = profiles.measure("seq2seq training, one length")
+    assert row.replans == row.elsewhere == 0
+    assert row.live_bytes == row.arena_bytes <= row.caching_bytes
+
+
+def test_a_recording_there_and_back(tmp_path):
+    path = tmp_path / "loop.csv"
+    found = profiles.record("seq2seq inference, changing lengths", iterations=2)
+    profiles.write_recording(path, found)
+    back = profiles.read_recording(path)
+    assert back.iterations == found.iterations and back.profiles == found.profiles
+    assert len(back.iterations) == 2 and back.name == "loop"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["0,0,0,x"],  # no number
+        ["0,0,0"],  # too short
+        ["1,0,0,8"],  # begins with the second iteration
+        ["0,0,1,8"],  # a request is left out
+        ["0,0,0,8", "0,0,1,-1"],  # released before it was made
+        ["0,0,0,8", "0,0,0,-1", "0,0,0,-1"],  # released twice
+        ["0,0,0,8", "0,1,1,8"],  # another profile within an iteration
+    ],
+)
+def test_what_is_no_recording(tmp_path, lines):
+    path = tmp_path / "loop.csv"
+    path.write_text("\n".join(["iteration,profile,request,bytes", *lines, ""]))
+    with pytest.raises(InputError, match=re.escape(str(path))):
+        profiles.read_recording(path)
+
+
+RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=[p.stem for p in RECORDINGS])
+def test_recordings_of_the_repository(path, tmp_path):
+    """Replayed; the command fails where blocks that are live together overlap."""
+    out = tmp_path / "rows.json"
+    assert main(["olla_xla", "bench", "profile", f"--trace={path}", f"--out={out}"]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["loop"] == path.stem and row["requests"] > 500
+    assert row["live_bytes"] <= row["arena_bytes"] + row["elsewhere_bytes"]
+
+
+def test_there_are_recordings():
+    assert {p.stem for p in RECORDINGS} == {
+        "numpy_rnn_training", "numpy_seq2seq_inference", "numpy_seq2seq_training",
+    }  # fmt: skip
+
+
+def test_recording_on_the_command_line(tmp_path):
+    path = tmp_path / "loop.csv"
+    flags = ["--loop=inference, one length", "--iterations=2", f"--record={path}"]
+    assert main(["olla_xla", "bench", "profile", *flags]) == 0
+    assert profiles.replayed(profiles.read_recording(path)).replans == 0
 
 
 def test_the_example_holds():

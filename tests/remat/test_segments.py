@@ -1,5 +1,6 @@
 """`olla_xla.sublinear`: the planner against brute force, gradients against plain ones, memory."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -9,18 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
 from olla_xla.bench import sublinear_training
 from olla_xla.cli import main
 from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.segments.allocation import xla_temp_bytes
 from olla_xla.remat.segments.budget import (
     Segment,
+    budget_choices,
     candidates,
     close_segments,
     cost,
     mirror_counts,
+    mirrored_segments,
     plan_segments,
 )
 from olla_xla.remat.segments.transform import explain
@@ -154,6 +159,72 @@ def test_recursion_takes_less_for_more_recomputation():
     assert mean == sorted(mean) and mean[0] <= 1 and mean[2] <= 3
 
 
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_any_k_in_the_recursion(splits):
+    """g(n) = k + g(n / (k + 1)): k log_{k + 1} n kept, log_{k + 1} n times recomputed."""
+    levels = {1: 10, 2: 6, 4: 4}[splits]
+    n = (splits + 1) ** levels
+    walk = chain([1] * n)
+    segments = plan_segments(walk, depth=None, splits=splits)
+    assert [s.stop - s.start for s in segments] == [n // (splits + 1)] * (splits + 1)
+
+    def kept(segments):
+        """Split points in memory at once, at most: all of a level, then those of one part."""
+        return len(segments) - 1 + max((kept(s.inner) for s in segments), default=0)
+
+    assert splits * (levels - 2) <= kept(segments) <= splits * levels
+    assert levels - 2 <= max(mirror_counts(walk, segments)) <= levels
+
+
+@given(walks(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_cuts_are_where_they_may_be(case, data):
+    walk, _ = case
+    n = len(walk)
+    may = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    walk = dataclasses.replace(walk, allowed=np.array(may), fixed=np.zeros(n, np.bool_))
+
+    def check(start, segments):
+        for s in segments[:-1]:
+            assert may[start + s.stop - 1]
+        for s in segments:
+            check(start + s.start, s.inner)
+
+    for depth in (1, 2, None):
+        check(0, plan_segments(walk, depth=depth))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_a_chain_is_recomputed_as_often_as_asked(asked):
+    """m(v) of algorithm 2 as input; the last step has no reader that would keep it."""
+    walk = chain([1] * (len(asked) + 1))
+    segments = mirrored_segments(walk, [*asked, 0])
+    assert mirror_counts(walk, segments)[:-1] == asked
+
+
+@given(walks(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_step_is_recomputed_more_often_than_asked(case, data):
+    walk, _ = case
+    n = len(walk)
+    asked = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    segments = mirrored_segments(walk, asked)
+    assert [s.start for s in segments] == [0, *(s.stop for s in segments[:-1])]
+    assert segments[-1].stop == n
+    for step, (count, most) in enumerate(zip(mirror_counts(walk, segments), asked, strict=True)):
+        (made,) = np.nonzero(walk.source == step)
+        if len(made) == 1 and walk.last_use[made[0]] > step:
+            assert count <= most
+
+
+def test_budgets_are_tried_once_each():
+    walk = chain([1] * 64)
+    choices = budget_choices(walk, 1, loss_last=False)
+    assert len(set(choices.values())) == len(choices) > 1
+    assert plan_segments(walk) in choices.values()
+
+
 def test_a_budget_is_the_size_of_a_segment():
     segments = plan_segments(chain([1] * 20), budget=4)
     assert [s.stop - s.start for s in segments] == [5, 5, 5, 5]
@@ -200,6 +271,82 @@ def test_gradients_are_equal_and_memory_goes_down(depth):
     dots = [c.as_text().count(" dot(") for c in (plain, ours)]
     assert dots[1] > dots[0]
     assert wrapped.__name__ == "loss"
+
+
+def test_the_callers_own_counts():
+    """The tanh of every third layer is kept, the products never, what is between once."""
+    weights = layers()
+
+    def marked(weights, x):
+        for k, w in enumerate(weights):
+            x = jnp.tanh(x @ w)
+            if k % 3 == 2:
+                x = checkpoint_name(x, "kept")
+        return jnp.sum(x**2), {"mean": x.mean(0)}
+
+    def mirror(step):
+        return 0 if step.name == "kept" else 1
+
+    gradient = compiled(jax.grad(marked, has_aux=True), weights, X)
+    ours = compiled(jax.grad(olla_xla.sublinear(marked, mirror=mirror), has_aux=True), weights, X)
+    assert_equal(gradient(weights, X), ours(weights, X))
+    temp = [c.memory_analysis().temp_size_in_bytes for c in (gradient, ours)]
+    assert temp[1] < 0.6 * temp[0]
+    plan = explain(marked, weights, X, mirror=mirror)
+    counts = dict.fromkeys(plan.equations, 0)
+    for equation, count in zip(plan.equations, plan.mirror_counts, strict=True):
+        counts[equation] += count
+    assert counts["name"] == 0 and counts["tanh"] == counts["dot_general"] == len(weights)
+
+
+def test_the_callers_own_candidates():
+    weights = layers()
+
+    def marked(weights, x):
+        for k, w in enumerate(weights):
+            with jax.named_scope(f"layer_{k}"):
+                x = jnp.tanh(x @ w)
+        return jnp.sum(x**2)
+
+    def candidates(step):
+        return step.primitive == "tanh" and step.scope.endswith(("layer_7", "layer_15"))
+
+    plan = explain(marked, weights, X, budget=1, candidates=candidates)
+    assert len(plan.segments) == 3
+    assert [plan.equations[s.stop - 1] for s in plan.segments[:-1]] == ["tanh", "tanh"]
+    ours = jax.grad(olla_xla.sublinear(marked, candidates=candidates))
+    assert_equal(jax.jit(ours)(weights, X), jax.jit(jax.grad(marked))(weights, X))
+
+
+def test_the_budget_of_the_exact_allocation():
+    """Of all budgets that are tried, the one whose gradient the allocation gives least."""
+    weights = layers(12)
+    asked = []
+
+    def allocation(lowered):
+        asked.append(xla_temp_bytes(lowered))
+        return asked[-1]
+
+    chosen = explain(loss, weights, X, budget=allocation)
+    assert len(asked) > 1 and len(set(asked)) > 1
+    ours = jax.grad(olla_xla.sublinear(loss, budget="exact"), argnums=(0, 1), has_aux=True)
+    executable = compiled(ours, weights, X)
+    # What is compiled in the end is what was asked about, but for its results.
+    assert executable.memory_analysis().temp_size_in_bytes == pytest.approx(min(asked), rel=0.05)
+    plain = compiled(jax.grad(loss, argnums=(0, 1), has_aux=True), weights, X)
+    assert_equal(executable(weights, X), plain(weights, X))
+    # Asked for the most it is another budget, so the allocation decides.
+    known = iter(asked.copy())
+    most = explain(loss, weights, X, budget=lambda lowered: -next(known))
+    assert most.segments != chosen.segments
+
+
+def test_no_exact_budget_for_what_has_no_gradient():
+    def f(x):
+        return jnp.sum(jax.lax.while_loop(lambda c: c[0] < 3, lambda c: c + 1, jnp.sin(x)))
+
+    with pytest.raises(InputError, match="give budget=BYTES"):
+        olla_xla.sublinear(f, budget="exact")(X[0])
 
 
 def test_dots_are_kept():
@@ -337,6 +484,7 @@ def test_a_flax_network_with_statistics():
 def test_figures_on_a_short_sequence():
     row = sublinear_training.measure_memory(sublinear_training.lstm(16))
     assert row.none_bytes > row.in_place_bytes > row.both_bytes > 3 * row.sublinear_bytes
+    assert row.both_bytes > row.cheap_bytes > row.sublinear_bytes >= row.exact_bytes
     assert row.sharing_bytes >= row.both_bytes
 
 
@@ -366,9 +514,21 @@ def test_misuse():
     for wrong in ({"budget": 0}, {"depth": 0}, {"budget": -5}):
         with pytest.raises(LimitError, match="at least 1"):
             olla_xla.sublinear(loss, **wrong)
-    for wrong in ({"keep": "some"}, {"depth": 1.5}, {"budget": True}):
+    for wrong in (
+        {"keep": "some"}, {"depth": 1.5}, {"budget": True}, {"budget": "best"}, {"splits": 2},
+        {"depth": None, "budget": 8}, {"mirror": 1}, {"candidates": [1]},
+        {"mirror": lambda step: 1, "budget": 8}, {"depth": None, "splits": True},
+    ):  # fmt: skip
         with pytest.raises(InputError):
             olla_xla.sublinear(loss, **wrong)
+    with pytest.raises(LimitError, match="at least 1"):
+        olla_xla.sublinear(loss, depth=None, splits=0)
+    for wrong, message in (
+        ({"candidates": lambda step: False}, "allows no cut"),
+        ({"mirror": lambda step: -1}, "mirror gives -1 for"),
+    ):
+        with pytest.raises(InputError, match=message):
+            olla_xla.sublinear(loss, **wrong)(layers(2), X)
     with pytest.raises(InputError, match="takes a function"):
         olla_xla.sublinear(3)  # pyright: ignore[reportArgumentType]
 

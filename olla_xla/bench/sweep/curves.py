@@ -33,6 +33,7 @@ __all__ = [
     "hardest",
     "order_curve",
     "place_curve",
+    "read_curves",
     "write_best_fit_csv",
     "write_best_fit_png",
     "write_curves_csv",
@@ -168,6 +169,23 @@ def write_curves_csv(curves: Sequence[Curve], path: Path) -> None:
                 writer.writerow(line)
 
 
+def read_curves(path: str) -> list[Curve]:
+    """The curves that `write_curves_csv` wrote. Raises InputError if the file is none."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        points: dict[tuple[str, int], list[Point]] = {}
+        for row in rows:
+            point = Point(float(row["seconds"]), int(row["bytes"]), row["source"])
+            points.setdefault((row["name"], int(row["bound_bytes"])), []).append(point)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(f"cannot read {path}: {reason}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is no progress that olla_xla figures --hardest wrote") from error
+    return [Curve(name, tuple(mine), bound) for (name, bound), mine in points.items()]
+
+
 def write_best_fit_csv(found: Sequence[BestFit], path: Path) -> None:
     """Writes a line for each case."""
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -221,4 +239,4 @@ def _draw(title: str, draw: Callable[[Any], None], path: Path) -> None:
     axes.set_title(title, fontsize=9)
     axes.grid(linewidth=0.3)
     axes.legend(fontsize=7)
-    canvas.savefig(path, dpi=150, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, metadata={"Software": None})

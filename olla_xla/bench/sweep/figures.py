@@ -1,6 +1,7 @@
 """The figures of the OLLA paper (Steiner et al. 2022, section 5) from the rows of a sweep.
 
-Each figure is a CSV, and a PNG with a bar for each model and batch size.
+Each figure is a CSV, and a PNG with a bar for each model and batch size, the means of each batch
+size as lines, and beside them what the paper prints.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from olla_xla.bench.sweep.grid import COLUMNS
+from olla_xla.bench.sweep.published import TOTAL_REDUCTION, Mark
 from olla_xla.errors import InputError
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "STEPS",
     "Figure",
     "Series",
+    "mean_lines",
     "planning_seconds",
     "read_rows",
     "series",
@@ -38,7 +42,7 @@ class Figure:
       unit: of its values. mode: which rows of the sweep it shows.
       values: label -> what it shows of a row.
       needs: a row is shown if it has this column. limit: and was planned within this, in seconds.
-      log: whether its axis is logarithmic.
+      log: whether its axis is logarithmic. marks: what the paper prints.
     """
 
     number: str
@@ -50,6 +54,7 @@ class Figure:
     needs: str = ""
     limit: float | None = None
     log: bool = False
+    marks: tuple[Mark, ...] = ()
 
     def shows(self, row: Row) -> bool:
         """Whether a row belongs in it."""
@@ -111,11 +116,13 @@ FIGURES = (
         {"reordering": _less("eager_live_bytes", "peak_bytes")},
     ),
     Figure(
-        "8", "fragmentation", "Fragmentation", "%", "eager",
+        "8", "fragmentation", "Reserved bytes that hold nothing", "%", "eager",
         {
-            "caching allocator": _share("eager_fragmentation"),
-            "caching allocator, at its peak of live bytes": _less(
+            "caching allocator, when most is live": _less(
                 "eager_reserved_bytes", "eager_live_bytes"
+            ),
+            "caching allocator, when the reservation last grew (the paper's count)": _share(
+                "eager_fragmentation"
             ),
             "planned": _more("peak_bytes", "placed_bytes"),
         },
@@ -131,6 +138,7 @@ FIGURES = (
     Figure(
         "13", "total_reduction", "Total reduction, planned within five minutes", "%", "eager",
         {"order and places": _less("eager_reserved_bytes", "placed_bytes")}, limit=300.0,
+        marks=TOTAL_REDUCTION,
     ),
     Figure(
         "14", "allocator_time", "Planning once, and what malloc and free take", "s", "eager",
@@ -189,6 +197,40 @@ def series(figure: Figure, rows: Sequence[Row]) -> Series:
     return Series(names, values, tuple(int(row["batch_size"]) for row in mine))
 
 
+def mean_lines(figure: Figure, shown: Series) -> list[tuple[str, float, int, bool]]:
+    """(label, height, batch size, whether it is the paper's) of each line across a figure.
+
+    Means are of its first label, by batch size; the paper's values are those of batch sizes that
+    the figure has.
+    """
+    first = next(iter(shown.values))
+    found = []
+    for size in sorted(set(shown.batches)):
+        mean = shown.mean(first, size)
+        if mean is not None and not figure.log:
+            label = f"mean of batch {size}: {mean:,.1f} {figure.unit}"
+            found.append((label, mean, size, False))
+        found += [
+            (f"{mark.label}: {mark.value:,.1f} {figure.unit}", mark.value, size, True)
+            for mark in figure.marks
+            if mark.batch_size == size
+        ]
+    return found
+
+
+_BATCH_COLORS = ("#8250df", "#1a7f37", "#9a6700", "#57606a")
+"""Of the lines of each batch size, smallest first; solid ours, dashed the paper's."""
+
+
+def _draw_means(axes: Any, figure: Figure, shown: Series) -> None:
+    sizes = sorted(set(shown.batches))
+    for label, height, size, is_paper in mean_lines(figure, shown):
+        color = _BATCH_COLORS[sizes.index(size) % len(_BATCH_COLORS)]
+        axes.axhline(
+            height, linestyle="--" if is_paper else "-", color=color, linewidth=1.2, label=label
+        )
+
+
 def write_csv(figure: Figure, shown: Series, path: Path) -> None:
     """Writes a figure's values: a line for each name, a column for each label."""
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -204,21 +246,21 @@ def write_png(figure: Figure, shown: Series, path: Path) -> None:
         from matplotlib.figure import Figure as Canvas
     except ModuleNotFoundError as error:
         raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
-    canvas = Canvas(figsize=(max(4.0, 0.35 * len(shown.names) + 2), 4.5), layout="constrained")
+    canvas = Canvas(figsize=(max(6.0, 0.3 * len(shown.names) + 2), 5), layout="constrained")
     axes = canvas.subplots()
     width = 0.8 / len(shown.values)
     for k, (label, values) in enumerate(shown.values.items()):
         places = [j + (k + 0.5) * width - 0.4 for j in range(len(values))]
         axes.bar(places, values, width, label=label)
+    _draw_means(axes, figure, shown)
     axes.set_xticks(range(len(shown.names)), shown.names, rotation=90, fontsize=7)
-    number = f" (figure {figure.number} of the paper)" if figure.number else ""
-    axes.set_title(figure.title + number, fontsize=9)
+    number = f"OLLA, figure {figure.number}: " if figure.number else ""
+    axes.set_title(number + figure.title, fontsize=9)
     axes.set_ylabel(figure.unit)
     if figure.log:
         axes.set_yscale("log")
     axes.margins(x=0.01)
     axes.grid(axis="y", linewidth=0.3)
-    if len(shown.values) > 1:
-        axes.legend(fontsize=7)
+    canvas.legend(fontsize=7, loc="outside lower center")
     # Without its date the same rows give the same file.
-    canvas.savefig(path, dpi=150, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, metadata={"Software": None})

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
+    "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "bench schedule": "orders of real train steps: bound, gap, total, seconds",
     "bench first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
@@ -36,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "bench profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
-    "figures": "draw the OLLA paper's figures from a sweep's rows",
+    "figures": "draw the papers' figures from stored sweeps and benchmarks",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, its module's name with "_" for " " -> what it does, in one line."""

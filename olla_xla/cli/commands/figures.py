@@ -1,9 +1,12 @@
-"""Draws the OLLA paper's figures from the rows of sweeps: a CSV and a PNG for each.
+"""Draws the papers' figures from what sweeps and benchmarks stored: a CSV and a PNG for each.
 
-Figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from rows of mode eager, those
-against XLA from modes order and overhead. A figure without rows is left out and named. With
---hardest=N the N models that took longest are planned again for progress over time: of the order
-(10) and of the places (12). Last come means over all models, and each model against XLA.
+OLLA's figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from a sweep's rows of mode
+eager, those against XLA from modes order and overhead. A figure without rows is left out and named.
+With --hardest=N the N models that took longest are planned again for progress over time: of the
+order (10) and of the places (12); --progress draws such files as they are. --sublinear and
+--profile take what bench sublinear and bench profile wrote, for the figures of Chen et al. and
+Sekiyama et al. Where a paper prints a value, it stands beside ours. Last come means over all
+models, and each model against XLA.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from absl import flags
 from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.eager.unfused import standing_graph
-from olla_xla.bench.sweep import curves, figures
+from olla_xla.bench.sweep import benchmark_figures, curves, figures
 from olla_xla.bench.sweep.comparisons import comparisons
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.comparisons import comparison_table, model_table
@@ -37,16 +40,33 @@ def define_flags(values: flags.FlagValues) -> None:
         "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.",
         lower_bound=0, flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_list(
+        "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
+    )
+    flags.DEFINE_string("sublinear", None, "JSON that bench sublinear wrote.", flag_values=values)
+    flags.DEFINE_string("profile", None, "JSON that bench profile wrote.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Writes the files and prints the means."""
-    rows = [row for path in values.sweep for row in figures.read_rows(path)]
+    alone = values.sublinear or values.profile or values.progress
+    sweeps = [] if alone and not values["sweep"].present else values.sweep
+    rows = [row for path in sweeps for row in figures.read_rows(path)]
+    stored = [(path, curves.read_curves(path)) for path in values.progress]
+    charts = (
+        [] if values.sublinear is None else benchmark_figures.sublinear_charts(values.sublinear)
+    )
+    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
     folder = Path(values.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    for chart in charts:
+        benchmark_figures.write_csv(chart, folder / f"{chart.name}.csv")
+        benchmark_figures.write_png(chart, folder / f"{chart.name}.png")
+    for path, found in stored:
+        _draw_progress(Path(path).stem, found, folder)
     lines, without = [], []
     sizes = sorted({int(row["batch_size"]) for row in rows})
     for figure in figures.FIGURES:
@@ -64,6 +84,11 @@ def run(values: flags.FlagValues) -> int:
     if values.hardest:
         _progress(rows, values.hardest, folder)
     console = shared.console()
+    if charts or stored:
+        names = [chart.name for chart in charts] + [Path(path).stem for path, _ in stored]
+        console.print(f"Drawn: {', '.join(names)}.", markup=False)
+    if not rows:
+        return 0
     headings = ("figure", "what:", "of:", "rows", *(f"mean, batch {size}" for size in sizes))
     Table(headings, lines, f"Files in {folder}").print(console)
     if without:
@@ -81,7 +106,7 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     if not found:
         return []
     curves.write_best_fit_csv(found, folder / "best_fit.csv")
-    title = "Best fit: time against blocks"
+    title = "Best fit: time against blocks (figure 4 of Sekiyama et al. 2018)"
     curves.write_best_fit_png(title, found, folder / "best_fit.png")
     proven = sum(f.optimal for f in found)
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
@@ -106,7 +131,13 @@ def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
                     curve = curves.place_curve(name, graph, order.tolist())
                 drawn.append(curve)
             if drawn:
-                number = "10" if kind == "ordering" else "12"
-                title = f"Progress of the {kind} (figure {number} of the paper)"
-                curves.write_curves_csv(drawn, folder / f"{kind}_progress.csv")
-                curves.write_curves_png(title, drawn, folder / f"{kind}_progress.png")
+                _draw_progress(f"{kind}_progress", drawn, folder)
+
+
+def _draw_progress(name: str, drawn: Sequence[curves.Curve], folder: Path) -> None:
+    """Writes one figure of progress; which of the two, its name says."""
+    number = {"ordering_progress": "10", "placement_progress": "12"}.get(name, "")
+    paper = f"OLLA, figure {number}: " if number else ""
+    curves.write_curves_csv(drawn, folder / f"{name}.csv")
+    title = f"{paper}{name.replace('_', ' ')}"
+    curves.write_curves_png(title, drawn, folder / f"{name}.png")

@@ -1,9 +1,9 @@
 """Memory against time for one train step, under every way of computing things again.
 
 Rows: XLA's own schedule, its own rematerialisation (GPU), jax.checkpoint around the loss with each
-of JAX's policies, and our plans within each of --overheads of the step's predicted time. Totals are
-XLA's of the compiled step; times are predicted by one cost model, and on CPU measured too. A star
-marks rows that no other beats in both.
+of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and our plans within each of
+--overheads of the step's predicted time. Totals are XLA's of the compiled step; times are predicted
+by one cost model, and on CPU measured too. A star marks rows that no other beats in both.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
     """Feature maps of each network in MB, and how much each way saves on the one before."""
     return Table(
         headings=(
-            "network:", "size", "none", "in place", "sharing", "both", "sublinear",
-            "none / sharing", "sharing / sublinear", "s",
+            "network:", "size", "none", "in place", "sharing", "both", "cheap dropped",
+            "sublinear", "exact budget", "none / sharing", "sharing / least", "s",
         ),
         rows=[
             (
@@ -112,9 +112,11 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
                 megabytes(row.in_place_bytes, 0),
                 megabytes(row.sharing_bytes, 0),
                 megabytes(row.both_bytes, 0),
+                megabytes(row.cheap_bytes, 0),
                 megabytes(row.sublinear_bytes, 0),
+                megabytes(row.exact_bytes, 0),
                 f"{row.none_bytes / row.sharing_bytes:.2f}",
-                f"{row.sharing_bytes / row.sublinear_bytes:.2f}",
+                f"{row.sharing_bytes / row.least_bytes:.2f}",
                 f"{row.seconds:.0f}",
             )
             for row in rows

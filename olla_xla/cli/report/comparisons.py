@@ -10,7 +10,18 @@ from olla_xla.cli.report.units import percent
 
 __all__ = ["comparison_table", "model_table"]
 
-_HEADINGS = ("what:", "target:", "batch:", "rows", "mean %", "aim %", "worst %", "at:", "larger")
+_HEADINGS = (
+    "what:",
+    "target:",
+    "batch:",
+    "rows",
+    "mean %",
+    "aim %",
+    "met:",
+    "worst %",
+    "at:",
+    "larger",
+)
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
@@ -19,7 +30,8 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     for c in found:
         name, worst = c.worst
         aim = "-" if c.aim is None else percent(c.aim, 1)
-        counts = (str(len(c.values)), percent(c.mean, 1), aim, percent(worst, 2), name)
+        met = {None: "-", True: "met", False: "missed"}[c.met]
+        counts = (str(len(c.values)), percent(c.mean, 1), aim, met, percent(worst, 2), name)
         lines.append((c.what, c.target, c.batch_size, *counts, str(len(c.worse))))
     return Table(_HEADINGS, lines, "Means over the rows of a sweep; totals include arguments.")
 

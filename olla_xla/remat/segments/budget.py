@@ -2,20 +2,30 @@
 
 With segments recomputed one at a time in the backward pass, memory is about what crosses the cuts
 (x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives
-O(log n), for more recomputation (section 4.3).
+O(log n), for more recomputation (section 4.3). How often each step is to be recomputed, m(v) of
+algorithm 2, can also be given.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["Segment", "candidates", "close_segments", "cost", "mirror_counts", "plan_segments"]
+__all__ = [
+    "Segment",
+    "budget_choices",
+    "candidates",
+    "close_segments",
+    "cost",
+    "mirror_counts",
+    "mirrored_segments",
+    "plan_segments",
+]
 
 GRID = 6
 """Budgets tried, evenly spread over [B / sqrt 2, B sqrt 2] by ratio."""
@@ -41,9 +51,12 @@ def candidates(walk: Walk, window: int) -> np.ndarray:
     """bool[n]: candidate split points (the set C of algorithm 3): where few bytes cross.
 
     A cut is one if no other, among those within `window` bytes of steps before and after it, is
-    crossed by less; of equals every one is.
+    crossed by less; of equals every one is. A walk that says where cuts may be is taken at its
+    word.
     """
     n = len(walk)
+    if walk.allowed is not None:
+        return walk.allowed & (np.arange(n) < n - 1)
     crossing = walk.crossing(longest=4 * window)
     done = np.cumsum(walk.sizes)
     left = np.searchsorted(done, done - window, side="left")
@@ -101,31 +114,46 @@ def _part_bytes(walk: Walk, cuts: list[int]) -> list[int]:
 
 
 def plan_segments(
-    walk: Walk, *, depth: int | None = 1, budget: int | None = None, loss_last: bool = False
+    walk: Walk,
+    *,
+    depth: int | None = 1,
+    budget: int | None = None,
+    splits: int = 1,
+    loss_last: bool = False,
 ) -> tuple[Segment, ...]:
     """Cuts a walk into segments.
 
     Args:
       walk: the forward pass.
       depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives
-        O(n^(1 / (d + 1))), None goes on halving, to O(log n).
+        O(n^(1 / (d + 1))), None goes on cutting, to O(log n).
       budget: B of algorithm 3 for the outermost segments, bytes; searched for if None.
+      splits: k of section 4.3, where `depth` is None: the cuts that each part gets.
       loss_last: the walk ends in a loss, whose backward pass follows at once: the last segment is
         not recomputed, since it would be made again as soon as it was dropped.
     """
     if len(walk) == 0:
         return ()
     if depth is None:
-        return _halved(walk, loss_last)
+        return _split(walk, splits, loss_last)
     if budget is not None:
         return _cut(walk, depth, budget, loss_last)
     best, least = _segments(walk, [], loss_last, _whole), math.inf
-    for b in _budgets(walk, depth):
-        found = _cut(walk, depth, b, loss_last)
+    for found in budget_choices(walk, depth, loss_last).values():
         estimate = _peak(walk, found)
         if estimate < least:
             best, least = found, estimate
     return best
+
+
+def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
+    """The budgets of the grid (bytes), each with the segments it gives; equal ones once."""
+    found: dict[int, tuple[Segment, ...]] = {}
+    for b in map(int, _budgets(walk, depth)):
+        segments = _cut(walk, depth, b, loss_last)
+        if segments not in found.values():
+            found[b] = segments
+    return found
 
 
 def _budgets(walk: Walk, depth: int) -> list[float]:
@@ -157,24 +185,62 @@ def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
     return found if _peak(part, found) < part.sizes.sum() else ()
 
 
-def _halved(walk: Walk, loss_last: bool) -> tuple[Segment, ...]:
-    """g(n) = 1 + g(n / 2): cut at the best place near the middle, and so on (section 4.3)."""
+def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
+    """g(n) = k + g(n / (k + 1)): cut at the best place near each k-th, and so on (section 4.3)."""
     total = int(walk.sizes.sum())
     crossing = walk.crossing()
     done = np.cumsum(walk.sizes)
-    middle = (done >= total / 3) & (done <= 2 * total / 3)
-    middle[-1:] = False
-    if not middle.any():
-        return _segments(walk, [], loss_last, _whole)
-    cut = int(np.where(middle, crossing, np.iinfo(np.int64).max).argmin())
-    if 2 * crossing[cut] >= total:  # nothing to gain
+    parts = splits + 1
+    cuts = []
+    for k in range(1, parts):
+        near = (done >= total * (k - 1 / 3) / parts) & (done <= total * (k + 1 / 3) / parts)
+        near[-1:] = False
+        if walk.allowed is not None:
+            near &= walk.allowed
+        if near.any():
+            least = np.flatnonzero(near & (crossing == crossing[near].min()))
+            cuts.append(int(least[np.abs(done[least] - total * k / parts).argmin()]))
+    stored = int(walk.value_bytes[walk.stored(cuts)].sum())
+    if not cuts or stored + total / (len(cuts) + 1) >= total:  # nothing to gain
         return _segments(walk, [], loss_last, _whole)
 
     def inner(part: Walk) -> tuple[Segment, ...]:
-        found = _halved(part, loss_last=True)
+        found = _split(part, splits, loss_last=True)
         return found if len(found) > 1 else ()
 
-    return _segments(walk, [cut], loss_last, inner)
+    return _segments(walk, cuts, loss_last, inner)
+
+
+def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
+    """Segments that recompute each step as often as asked: m(v) of algorithm 2 as input.
+
+    A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
+    its inner segments, and so on. What crosses a segment's end is kept, also where its count asks
+    for more, and the last step of all is made again with its segment: `mirror_counts` says what
+    comes of it.
+
+    Args:
+      walk: the forward pass.
+      counts: by step, how often it is to be recomputed, at least 0.
+    """
+    n = len(walk)
+    asked = np.where(walk.fixed, 0, np.asarray(counts, np.int64))
+    found = []
+    start = 0
+    while start < n:
+        stop = start + 1
+        recomputed = bool(asked[start] > 0)
+        if recomputed:
+            while stop < n and not walk.fixed[stop] and asked[stop - 1] > 0:
+                stop += 1
+        elif not walk.fixed[start]:
+            while stop < n and not walk.fixed[stop] and asked[stop] <= 0:
+                stop += 1
+        deeper = asked[start:stop] - 1
+        inner = mirrored_segments(walk.part(start, stop), deeper) if deeper.max() > 0 else ()
+        found.append(Segment(start, stop, recomputed, inner))
+        start = stop
+    return tuple(found)
 
 
 def _segments(
@@ -215,7 +281,7 @@ def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
     """m(v) of algorithm 2: how often each step is recomputed.
 
     A step is recomputed once for every recomputed segment around it, but not where all it makes is
-    kept across the segment's end.
+    kept across the segment's end, nor then in the segments inside.
     """
     counts = [0] * len(walk)
     last = walk.last_use
@@ -229,6 +295,6 @@ def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
             inside = (walk.source >= s.start) & (walk.source < s.stop)
             made[walk.source[inside] - s.start] = True
             kept[walk.source[inside & (last < s.stop)] - s.start] = False
-            for step in np.flatnonzero(~(kept & made)):
-                counts[s.start + int(step)] += 1
+            for step, gone in enumerate(~(kept & made)):
+                counts[s.start + step] = counts[s.start + step] + 1 if gone else 0
     return counts

@@ -11,7 +11,7 @@ from jax.extend.core import primitives
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["Program", "Policy", "function_of", "program_of"]
+__all__ = ["Policy", "Program", "Step", "function_of", "program_of", "steps_of"]
 
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
@@ -49,6 +49,41 @@ class Program:
     outputs: tuple[Any, ...]
     equations: tuple[Any, ...]
     walk: Walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An equation, for those who choose themselves what is cut and what is made again.
+
+    Attributes:
+      index: its place among the equations. primitive: its name, such as "dot_general".
+      name: given by `jax.ad_checkpoint.checkpoint_name`, or "".
+      scope: the names of modules and functions around it, such as "block_3/conv".
+      bytes: what it makes. crossing_bytes: what a cut after it would keep.
+    """
+
+    index: int
+    primitive: str
+    name: str
+    scope: str
+    bytes: int
+    crossing_bytes: int
+
+
+def steps_of(program: Program) -> list[Step]:
+    """The equations of a program, in order."""
+    sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
+    return [
+        Step(
+            index,
+            e.primitive.name,
+            str(e.params.get("name", "")) if e.primitive.name == "name" else "",
+            str(e.source_info.name_stack),
+            sizes[index],
+            crossing[index],
+        )
+        for index, e in enumerate(program.equations)
+    ]
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:

@@ -9,11 +9,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 
 from olla_xla.errors import InputError, LimitError
-from olla_xla.remat.segments.budget import Segment, mirror_counts, plan_segments
-from olla_xla.remat.segments.trace import Policy, Program, function_of, is_variable, program_of
+from olla_xla.remat.segments.allocation import Allocation, least_budget, xla_temp_bytes
+from olla_xla.remat.segments.budget import (
+    Segment,
+    budget_choices,
+    mirror_counts,
+    mirrored_segments,
+    plan_segments,
+)
+from olla_xla.remat.segments.trace import (
+    Policy,
+    Program,
+    Step,
+    function_of,
+    is_variable,
+    program_of,
+    steps_of,
+)
 
 __all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
 
@@ -28,9 +44,12 @@ KEEP: dict[str, Policy | None] = {
 def sublinear(
     fun: Callable[..., Any],
     *,
-    budget: int | None = None,
+    budget: int | str | Allocation | None = None,
     keep: str | Policy = "nothing",
     depth: int | None = 1,
+    splits: int = 1,
+    candidates: Callable[[Step], bool] | None = None,
+    mirror: Callable[[Step], int] | None = None,
 ) -> Callable[..., Any]:
     """Makes the gradient of a function recompute rather than store: O(sqrt n) memory.
 
@@ -43,35 +62,41 @@ def sublinear(
 
     Args:
       fun: the loss function, or any other; all results are returned, auxiliary ones too.
-      budget: bytes of results in one segment (B of algorithm 3); None searches for the best.
+      budget: bytes of results in one segment (B of algorithm 3). None searches for the best by an
+        estimate; "exact" by XLA's buffer assignment of the gradient in all arguments, which is
+        compiled for each of six budgets; so does a function from such a lowered gradient to bytes.
       keep: what is not recomputed: "nothing" is kept; "dots", the results of matrix products and
         convolutions, costs little time but memory in proportion to their number; or a policy of
         `jax.checkpoint`.
       depth: how often a step is recomputed at most. 1: O(sqrt n) memory for one more forward pass;
         d: O(n^(1 / (d + 1))) for d; None: O(log n) for O(log n).
+      splits: k of the recursion g(n) = k + g(n / (k + 1)), for depth=None: how often each part is
+        cut. More cuts keep more and recompute less.
+      candidates: whether a cut may follow a step (the set C of algorithm 3), such as
+        `lambda step: step.name == "cut"` for what `checkpoint_name(x, "cut")` marks; None: where
+        few bytes cross.
+      mirror: how often a step is recomputed (m of algorithm 2), instead of a search: 0 keeps its
+        results, 1 makes them again from those, 2 from the ones of count 1, and so on. What crosses
+        the end of a segment is kept all the same; `explain` says what came of it.
 
     Returns:
       A function of `fun`'s signature.
 
     Raises:
-      InputError: `fun` is no function, or `keep` is unknown.
-      LimitError: `budget` or `depth` is not positive.
+      InputError: `fun` is no function, `keep` is unknown, two of the arguments contradict each
+        other, or `candidates` allows no cut.
+      LimitError: `budget`, `depth` or `splits` is not positive.
 
     Examples:
       >>> grads = jax.grad(olla_xla.sublinear(loss_fn))(params, batch)
     """
-    policy = _checked(fun, budget, keep, depth)
+    how = _checked(fun, budget, keep, depth, splits, candidates, mirror)
 
     @functools.wraps(fun)
     def recomputing(*args: Any, **kwargs: Any) -> Any:
-        traced = _trace(fun, policy, budget, depth, args, kwargs)
+        traced = _trace(fun, how, args, kwargs)
         names = dict(zip(traced.program.inputs, traced.values, strict=True))
-        block = _block(
-            traced.program.equations,
-            traced.segments,
-            tuple(v for v in traced.program.outputs if is_variable(v)),
-            policy,
-        )
+        block = _whole_block(traced.program, traced.segments, how.policy)
         results = iter(block.function(*(names[v] for v in block.inputs)))
         leaves = [next(results) if is_variable(v) else v.val for v in traced.program.outputs]
         return jax.tree.unflatten(traced.result, leaves)
@@ -99,14 +124,17 @@ class SegmentPlan:
 def explain(
     fun: Callable[..., Any],
     *args: Any,
-    budget: int | None = None,
+    budget: int | str | Allocation | None = None,
     keep: str | Policy = "nothing",
     depth: int | None = 1,
+    splits: int = 1,
+    candidates: Callable[[Step], bool] | None = None,
+    mirror: Callable[[Step], int] | None = None,
     **kwargs: Any,
 ) -> SegmentPlan:
     """How `sublinear(fun, ...)` would cut the function for these arguments (arrays or shapes)."""
-    policy = _checked(fun, budget, keep, depth)
-    traced = _trace(fun, policy, budget, depth, args, kwargs)
+    how = _checked(fun, budget, keep, depth, splits, candidates, mirror)
+    traced = _trace(fun, how, args, kwargs)
     return SegmentPlan(
         traced.segments,
         tuple(mirror_counts(traced.program.walk, traced.segments)),
@@ -115,19 +143,53 @@ def explain(
     )
 
 
-def _checked(fun: Any, budget: Any, keep: str | Policy, depth: Any) -> Policy | None:
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """What `sublinear` was asked for; `allocation` where the budget is to be the exact one."""
+
+    policy: Policy | None
+    budget: int | None
+    allocation: Allocation | None
+    depth: int | None
+    splits: int
+    candidates: Callable[[Step], bool] | None
+    mirror: Callable[[Step], int] | None
+
+
+def _checked(
+    fun: Any,
+    budget: Any,
+    keep: str | Policy,
+    depth: Any,
+    splits: Any,
+    candidates: Any,
+    mirror: Any,
+) -> _How:
     if not callable(fun):
         raise InputError(f"olla_xla.sublinear takes a function, not a {type(fun).__name__}")
-    for name, value in (("budget", budget), ("depth", depth)):
+    allocation = xla_temp_bytes if budget == "exact" else budget if callable(budget) else None
+    number = None if allocation is not None else budget
+    for name, value in (("budget", number), ("depth", depth), ("splits", splits)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")
         if value is not None and value < 1:
             raise LimitError(f"{name}={value} must be at least 1")
+    for name, value in (("candidates", candidates), ("mirror", mirror)):
+        if value is not None and not callable(value):
+            raise InputError(f"{name}={value!r} is no function of a step")
+    if depth is None and budget is not None:
+        raise InputError("depth=None cuts without a budget; leave one of the two out")
+    if splits != 1 and depth is not None:
+        raise InputError(f"splits={splits} goes with depth=None")
+    if mirror is not None and (budget is not None or candidates is not None or depth != 1):
+        raise InputError("mirror says what is made again; leave out budget, candidates and depth")
     if not isinstance(keep, str) and callable(keep):
-        return keep
-    if keep not in KEEP:
+        policy = keep
+    elif keep in KEEP:
+        policy = KEEP[keep]
+    else:
         raise InputError(f"keep={keep!r} is not one of {', '.join(KEEP)}, nor a policy of JAX's")
-    return KEEP[keep]
+    return _How(policy, number, allocation, depth, splits, candidates, mirror)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +201,7 @@ class _Traced:
 
 
 def _trace(
-    fun: Callable[..., Any],
-    policy: Policy | None,
-    budget: int | None,
-    depth: int | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Traced:
     """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -159,11 +216,45 @@ def _trace(
     given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
     closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
     jaxpr: Any = closed.jaxpr
-    program = program_of(jaxpr, policy)
+    program = program_of(jaxpr, how.policy)
     results = jax.tree.leaves(shapes)
     is_loss = bool(results) and results[0].shape == ()
-    segments = plan_segments(program.walk, depth=depth, budget=budget, loss_last=is_loss)
-    return _Traced(program, segments, [*closed.consts, *given], jax.tree.structure(shapes))
+    values = [*closed.consts, *given]
+    segments = _segments(program, how, values, is_loss)
+    return _Traced(program, segments, values, jax.tree.structure(shapes))
+
+
+def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:
+    """The segments that were asked for."""
+    walk = program.walk
+    if how.mirror is not None:
+        return mirrored_segments(walk, _counts(program, how.mirror))
+    if how.candidates is not None:
+        allowed = np.array([bool(how.candidates(s)) for s in steps_of(program)], np.bool_)
+        if not allowed[:-1].any():
+            raise InputError("candidates allows no cut; let it be true for some step but the last")
+        walk = dataclasses.replace(walk, allowed=allowed)
+    budget = how.budget
+    if how.allocation is not None and how.depth is not None and len(walk):
+        choices = budget_choices(walk, how.depth, is_loss)
+        blocks = {b: _whole_block(program, s, how.policy) for b, s in choices.items()}
+        names = dict(zip(program.inputs, values, strict=True))
+        (inputs,) = {block.inputs for block in blocks.values()}
+        functions = {b: block.function for b, block in blocks.items()}
+        budget = least_budget(functions, [names[v] for v in inputs], how.allocation)
+        return choices[budget]
+    return plan_segments(walk, depth=how.depth, budget=budget, splits=how.splits, loss_last=is_loss)
+
+
+def _counts(program: Program, mirror: Callable[[Step], int]) -> list[int]:
+    """What the caller's m says of each step."""
+    counts = []
+    for step in steps_of(program):
+        count = mirror(step)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InputError(f"mirror gives {count!r} for {step.primitive}, not 0, 1, 2, ...")
+        counts.append(count)
+    return counts
 
 
 def _is_array(leaf: Any) -> bool:
@@ -171,6 +262,12 @@ def _is_array(leaf: Any) -> bool:
     if isinstance(leaf, bool | int | float | complex):
         return False
     return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)
+
+
+def _whole_block(program: Program, segments: tuple[Segment, ...], policy: Policy | None) -> _Block:
+    """The program's function with these segments."""
+    outputs = tuple(v for v in program.outputs if is_variable(v))
+    return _block(program.equations, segments, outputs, policy)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,8 @@ class Walk:
       source: int64[m], step that makes it.
       use_value, use_step: int64[u], every read of a value, in any order.
       fixed: bool[n], steps that can be in no segment (side effects).
+      allowed: bool[n], the steps after which a cut may be (C of algorithm 3); None: the planner
+        looks for such steps itself.
     """
 
     sizes: np.ndarray
@@ -31,6 +33,7 @@ class Walk:
     use_value: np.ndarray
     use_step: np.ndarray
     fixed: np.ndarray
+    allowed: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -66,6 +69,7 @@ class Walk:
             use_value=number[self.use_value[uses]],
             use_step=self.use_step[uses] - start,
             fixed=self.fixed[start:stop],
+            allowed=None if self.allowed is None else self.allowed[start:stop],
         )
 
     @property

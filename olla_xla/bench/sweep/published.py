@@ -1,0 +1,46 @@
+"""What the papers print, for the marks in our figures.
+
+Only values that are certain are here: those of the papers' abstracts, and the means of OLLA's total
+reduction. Values that can only be read off a plot are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["LAYERS_1000", "LESS_BY_PROFILE", "Mark", "TIME_OF_SUBLINEAR", "TOTAL_REDUCTION"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A published value.
+
+    Attributes:
+      label: beside it in a figure. value: in the figure's unit.
+      batch_size: of the rows whose mean it stands beside, or None. x: where it stands on the
+        horizontal axis, or None: a line across.
+    """
+
+    label: str
+    value: float
+    batch_size: int | None = None
+    x: float | None = None
+
+
+TOTAL_REDUCTION = (
+    Mark("paper, mean of batch 1", 30.4, batch_size=1),
+    Mark("paper, mean of batch 32", 36.1, batch_size=32),
+)
+"""Steiner et al. 2022, section 5: total reduction, %."""
+
+LAYERS_1000 = (
+    Mark("paper: from 48G", 48 * 1024.0, x=1000),
+    Mark("paper: to 7G", 7 * 1024.0, x=1000),
+)
+"""Chen et al. 2016, abstract: a ResNet of 1,000 layers, MB."""
+
+TIME_OF_SUBLINEAR = (Mark("paper: 30 % more", 1.30),)
+"""Chen et al. 2016, abstract: step time against none, of the 1,000 layers."""
+
+LESS_BY_PROFILE = (Mark("paper: up to 49.5 %", 49.5),)
+"""Sekiyama et al. 2018, abstract: below the framework's memory pool, %."""

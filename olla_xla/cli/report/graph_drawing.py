@@ -1,0 +1,74 @@
+"""A small tensor graph as a picture: operators by depth, tensors as wide as they are large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import networkx as nx
+
+from olla_xla.errors import InputError
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.to_networkx import to_networkx
+
+__all__ = ["MOST_OPERATORS", "draw_graph"]
+
+MOST_OPERATORS = 300
+"""More cannot be told apart in a picture."""
+
+_STYLES = {"tensor": "solid", "control": "dotted", "alias": "dashed"}
+
+
+def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str) -> None:
+    """Draws a graph: PNG, SVG or PDF, by the file's name.
+
+    Operators stand in columns by their depth and carry their step; a tensor's line is the wider,
+    the larger it is (by square root). Control edges are dotted, alias edges dashed.
+
+    Raises:
+      InputError: the graph is too large, matplotlib is missing or the file cannot be written.
+    """
+    if len(graph.operators) > MOST_OPERATORS:
+        raise InputError(
+            f"{graph.name} has {len(graph.operators):,} operators, too many for a picture (at most "
+            f"{MOST_OPERATORS}); write GraphML instead"
+        )
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise InputError("pictures need matplotlib; pip install 'olla-xla[figures]'") from error
+    g = to_networkx(graph)
+    levels = list(nx.topological_generations(g))
+    for depth, nodes in enumerate(levels):
+        for k in nodes:
+            g.nodes[k]["depth"] = depth
+    steps = {k: str(step) for step, k in enumerate(order)}
+    largest = max((t.bytes for t in graph.tensors), default=0) or 1
+    height = max(map(len, levels), default=1)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "olla_xla"}):
+        figure = Figure(
+            figsize=(max(4.0, 0.6 * len(levels)), max(3.0, 0.45 * height)), layout="constrained"
+        )
+        axes = figure.subplots()
+        places = nx.multipartite_layout(g, subset_key="depth")
+        colors = ["#d0d7de" if o.free else "#9ec5e8" for o in graph.operators]
+        nx.draw_networkx_nodes(g, places, ax=axes, node_size=130, node_color=colors)
+        nx.draw_networkx_labels(g, places, labels=steps, ax=axes, font_size=6)
+        for kind, style in _STYLES.items():
+            mine = [(u, v, key, d) for u, v, key, d in g.edges(keys=True, data=True)
+                    if d["kind"] == kind]  # fmt: skip
+            widths = [0.4 + 3 * math.sqrt(d.get("bytes", 0) / largest) for *_, d in mine]
+            nx.draw_networkx_edges(
+                g, places, ax=axes, edgelist=[(u, v) for u, v, *_ in mine], width=widths,
+                style=style, arrowsize=6, node_size=130, edge_color="#57606a",
+                connectionstyle="arc3,rad=0.08",
+            )  # fmt: skip
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
+        try:
+            figure.savefig(path, dpi=150, metadata=metadata)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot write {path}: {error}") from error

@@ -1,0 +1,69 @@
+"""Tensor graphs as GraphML, which yEd, Gephi and networkx read.
+
+GraphML knows numbers, truth and text: what a graph says of its tensors as a whole is JSON in the
+attributes `unread`, `read_by_source` and `inplace`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from xml.etree.ElementTree import ParseError
+
+import networkx as nx
+
+from olla_xla.errors import GraphError, InputError
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.to_networkx import from_networkx, to_networkx
+
+__all__ = ["read_graphml", "write_graphml"]
+
+
+def write_graphml(
+    path: str | os.PathLike[str], graph: TensorGraph, order: Sequence[int] | None = None
+) -> None:
+    """Writes a graph.
+
+    Args:
+      path: of the file.
+      graph: what to write.
+      order: operator ids in execution order; each node then has its `step`.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    g = to_networkx(graph)
+    for step, k in enumerate(order or ()):
+        g.nodes[k]["step"] = step
+    # An id is a number again when it is read.
+    g.graph["unread"] = json.dumps(list(g.graph["unread"].items()))
+    for name in ("read_by_source", "inplace"):
+        g.graph[name] = json.dumps(g.graph[name])
+    try:
+        nx.write_graphml_xml(g, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
+    """Reads a graph: one that `write_graphml` wrote, or any that `from_networkx` takes.
+
+    Raises:
+      InputError: the file cannot be read, or is no GraphML.
+      GraphError: it is no tensor graph.
+    """
+    try:
+        g = nx.read_graphml(path, force_multigraph=True)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (ParseError, nx.NetworkXError) as error:
+        raise InputError(f"{path} is no GraphML: {error}") from error
+    try:
+        if "unread" in g.graph:
+            g.graph["unread"] = dict(json.loads(g.graph["unread"]))
+        for name in ("read_by_source", "inplace"):
+            g.graph[name] = json.loads(g.graph.get(name, "[]"))
+    except ValueError as error:
+        raise GraphError(f"{path}: what it says of its tensors is no JSON: {error}") from error
+    return from_networkx(g)

@@ -1,0 +1,79 @@
+"""The budget that the exact allocation likes best: Chen et al. 2016, section 5.1.
+
+What the planner estimates of segments is not what a planner of memory makes of them. So the
+gradient is lowered with the segments of each budget, and something exact says what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from olla_xla.errors import InputError
+
+__all__ = ["Allocation", "least_budget", "xla_temp_bytes"]
+
+Allocation = Callable[[jax.stages.Lowered], int]
+"""Bytes that a lowered gradient takes."""
+
+
+def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
+    """XLA's temporaries, by its buffer assignment: the gradient is compiled for it."""
+    analysis = lowered.compile().memory_analysis()
+    if analysis is None:
+        raise InputError("this backend does not say what an executable takes; give budget=BYTES")
+    return analysis.temp_size_in_bytes
+
+
+def least_budget(
+    functions: Mapping[int, Callable[..., Sequence[Any]]],
+    values: Sequence[Any],
+    allocation: Allocation,
+) -> int:
+    """The budget whose gradient takes least; of equals the first.
+
+    Args:
+      functions: by budget, the function with its segments.
+      values: what they are called with: arrays or their shapes. The gradient is taken in all that
+        have one.
+      allocation: bytes of a lowered gradient.
+
+    Raises:
+      InputError: the gradient cannot be lowered or compiled by itself.
+    """
+    shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in values]
+    try:
+        return min(functions, key=lambda b: allocation(_gradient(functions[b], shapes)))
+    except (NameError, TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"no exact budget, give budget=BYTES: {reason}") from error
+
+
+def _gradient(
+    function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
+) -> jax.stages.Lowered:
+    """Results and gradient of all that is differentiable, from values and cotangents."""
+    inexact = [jnp.issubdtype(s.dtype, jnp.inexact) for s in shapes]
+
+    def split(*values: Any) -> tuple[list[Any], list[Any]]:
+        results = function(*values)
+        smooth = [jnp.issubdtype(jnp.result_type(r), jnp.inexact) for r in results]
+        return (
+            [r for r, s in zip(results, smooth, strict=True) if s],
+            [r for r, s in zip(results, smooth, strict=True) if not s],
+        )
+
+    def gradient(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        def smooth(moving: Sequence[Any]) -> Any:
+            given = iter(moving)
+            return split(*(next(given) if d else v for d, v in zip(inexact, values, strict=True)))
+
+        moving = [v for d, v in zip(inexact, values, strict=True) if d]
+        results, pull, others = jax.vjp(smooth, moving, has_aux=True)
+        return results, others, pull(list(cotangents))
+
+    results, _ = jax.eval_shape(split, *shapes)
+    return jax.jit(gradient).lower(shapes, results)
