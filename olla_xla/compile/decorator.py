@@ -27,7 +27,7 @@ import jax.extend.core
 
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
-from olla_xla.compile.accounting import Donation, donation
+from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.events import PlanEvent, tell
 from olla_xla.compile.foreign import refuse_foreign
 from olla_xla.compile.jax_private import (
@@ -557,8 +557,7 @@ class PlannedCompiled(_Stage):
 
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
-        (module,) = self._stage.runtime_executable().hlo_modules()
-        return graphs(module.as_serialized_hlo_module_proto(), self.plan.target)
+        return graphs(final_module(self._stage), self.plan.target)
 
     def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
