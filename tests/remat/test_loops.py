@@ -213,3 +213,16 @@ def test_the_same_choice_gives_the_same_module():
     first, second = (rungs("attention", "cpu") for _ in range(2))
     assert [r.data for r in first] == [r.data for r in second]
     assert np.all(np.diff([len(g) for r in first for _, _, g in r.records]) >= 0)
+
+
+def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
+    view = module_from_bytes(scheduled("lstm_fourfold"))
+    (pair,) = pairs(view)
+    last = rungs("lstm_fourfold", "cpu")[-1]  # other tests run it
+    (edit,) = edits(view, last.records)
+    gone = {w for w, _ in edit.dropped}
+    kept = [s.bytes for s in pair.stacks if s.written not in gone]
+    new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
+    carry = 2 * 7 * 19 * 4  # bytes: hidden state and cell
+    assert sum(kept) + pair.writer.turns * sum(new) == pair.writer.turns * carry
+    assert pair.writer.turns == 3

@@ -11,6 +11,7 @@ from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
+from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 from tests.support.loops import STEPS
@@ -79,3 +80,16 @@ def test_the_time_of_the_module_itself_keeps_the_allowance():
         assert rung is None or rung.seconds <= allowance
     rung = steps.within(seconds[-1])
     assert rung is not None and rung.total <= steps.rung(len(steps) - 1).total
+
+
+@pytest.mark.parametrize("name", ["lstm", "lstm_fourfold", "gated"])
+def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
+    module = _module(name)
+    view = module_from_bytes(module)
+    (choice,) = _choices(module)
+    pair, gone = choice.ways.pair, choice.dropped(1.0)
+    (edit,) = edits(view, [(pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))])
+    new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
+    kept = sum(s.bytes for s in pair.stacks if s.written not in gone)
+    fewest = min(size for size, _ in _every_subset(choice))
+    assert kept + pair.writer.turns * sum(new) == fewest

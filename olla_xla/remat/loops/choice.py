@@ -120,5 +120,5 @@ class Choice:
 
 def run_of(way: Way) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
-    node = way.node if way.inside is not None or way.stacked or way.part else None
+    node = way.node if way.inside is not None or way.stacked else None
     return way.owner, node, way.narrowed

@@ -174,10 +174,6 @@ class _Recipe:
             given = Given(element=len(self._pair.reader.start) + len(self._added) - 1, whole=whole)
             self._made.append(Made(name, "", "", ((0, given),)))
             return Given(made=name)
-        if way.part and piece is not None:
-            name = self._name(f"{way.owner.name}.part")
-            self._made.append(Made(name, "", "", ((0, self._part(piece)),)))
-            return Given(made=name)
         if way.narrowed:
             name = self._name(f"{way.owner.name}.narrow")
             given = ((0, self._inside(way.needs[0])),)

@@ -41,7 +41,6 @@ class Way:
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
       stacked: whether it is an element of the writing loop's state that gets a stack of its own.
-      part: whether it is taken out of a concatenation.
     """
 
     node: Node
@@ -51,7 +50,6 @@ class Way:
     between: bool = False
     narrowed: bool = False
     stacked: bool = False
-    part: bool = False
 
 
 class Ways:
@@ -77,8 +75,10 @@ class Ways:
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
-        for number, stack in list(self._written.items()):
+        written = list(self._written.items())
+        for number, stack in written:
             self._divide(number, stack)
+        for number, stack in written:
             self._narrow(number, stack)
 
     def _divide(self, number: int, stack: Stack) -> None:
@@ -93,9 +93,25 @@ class Ways:
         for node in made.operands:
             part = self.body.number(node.behind)
             same = node.shape.minor_to_major == made.shape.minor_to_major
-            if same and part not in self.stacks and not self.is_there(part):
+            if same and part not in self.stacks and not self._is_moved_in(node):
                 self.pieces.setdefault(part, Piece(number, made, node, start))
             start += node.shape.dimensions[dimension]
+
+    def _is_moved_in(self, node: Node) -> bool:
+        """Whether the reading loop has it but for moves, as a layer's weights."""
+        waiting, seen = [node], set()
+        while waiting:
+            k = waiting.pop().behind
+            if k in seen or self.is_there(self.body.number(k)):
+                continue
+            seen.add(k)
+            found = self.body.affine(k)
+            if found is not None and found.element in (None, (self.pair.writer.counter,)):
+                continue
+            if k.i.opcode == "parameter" or not self.body.moved(k):
+                return False
+            waiting += k.operands
+        return True
 
     def _narrow(self, number: int, stack: Stack) -> None:
         """What a stack has in a wider type, where nothing else has it or makes it."""
@@ -144,24 +160,13 @@ class Ways:
     def way(self, number: int) -> Way | None:
         """The way to make a value, or None if there is none."""
         if number not in self._ways:
-            way, piece = self._find(number), self.pieces.get(number)
-            if piece is not None and not (way and self._takes(piece.whole, number)):
-                node = piece.node
-                way = Way(node, node.owner, None, (piece.whole,), part=True)
-            self._ways[number] = way
+            self._ways[number] = self._find(number)
         return self._ways[number]
-
-    def _takes(self, whole: int, part: int) -> bool:
-        """Whether what makes a concatenation again is given a part of it."""
-        way = self.way(whole)
-        return way is not None and part in way.needs
 
     def seconds(self, way: Way) -> float:
         """Predicted time of one more run of a way's owner, for one slice."""
         if way.stacked:
             return self._moving_seconds(3 * way.node.shape.bytes)  # read, and written twice
-        if way.part:
-            return self._moving_seconds(2 * way.node.shape.bytes)
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.turns
         if way.narrowed:
@@ -193,6 +198,10 @@ class Ways:
         node = self._values.get(number)
         if stack is not None:
             node = stack.value
+        elif node is None and number in self.pieces:
+            node = self.pieces[number].node.behind  # inside a fusion
+            if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
+                return None
         if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
             return Way(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
@@ -248,16 +257,15 @@ class Ways:
             seen.add(k)
             if k.owner is not owner or k.i.opcode == "parameter":
                 inside[k] = None
-            elif k is not node and self._is_held(k, self.body.number(node.behind)):
+            elif k is not node and self._is_held(k):
                 inside[k] = None
             else:
                 waiting += k.operands
         return Way(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
-    def _is_held(self, k: Node, made: int) -> bool:
-        """Whether what is moved inside a fusion is what a stack has, beside the one of `made`."""
+    def _is_held(self, k: Node) -> bool:
+        """Whether what is moved inside a fusion is what a stack has."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)
-        piece = self.pieces.get(number)
-        return number in self.stacks or (piece is not None and piece.whole != made)
+        return number in self.stacks or (number in self.pieces and self.way(number) is not None)
