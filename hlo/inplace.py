@@ -7,7 +7,6 @@ dying operand's buffer), with the extra rule of the GPU backend for fusions.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from hlo.module import Computation, Instruction
@@ -109,14 +108,16 @@ def _uses_elementwise(parameter: Instruction) -> bool:
     return parameter in _elementwise_down(parameter.computation)
 
 
-@functools.lru_cache(maxsize=65536)
 def _elementwise_down(body: Computation) -> frozenset[Instruction]:
     """The instructions of which every transitive use is elementwise, or a tuple."""
+    if body.elementwise_down is not None:
+        return body.elementwise_down
     result: set[Instruction] = set()
     for i in reversed(body.instructions):  # users come after what they use
         if all(user in result and _uses_so(user, i) for user in i.users):
             result.add(i)
-    return frozenset(result)
+    body.elementwise_down = frozenset(result)
+    return body.elementwise_down
 
 
 def _uses_so(user: Instruction, used: Instruction) -> bool:

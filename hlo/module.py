@@ -125,6 +125,7 @@ class Computation:
       root: the instruction whose value is the result.
       schedule: the execution order, or None when the computation has none.
       frames: of the module: where in the source an instruction comes from.
+      elementwise_down: kept here by `hlo.inplace`, which finds it once for each computation.
     """
 
     id: int
@@ -133,6 +134,7 @@ class Computation:
     root: Instruction | None = None
     schedule: tuple[Instruction, ...] | None = None
     frames: StackFrames | None = None
+    elementwise_down: frozenset[Instruction] | None = None
     _parameters: list[Instruction] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:

@@ -36,6 +36,8 @@ _LONGEST = 1800.0
 """Seconds after which a process is no longer waited for, even if it beats."""
 _BEATS = 12
 """A process shows that it lives this often within the others' patience."""
+_NOT_THERE, _THERE, _NOT_IN_TIME = "NOT_FOUND", "ALREADY_EXISTS", "DEADLINE_EXCEEDED"
+"""Answers of the runtime; the last is one only where it was asked to wait."""
 _TRIES = 3
 """Attempts at a request that the runtime does not answer."""
 
@@ -84,7 +86,9 @@ class KeyValues:
             if seconds <= 0:
                 return self._asked(lambda: self._client.key_value_try_get_bytes(key))
             within = max(int(seconds * 1000), 1)
-            return self._asked(lambda: self._client.blocking_key_value_get_bytes(key, within))
+            return self._asked(
+                lambda: self._client.blocking_key_value_get_bytes(key, within), _NOT_IN_TIME
+            )
         except _Refused:
             return None
 
@@ -100,12 +104,13 @@ class KeyValues:
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_delete(key))
 
-    def _asked(self, request: Callable[[], _T]) -> _T:
+    def _asked(self, request: Callable[[], _T], no: str = _NOT_THERE) -> _T:
+        """What the runtime answers. Raises _Refused where that is `no`, or "there already"."""
         for last in range(_TRIES):
             try:
                 return request()
             except jax.errors.JaxRuntimeError as error:
-                if str(error).startswith(_ANSWERS):
+                if str(error).startswith((_NOT_THERE, _THERE, no)):
                     raise _Refused from error
                 trouble = error
             time.sleep(0.2 * (last + 1))
@@ -117,9 +122,6 @@ class KeyValues:
 
 class _Refused(Exception):
     """The runtime answered: not there, there already, or not there in time."""
-
-
-_ANSWERS = ("NOT_FOUND", "ALREADY_EXISTS", "DEADLINE_EXCEEDED")
 
 
 class Agreement:

@@ -166,7 +166,7 @@ def _case(number: int, trouble: str, options: dict[str, Any], kills: bool) -> di
     """Plans one step, and runs it where nobody dies."""
     _searches.clear()
     scale = 1 + number / 64
-    function = _step(scale + 0.5 if trouble == "program" else scale)
+    function = _step(-scale if trouble == "program" else scale)
     plain = jax.jit(function, donate_argnums=(0, 1))
     ways = dict(options, donate_argnums=(0, 1))
     planned: Any = plain if trouble == "jit" else olla_xla.plan(function, **ways)
