@@ -19,7 +19,7 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
-from olla_xla.place.rules.peak_first import peak_orders
+from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Status
 
@@ -43,8 +43,9 @@ _FIRST_REPAIR = 0.1
 _SEARCH = 0.3
 """Part of the time for the search; what is left then is for repair."""
 
-_START_REPAIR = 0.15
-"""Part of the time in which the packing is repaired with which integer programs begin."""
+_START_RANDOM, _START_REPAIR = 0.1, 0.15
+"""Parts of the time in which the packing with which integer programs begin is looked for by random
+orders, and repaired."""
 
 _FIRST_NODES = 4000
 """Of the first tries above the bound; at the bound itself four times as many."""
@@ -209,8 +210,8 @@ def _place_part(
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
     if method == "ilp" and best is not None:
-        if programs.start and repairable(part):
-            best, source = _repair(part, goal, best, source, budget, _START_REPAIR, 0)
+        if programs.start:
+            best, source = _started(part, goal, best, source, budget)
         if _height(part, best) <= goal:
             return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
         return _by_ilp(part, bound, goal, capacity, best, source, how)
@@ -245,6 +246,23 @@ def _place_part(
     met = _height(part, best) <= goal
     stopped_by = _enough(capacity) if met else budget.stopped_by
     return _SpaceResult(found.bound, Status.FEASIBLE, stopped_by, source, best)
+
+
+def _started(
+    part: Items, goal: int, best: np.ndarray, source: str, budget: Budget
+) -> tuple[np.ndarray, str]:
+    """The packing with which integer programs begin, by random orders and repair."""
+    with budget.portion(_START_RANDOM):
+        for order in random_peak_orders(part, 0):
+            if _height(part, best) <= goal or budget.left() <= 0:
+                break
+            found = first_fit(part, order)
+            budget.charge(len(part), 0.0)
+            if _height(part, found) < _height(part, best):
+                best, source = found, "peak_first"
+    if _height(part, best) > goal and repairable(part):
+        return _repair(part, goal, best, source, budget, _START_REPAIR, 0)
+    return best, source
 
 
 def _repair(

@@ -17,7 +17,7 @@ from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit
-from olla_xla.place.rules.peak_first import peak_orders
+from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
@@ -296,6 +296,9 @@ def test_the_fullest_section_first_leaves_no_hole_there():
         there = (items.part_first <= loads.argmax()) & (loads.argmax() <= items.part_last)
         orders = list(peak_orders(items))
         assert len(orders) == 8
+        some, again = (list(itertools.islice(random_peak_orders(items, 3), 5)) for _ in range(2))
+        assert all((a == b).all() for a, b in zip(some, again, strict=True))
+        orders += some
         for order in orders:
             assert sorted(order.tolist()) == list(range(len(items)))
             assert set(order[: there.sum()]) == set(np.flatnonzero(there))

@@ -93,9 +93,9 @@ def assign(
       parallel: None, or one of `PARALLEL`: no reuse, in place or shared, but by operators that the
         program's data flow puts after all that touched the storage. "colour": those on one of the
         longest paths, taken one after the other; "ancestors": all.
-      encouraged: with no rule for parallel, storages that operators of the same longest path used
-        last are taken first, and any other only where none of them fits (the note's weaker use of
-        colours): fewer dependencies are added, none is ruled out.
+      encouraged: with no rule for parallel, of the storages that are large enough those are taken
+        first that an operator of the same longest path used last, and of those that must grow too
+        (the note's weaker use of colours): fewer dependencies are added, none is ruled out.
 
     Raises InputError if the program is too large for "ancestors", or both are asked for.
     """
@@ -237,20 +237,27 @@ class _Planner:
     def _recycled(self, size: int, v: int) -> int | None:
         """The least free storage that is large enough, else the largest that can grow."""
         group = self.rule.group(v)
-        found = None if group is None else self._fitting(group, size, v)
-        if found is not None or self.rule.strict:
-            return found
-        others = sorted(k for k in self.free if k != group)
-        tries = (self._fitting(k, size, v) for k in others)
-        return next((s for s in tries if s is not None), None)
+        groups = [] if group is None else [group]
+        if not self.rule.strict:
+            groups += sorted(k for k in self.free if k != group)
+        for grow in (False, True):
+            for group in groups:
+                s = self._fitting(group, size, v, grow)
+                if s is not None:
+                    return s
+        return None
 
-    def _fitting(self, group: int, size: int, v: int) -> int | None:
-        """Takes the free storage of a group that fits best, if one does."""
+    def _fitting(self, group: int, size: int, v: int, grow: bool) -> int | None:
+        """Takes a free storage of a group, of those that must grow or of those that need not."""
         free = self.free.get(group, [])
         middle = bisect.bisect_left(free, (size, -1))
-        stop = bisect.bisect_right(free, (size * MATCH_RANGE, len(self.sizes)))
-        start = bisect.bisect_left(free, (-(-size // MATCH_RANGE), -1))
-        for at in (*range(middle, stop), *range(middle - 1, start - 1, -1)):
+        if grow:
+            start = bisect.bisect_left(free, (-(-size // MATCH_RANGE), -1))
+            places = range(middle - 1, start - 1, -1)
+        else:
+            stop = bisect.bisect_right(free, (size * MATCH_RANGE, len(self.sizes)))
+            places = range(middle, stop)
+        for at in places:
             s = free[at][1]
             if self.rule.after(self.touched[s], v):
                 del free[at]

@@ -2,7 +2,8 @@
 
 Prints seconds, heights and gaps to the bound; for plans also XLA's own fragmentation. Exit code 1
 if an instance has no packing within its capacity, or a case fails. With --stored nothing is
-measured: the part programs of files that --out wrote is printed, the last row of each kind.
+measured: a line is printed for each plan in the part programs of files that --out wrote, with a
+column for each way to place it; where a row is there twice, the last counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from olla_xla.bench import place as bench
 from olla_xla.bench.schedule import parse_cases
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.placing import (
+    compared_table,
     instance_table,
     plans_table,
     programs_table,
@@ -71,7 +73,7 @@ def run(values: flags.FlagValues) -> int:
         texts = [shared.read_text(path) for path in values.stored]
         rows = [row for text in texts for row in bench.programs_from_json(text)]
         last = {(row.case, row.backend, row.form, row.start): row for row in rows}
-        shared.print_table(values, programs_table(list(last.values())))
+        shared.print_table(values, compared_table(list(last.values())))
         return 0
     options = shared.options(values)
     cases = parse_cases(values.cases) if values.cases else bench.PLANS

@@ -7,7 +7,8 @@ arrays, whose --arguments are given as shapes: training is its gradient by the f
 With --compile a train step is compiled too: XLA's own total, and ours. Those are fused.
 
 With --models one table has a line for each of several; --out keeps their figures, and what it has
-already is not estimated again. With --stored what such files have is printed.
+already is not estimated again. With --stored what such files have is printed, of a step that is in
+several what the last one has.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def run(values: flags.FlagValues) -> int:
     """Lowers, estimates and prints the table."""
     if values.stored is not None:
         rows = [row for path in values.stored for row in from_json(shared.read_text(path))]
-        return _print_meeting(values, rows)
+        return _print_meeting(values, list({row.key[:-1]: row for row in rows}.values()))
     if values.models is not None:
         return _several(values)
     if (values.model is None) == (values.function is None):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.solvers.linear import Status
 
 if TYPE_CHECKING:
     from olla_xla.bench.assignment_report import FullReport
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "allocation_table",
+    "compared_table",
     "instance_table",
     "plans_table",
     "programs_table",
@@ -110,6 +112,37 @@ def programs_table(rows: Sequence[ProgramRow]) -> Table:
         title="places under the planned order by the integer program, then by the exact search "
         "alone; heights and bounds above the largest live sum (bytes)",
     )  # fmt: skip
+
+
+def compared_table(rows: Sequence[ProgramRow]) -> Table:
+    """A line for each plan, of rows stored; a column for each way to place it.
+
+    A cell says what met the bound, and seconds (of the CPU), or how far above it the packing ended.
+    """
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found = cells.setdefault(row.case, {})
+        found["blocks"] = f"{row.blocks:,}"
+        best = max(r.bound or 0 for r in rows if r.case == row.case)
+        found["bound above live %"] = percent(best / row.load_bytes - 1, 3)
+        proven = row.status == Status.OPTIMAL
+        above = None if row.height is None else percent(row.height / max(best, 1) - 1, 3)
+        what = row.by if proven else f"{above} % above" if above else row.status.split(" (")[0]
+        way = f"{row.backend}, {row.form}" + ("" if row.start else ", no start")
+        found[way] = f"{what}; {row.seconds:.1f} ({row.cpu_seconds:.1f})"
+        over = None if row.search_height is None else row.search_height / max(best, 1) - 1
+        said = "met" if row.search_status == Status.OPTIMAL else f"{percent(over, 3)} % above"
+        found["exact search alone"] = (
+            f"{said}; {row.search_seconds:.1f} ({row.search_cpu_seconds:.1f})"
+        )
+    ways = list(dict.fromkeys(way for found in cells.values() for way in found))
+    ways.sort(key=lambda way: way == "exact search alone")
+    numbers = ("blocks", "bound above live %")
+    return Table(
+        headings=("case:", *(way if way in numbers else f"{way}:" for way in ways)),
+        rows=[(case, *(found.get(way, "") for way in ways)) for case, found in cells.items()],
+        title="what met the bound, seconds (of them CPU)",
+    )
 
 
 def random_line(row: RandomRow) -> str:

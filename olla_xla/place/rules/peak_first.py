@@ -16,28 +16,58 @@ import numpy as np
 
 from olla_xla.place.items import Items
 
-__all__ = ["peak_orders"]
+__all__ = ["peak_orders", "random_peak_orders"]
+
+_NOISE = (0.0, 0.1, 0.3, 1.0)
+"""Standard deviations, of the logarithm of a rank or key, from which random orders draw."""
+
+_POWERS = (0.0, 0.3, 0.5, 0.7, 1.0)
+"""Of the time an item is live, by which its size is multiplied for random orders."""
 
 
 def peak_orders(items: Items) -> Iterator[np.ndarray]:
     """Orders for `first_fit`; ties by number."""
     if not len(items):
         return
+    there, standing, stacks = _fullest(items)
+    others = {"size": -items.size, "area": -items.size * items.span}
+    for stack in stacks:
+        for other in others.values():
+            yield _ordered(there, standing, stack, other)
+
+
+def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
+    """The same with noise on all keys, without end; equal seeds give equal orders."""
+    if not len(items):
+        return
+    random = np.random.default_rng(seed)
+    there, standing, stacks = _fullest(items)
+    ranks = [np.argsort(np.argsort(stack, kind="stable"), kind="stable") + 1 for stack in stacks]
+
+    def noise() -> np.ndarray:
+        return np.exp(random.choice(_NOISE) * random.standard_normal(len(items)))
+
+    while True:
+        stack = ranks[random.integers(len(ranks))] * noise()
+        other = -items.size * items.span ** random.choice(_POWERS) * noise()
+        yield _ordered(there, standing, stack, other)
+
+
+def _fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    """(what lives in the fullest section, what stands there all the time, keys to stack it by)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
     fullest = int(np.argmax(items.loads()))
     there = np.zeros(len(items), np.bool_)
     there[owner[(items.part_first <= fullest) & (fullest <= items.part_last)]] = True
-    # What stands there all the time divides the memory of the others, unless it lies below them.
-    standing = (first == 0) & (last == items.count - 1)
-    stacks = {
-        "span": -items.span,
-        "first": first,
-        "last": last,
-        "side": -np.minimum(fullest - first, last - fullest),
-    }
-    others = {"size": -items.size, "area": -items.size * items.span}
-    for stack in stacks.values():
-        for other in others.values():
-            yield np.lexsort((other, np.where(there, stack, 0), ~(there & standing), ~there))
+    standing = there & (first == 0) & (last == items.count - 1)
+    side = -np.minimum(fullest - first, last - fullest)
+    return there, standing, (-items.span, first, last, side)
+
+
+def _ordered(
+    there: np.ndarray, standing: np.ndarray, stack: np.ndarray, other: np.ndarray
+) -> np.ndarray:
+    """What stands comes first: it divides the memory of the others, unless it lies below them."""
+    return np.lexsort((other, np.where(there, stack, 0), ~standing, ~there))
