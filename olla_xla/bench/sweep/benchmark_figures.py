@@ -60,16 +60,18 @@ _MEMORY = {
 }
 
 
-def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
-    """Figures 5 to 7 of Chen et al. 2016 from the JSON of `bench sublinear`.
+def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
+    """Figures 5 to 7 of Chen et al. 2016 from JSON of `bench sublinear`, rows of all files.
 
-    Raises InputError if it is none.
+    Raises InputError if one is none.
     """
-    found = _read(path, dict, "olla_xla bench sublinear")
+    parts = [_read(path, dict, "olla_xla bench sublinear") for path in paths]
     charts = []
     try:
+        memory, times = (sum((part[key] for part in parts), []) for key in ("memory", "time"))
+        memory.sort(key=lambda row: row["size"])
         for number, network, x in (("5", "resnet", "layers"), ("6", "lstm", "steps")):
-            rows = [row for row in found["memory"] if row["network"] == network]
+            rows = [row for row in memory if row["network"] == network]
             if rows:
                 charts.append(
                     Chart(
@@ -81,7 +83,6 @@ def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
                         LAYERS_1000 if network == "resnet" else (), log=True,
                     )
                 )  # fmt: skip
-        times = found["time"]
         if times:
             charts.append(
                 Chart(
@@ -93,7 +94,8 @@ def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 )
             )  # fmt: skip
     except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not of this version's olla_xla bench sublinear") from error
+        names = ", ".join(map(str, paths))
+        raise InputError(f"{names}: not of this version's olla_xla bench sublinear") from error
     return charts
 
 
