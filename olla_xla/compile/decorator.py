@@ -556,7 +556,8 @@ class PlannedCompiled(_Stage):
 
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
-        (module,) = self._stage.runtime_executable().hlo_modules()
+        executable: Any = self._stage.runtime_executable()
+        (module,) = executable.hlo_modules()
         return graphs(module.as_serialized_hlo_module_proto(), self.plan.target)
 
     def check(self, dump: Path | None = None) -> AssignmentReport:

@@ -115,7 +115,8 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
         arena, caching = column("arena_bytes", "elsewhere_bytes"), column("caching_bytes")
         return [
             Chart(
-                "profile_memory", "Memory of a loop (figure 2 of Sekiyama et al. 2018)", "", "MB",
+                "profile_memory", "Memory of a loop (after figure 2 of Sekiyama et al. 2018)", "",
+                "MB",
                 names,
                 {
                     "live at most": column("live_bytes"),
@@ -130,7 +131,7 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 LESS_BY_PROFILE,
             ),
             Chart(
-                "profile_time", "Time of a request (figure 3 of Sekiyama et al. 2018)", "",
+                "profile_time", "Time of a request (after figure 3 of Sekiyama et al. 2018)", "",
                 "microseconds", names,
                 {
                     "planned, placing anew included": column("planned_seconds", scale=1e-6),

@@ -104,7 +104,7 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     if not found:
         return []
     curves.write_best_fit_csv(found, folder / "best_fit.csv")
-    title = "Best fit: time against blocks (figure 4 of Sekiyama et al. 2018)"
+    title = "Best fit: time against blocks (after figure 4 of Sekiyama et al. 2018)"
     curves.write_best_fit_png(title, found, folder / "best_fit.png")
     proven = sum(f.optimal for f in found)
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
