@@ -324,11 +324,13 @@ def _difference(a: jax.Array, b: jax.Array) -> float:
     return float(np.abs(x - y).max(initial=0) / max(np.abs(x).max(initial=0), 1e-30))
 
 
-TIMED: tuple[Callable[[], Network], ...] = (
-    *(functools.partial(resnet, n, image_size=64, batch_size=8) for n in (32, 64, 128)),
-    *(functools.partial(lstm, n, width=256, batch_size=32, classes=1000) for n in (16, 32, 64)),
-)
-"""The networks whose step time is measured."""
+TIMED: dict[str, Callable[[], Network]] = {
+    **{f"resnet{n}": functools.partial(resnet, n, image_size=64, batch_size=8)
+       for n in (32, 64, 128)},
+    **{f"lstm{n}": functools.partial(lstm, n, width=256, batch_size=32, classes=1000)
+       for n in (16, 32, 64)},
+}  # fmt: skip
+"""The networks whose step time is measured, by name."""
 
 PAPER_RATIO = 48 / 7
 """By how much the paper shrinks its ResNet of 1,000 layers: "from 48G to 7G" (abstract)."""

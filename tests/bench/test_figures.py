@@ -232,9 +232,9 @@ def test_figures_of_the_other_papers(tmp_path, capsys):
     assert rows[0]["both, sublinear, exact budget (MB)"] == "1"
     with open(out / "profile_less.csv", newline="") as file:
         assert list(csv.reader(file))[1] == ["training", "50"]
-    charts = benchmark_figures.sublinear_charts(tmp_path / "sublinear.json")
+    charts = benchmark_figures.sublinear_charts([tmp_path / "sublinear.json"] * 2)
     assert [mark.value for mark in charts[0].marks] == [48 * 1024, 7 * 1024]
-    assert charts[1].marks == ()
+    assert charts[1].marks == () and charts[0].at == (1, 1, 2, 2)  # both files, by size
 
 
 def test_what_no_benchmark_wrote(tmp_path, capsys):

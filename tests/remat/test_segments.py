@@ -540,5 +540,7 @@ def test_the_benchmark_on_the_command_line(capsys, tmp_path):
     printed = capsys.readouterr().out
     assert code == 1 and "lstm 4: sublinear is less than 4 times under sharing" in printed
     assert '"sublinear_bytes"' in out.read_text()
+    assert main.main(["olla_xla", "bench", "sublinear", "--timed=vgg"]) == 2
+    assert "is not one of resnet32" in capsys.readouterr().err
     assert main.main(["olla_xla", "bench", "sublinear", "--steps=x"]) == 2
     assert "--steps" in capsys.readouterr().err

@@ -60,16 +60,18 @@ _MEMORY = {
 }
 
 
-def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
-    """Figures 5 to 7 of Chen et al. 2016 from the JSON of `bench sublinear`.
+def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
+    """Figures 5 to 7 of Chen et al. 2016 from JSON of `bench sublinear`, rows of all files.
 
-    Raises InputError if it is none.
+    Raises InputError if one is none.
     """
-    found = _read(path, dict, "olla_xla bench sublinear")
+    parts = [_read(path, dict, "olla_xla bench sublinear") for path in paths]
     charts = []
     try:
+        memory, times = (sum((part[key] for part in parts), []) for key in ("memory", "time"))
+        memory.sort(key=lambda row: row["size"])
         for number, network, x in (("5", "resnet", "layers"), ("6", "lstm", "steps")):
-            rows = [row for row in found["memory"] if row["network"] == network]
+            rows = [row for row in memory if row["network"] == network]
             if rows:
                 charts.append(
                     Chart(
@@ -81,7 +83,6 @@ def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
                         LAYERS_1000 if network == "resnet" else (), log=True,
                     )
                 )  # fmt: skip
-        times = found["time"]
         if times:
             charts.append(
                 Chart(
@@ -93,7 +94,8 @@ def sublinear_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 )
             )  # fmt: skip
     except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not of this version's olla_xla bench sublinear") from error
+        names = ", ".join(map(str, paths))
+        raise InputError(f"{names}: not of this version's olla_xla bench sublinear") from error
     return charts
 
 
@@ -113,7 +115,8 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
         arena, caching = column("arena_bytes", "elsewhere_bytes"), column("caching_bytes")
         return [
             Chart(
-                "profile_memory", "Memory of a loop (figure 2 of Sekiyama et al. 2018)", "", "MB",
+                "profile_memory", "Memory of a loop (after figure 2 of Sekiyama et al. 2018)", "",
+                "MB",
                 names,
                 {
                     "live at most": column("live_bytes"),
@@ -128,7 +131,7 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 LESS_BY_PROFILE,
             ),
             Chart(
-                "profile_time", "Time of a request (figure 3 of Sekiyama et al. 2018)", "",
+                "profile_time", "Time of a request (after figure 3 of Sekiyama et al. 2018)", "",
                 "microseconds", names,
                 {
                     "planned, placing anew included": column("planned_seconds", scale=1e-6),
@@ -159,41 +162,49 @@ def write_png(chart: Chart, path: Path) -> None:
     except ModuleNotFoundError as error:
         raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
     bars = isinstance(chart.at[0], str)
-    width = max(6.0, 0.5 * len(chart.at) + 2) if bars else 6.0
-    canvas = Canvas(figsize=(width, 4.5), layout="constrained")
+    height = 1.5 + 0.12 * len(chart.at) * (len(chart.lines) + 1) if bars else 5.0
+    canvas = Canvas(figsize=(7, max(height, 3.0)), layout="constrained")
     axes = canvas.subplots()
-    if bars:
-        _draw_bars(axes, chart.at, chart.lines)
-    else:
-        for label, values in chart.lines.items():
-            axes.plot(chart.at, values, marker=".", label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(chart.at, [f"{at:,}" for at in chart.at])
-        axes.set_xlabel(chart.x)
-    for mark in chart.marks:
-        if mark.x is None:
-            axes.axhline(mark.value, color="#c0392b", linestyle="--", label=mark.label)
-        else:
-            axes.plot([mark.x], [mark.value], "D", color="#c0392b", markersize=5)
-            axes.annotate(
-                mark.label, (mark.x, mark.value), (-6, 4), textcoords="offset points",
-                fontsize=7, color="#c0392b", ha="right",
-            )  # fmt: skip
-    if chart.log:
-        axes.set_yscale("log")
-    axes.set_ylabel(chart.y)
+    (_draw_bars if bars else _draw_lines)(axes, chart)
     axes.set_title(chart.title, fontsize=9)
-    axes.grid(axis="y", linewidth=0.3)
-    canvas.legend(fontsize=7, loc="outside lower center")
+    axes.grid(axis="x" if bars else "y", linewidth=0.3)
+    canvas.legend(fontsize=7, loc="outside lower center", ncols=2)
     canvas.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def _draw_bars(axes: Any, names: Sequence[Any], lines: Mapping[str, tuple[float, ...]]) -> None:
-    width = 0.8 / len(lines)
-    for k, (label, values) in enumerate(lines.items()):
+def _draw_lines(axes: Any, chart: Chart) -> None:
+    for label, values in chart.lines.items():
+        axes.plot(chart.at, values, marker=".", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(chart.at, [f"{at:,}" for at in chart.at])
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.y)
+    if chart.log:
+        axes.set_yscale("log")
+    axes.margins(y=0.1)
+    for mark in chart.marks:
+        axes.plot([mark.x], [mark.value], "D", color="#c0392b", markersize=5)
+        axes.annotate(
+            mark.label, (mark.x, mark.value), (-6, 4), textcoords="offset points",
+            fontsize=7, color="#c0392b", ha="right",
+        )  # fmt: skip
+
+
+def _draw_bars(axes: Any, chart: Chart) -> None:
+    """Names from top to bottom; a percentage far below nothing is drawn shorter than it is."""
+    width = 0.8 / len(chart.lines)
+    for k, (label, values) in enumerate(chart.lines.items()):
         places = [j + (k + 0.5) * width - 0.4 for j in range(len(values))]
-        axes.bar(places, values, width, label=label)
-    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+        axes.barh(places, values, width, label=label)
+    axes.set_yticks(range(len(chart.at)), chart.at, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel(chart.y)
+    if chart.log:
+        axes.set_xscale("log")
+    elif min(map(min, chart.lines.values())) < -100:
+        axes.set_xscale("symlog", linthresh=100)
+    for mark in chart.marks:
+        axes.axvline(mark.value, color="#c0392b", linestyle="--", label=mark.label)
 
 
 def _read(path: str | os.PathLike[str], kind: type, command: str) -> Any:

@@ -33,6 +33,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "exact", True, "Whether to count every budget, three times as long.", flag_values=values
     )
+    flags.DEFINE_list(
+        "timed", list(bench.TIMED), "Networks whose step is timed.", flag_values=values
+    )
     flags.DEFINE_integer(
         "turns", 7, "Runs of each timed network; 0: none is timed.", lower_bound=0,
         flag_values=values,
@@ -42,6 +45,9 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures, prints both tables and writes the file."""
     depths, steps = _sizes("depths", values.depths), _sizes("steps", values.steps)
+    for name in values.timed:
+        if name not in bench.TIMED:
+            raise InputError(f"--timed: {name!r} is not one of {', '.join(bench.TIMED)}")
     if values.out is not None:
         shared.write_text(values.out, "")  # better now than after the measurements
     targets.prepare_environment("cpu")
@@ -52,8 +58,8 @@ def run(values: flags.FlagValues) -> int:
         for network in networks:
             progress.stage(f"memory of {network.name} {network.size}")
             memory.append(bench.measure_memory(network, exact=values.exact))
-        for make in bench.TIMED if values.turns else ():
-            network = make()
+        for name in values.timed if values.turns else ():
+            network = bench.TIMED[name]()
             progress.stage(f"time of {network.name} {network.size}")
             times.append(bench.measure_time(network, values.turns))
     console = shared.console()

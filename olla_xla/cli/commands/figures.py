@@ -43,7 +43,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_list(
         "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
     )
-    flags.DEFINE_string("sublinear", None, "JSON that bench sublinear wrote.", flag_values=values)
+    flags.DEFINE_list("sublinear", [], "JSON that bench sublinear wrote.", flag_values=values)
     flags.DEFINE_string("profile", None, "JSON that bench profile wrote.", flag_values=values)
 
 
@@ -53,9 +53,7 @@ def run(values: flags.FlagValues) -> int:
     sweeps = [] if alone and not values["sweep"].present else values.sweep
     rows = [row for path in sweeps for row in figures.read_rows(path)]
     stored = [(path, curves.read_curves(path)) for path in values.progress]
-    charts = (
-        [] if values.sublinear is None else benchmark_figures.sublinear_charts(values.sublinear)
-    )
+    charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
     charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
     folder = Path(values.out)
     try:
@@ -106,7 +104,7 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     if not found:
         return []
     curves.write_best_fit_csv(found, folder / "best_fit.csv")
-    title = "Best fit: time against blocks (figure 4 of Sekiyama et al. 2018)"
+    title = "Best fit: time against blocks (after figure 4 of Sekiyama et al. 2018)"
     curves.write_best_fit_png(title, found, folder / "best_fit.png")
     proven = sum(f.optimal for f in found)
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]

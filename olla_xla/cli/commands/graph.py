@@ -67,7 +67,7 @@ def run(values: flags.FlagValues) -> int:
     found = phases.search(
         arrays,
         starts,
-        time_limit=options.time_limit,
+        time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(arrays)[0],

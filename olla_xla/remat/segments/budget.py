@@ -237,7 +237,9 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
             while stop < n and not walk.fixed[stop] and asked[stop] <= 0:
                 stop += 1
         deeper = asked[start:stop] - 1
-        inner = mirrored_segments(walk.part(start, stop), deeper) if deeper.max() > 0 else ()
+        inner = (
+            mirrored_segments(walk.part(start, stop), deeper.tolist()) if deeper.max() > 0 else ()
+        )
         found.append(Segment(start, stop, recomputed, inner))
         start = stop
     return tuple(found)

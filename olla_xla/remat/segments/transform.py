@@ -167,8 +167,8 @@ def _checked(
 ) -> _How:
     if not callable(fun):
         raise InputError(f"olla_xla.sublinear takes a function, not a {type(fun).__name__}")
-    allocation = xla_temp_bytes if budget == "exact" else budget if callable(budget) else None
-    number = None if allocation is not None else budget
+    allocation: Any = xla_temp_bytes if budget == "exact" else budget if callable(budget) else None
+    number: Any = None if allocation is not None else budget
     for name, value in (("budget", number), ("depth", depth), ("splits", splits)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")
