@@ -341,11 +341,20 @@ def _read_computation(
     computation.root = by_id[proto.root_id]
 
 
+_CALLED = {"while": 2, "call": 1, "fusion": 1}
+"""How many computations an operation calls, where that is always the same."""
+
+
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
     """What only some opcodes have."""
     i.called = tuple(computations[c] for c in p.called_computation_ids)
+    if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
+        calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"
+        raise HloError(f"{calls}, not {_CALLED[i.opcode]}; dump the module again")
+    if i.opcode == "while" and len(i.operands) != 1:
+        raise HloError(f"while {i.name} has {len(i.operands)} operands; dump the module again")
     i.tuple_index = p.tuple_index
     i.fusion_kind = p.fusion_kind
     i.custom_call_target = p.custom_call_target

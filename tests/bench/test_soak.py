@@ -47,8 +47,8 @@ def test_growth_is_that_of_the_second_half():
 def test_what_grows_is_named():
     assert not curve().wrong(None)
     assert "resident memory grows" in curve(resident=0.2).wrong(None)
-    assert "a first call takes" in curve(first=3).wrong(None)
-    assert "a call takes" in curve(call=3).wrong(None)
+    assert "a first call takes" in curve(first=30).wrong(None)
+    assert "a call takes" in curve(call=30).wrong(None)
     few = dataclasses.replace(curve(), samples=curve().samples[:3])
     assert "too few" in few.wrong(None)
     # What a signature keeps is measured by what jax.jit keeps of it.
@@ -65,7 +65,10 @@ def test_processes_that_plan_again_and_again(tmp_path, capsys):
     assert curves[-1].samples[:1] == curves[0].samples
     out, figure = tmp_path / "soak.json", tmp_path / "soak.png"
     given = ["--parts=signatures", "--count=8", f"--out={out}", f"--figure={figure}"]
-    assert main(["bench", "soak", *given, "--step_limit=100"]) in (0, 1)  # eight say little
+    assert main(["olla_xla", "bench", "soak", *given, "--step_limit=100"]) in (
+        0,
+        1,
+    )  # eight say little
     printed = capsys.readouterr().out
     assert "signatures" in printed and "jit" in printed and "plan" in printed
     assert out.read_text().count('"way"') == 2 and figure.read_bytes()[:4] == b"\x89PNG"

@@ -378,6 +378,41 @@ def test_lowered_train_steps_are_planned(name, tmp_path):
     assert state <= plan.predicted_bytes
 
 
+@pytest.mark.parametrize(
+    "opcode, field",
+    [
+        ("while", "called_computation_ids"),
+        ("fusion", "called_computation_ids"),
+        ("call", "called_computation_ids"),
+        ("while", "operand_ids"),
+    ],
+)
+def test_an_operation_that_calls_too_little_is_refused(opcode, field):
+    """Found by tests/fuzz: a loop without a body."""
+    text = """HloModule m
+f {
+  p = f32[8] parameter(0)
+  ROOT n = f32[8] negate(p)
+}
+c {
+  p = f32[8] parameter(0)
+  ROOT t = pred[] constant(true)
+}
+ENTRY e {
+  p = f32[8] parameter(0)
+  a = f32[8] while(p), condition=c, body=f
+  b = f32[8] fusion(a), kind=kLoop, calls=f
+  ROOT d = f32[8] call(b), to_apply=f
+}"""
+    proto = parse_module_proto(from_hlo_text(text))
+    for computation in proto.computations:
+        for i in computation.instructions:
+            if i.opcode == opcode:
+                del getattr(i, field)[:]
+    with pytest.raises(HloError, match=f"{opcode} .*dump the module again"):
+        module_from_bytes(proto.SerializeToString())
+
+
 @pytest.mark.parametrize("field", ["called_computation_ids", "operand_ids"])
 def test_a_module_that_refers_to_nothing_is_refused(field):
     """Found by tests/fuzz: such a dump must not end in a KeyError."""

@@ -27,7 +27,7 @@ class Sample:
     """After so many times: what the process holds, in bytes, and takes, in seconds.
 
     Attributes:
-      count: how often it was done. resident_bytes: of the process.
+      count: how often it was done. resident_bytes: of the process, without what malloc holds free.
       first_seconds: median of first calls since the last sample, compiled and planned in.
       call_seconds: of a call of what is compiled.
     """
