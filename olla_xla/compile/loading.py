@@ -34,9 +34,9 @@ def finish() -> None:
 def _thread(compile: bool) -> threading.Thread:
     # Not a daemon: a process must not end amid compiled loops being loaded.
     thread = threading.Thread(target=_load, args=(compile,), name="olla_xla loading")
-    thread.start()
     # A child that is forked meanwhile would wait for locks of imports that nobody releases.
     os.register_at_fork(before=functools.partial(_wait, thread))
+    thread.start()
     return thread
 
 
@@ -49,5 +49,5 @@ def _load(compile: bool) -> None:
 
 
 def _wait(thread: threading.Thread) -> None:
-    if thread is not threading.current_thread():
+    if thread.ident is not None and thread is not threading.current_thread():
         thread.join()
