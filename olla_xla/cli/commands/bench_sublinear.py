@@ -63,7 +63,8 @@ def run(values: flags.FlagValues) -> int:
             progress.stage(f"time of {network.name} {network.size}")
             times.append(bench.measure_time(network, values.turns))
     console = shared.console()
-    memory_table(memory).print(console)
+    if memory:
+        memory_table(memory).print(console)
     if times:
         time_table(times).print(console)
     misses = bench.misses(memory, times)
