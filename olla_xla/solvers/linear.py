@@ -80,7 +80,7 @@ class Limits:
       watch: called at each better point and, as often as the solver tells, at better bounds.
       points: called with each better point (HiGHS).
       apart: run a solver that may overrun its time limit (HiGHS) in a process of its own, which is
-        ended where it does; that costs half a second.
+        ended where it does; that costs half a second, and small models never overran.
 
     Raises:
       LimitError: a limit is not positive.

@@ -31,6 +31,9 @@ _REGISTRY = {
 _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 """Backends that may not stop at their time limit."""
 
+_APART_ROWS = 2_000
+"""Rows from which on a process of its own is worth its half second; fewer overran nothing."""
+
 _INTERVALS = {"cpsat": "olla_xla.solvers.backends.cpsat_intervals"}
 _RECTANGLES = {"cpsat": "olla_xla.solvers.backends.cpsat_rectangles"}
 
@@ -154,7 +157,7 @@ def _loader(module: str) -> Callable[[], Solver]:
         ignored: frozenset[str] = backend.IGNORES
 
         def run(model: Model, limits: Limits) -> Result:
-            apart = limits.apart and module in _OVERRUN
+            apart = limits.apart and module in _OVERRUN and model.rows >= _APART_ROWS
             result = solve_apart(module, model, limits) if apart else backend.solve(model, limits)
             unused = [f"{k} does not apply" for k in sorted(ignored) if getattr(limits, k)]
             return dataclasses.replace(result, message="; ".join([result.message, *unused]))

@@ -287,7 +287,8 @@ def test_backends_agree_with_enumeration(model):
             assert result.value == result.bound == min(values)
 
 
-def test_a_solver_apart_says_the_same():
+def test_a_solver_apart_says_the_same(monkeypatch):
+    monkeypatch.setattr(solvers, "_APART_ROWS", 0)
     for model in (_knapsack(), _infeasible()):
         alone = solve(model, Limits(), ["highs"])
         apart = solve(model, Limits(apart=True, watch=lambda value, bound: None), ["highs"])

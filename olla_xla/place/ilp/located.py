@@ -175,7 +175,8 @@ class _Run:
         free = self._programs.windows and not (part.fixed >= 0).any()
         if free and (len(part) > _FEW or not small):
             found = self._windows(part, near, offsets, bound, goal, _WINDOWS if small else 1.0)
-            if not small or found.status is Status.OPTIMAL or _height(part, found.offsets) <= goal:
+            met = found.status is Status.OPTIMAL or _height(part, found.offsets) <= goal
+            if not small or met or self._left() <= 0:
                 return found
             rest = self._whole(part, near, found.offsets, bound, goal)
             return dataclasses.replace(
@@ -303,6 +304,7 @@ class _Run:
         pins: Mapping[int, int],
     ) -> Located:
         """One program as solved; the best packing known is only replaced by a lower one."""
+        until = time.monotonic() + seconds  # building counts
         programs, twins = self._programs, np.full(len(part), -1)
         if pins or not programs.pruned:
             near = near._replace(twin=twins)  # pins tell twins apart
@@ -310,19 +312,17 @@ class _Run:
         units = Units(part, begin, pins)
         most = max(_height(part, begin), _height(part, best))
         told = goal if programs.bound else 0
-        limits = dataclasses.replace(
-            self._limits,
-            time_limit=max(seconds, 0.01),
-            watch=_in_bytes(self._limits, units, self._base),
-            apart=True,
-        )
+        watch = _in_bytes(self._limits, units, self._base)
+        limits = dataclasses.replace(self._limits, watch=watch, apart=True)
         if programs.name == "no-overlap":
             model = _rectangles(part, near, units, told, most, begin if programs.start else None)
+            limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
             result, size = solve_rectangles(model, limits, programs.backend), (len(part) + 1, 0)
             at = result.x
         else:
             built = LocationIlp(part, near, units, bound=told, most=most, pruned=programs.pruned)
             built.model.start = built.start(begin) if programs.start else None
+            limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
             result = solve(built.model, limits, [programs.backend])
             size = built.model.variables, built.model.rows
             at = None if result.x is None else built.offsets(result.x) // units.unit
@@ -353,6 +353,11 @@ class _Run:
         done = _at(part, offsets, bound, result.message)
         by = "program" if _height(part, offsets) < _height(part, best) else ""
         return dataclasses.replace(done, variables=size[0], rows=size[1], by=by)
+
+
+def _seconds_to(until: float) -> float:
+    """What is left to a time of `time.monotonic()`; a solver is asked for a moment at least."""
+    return max(until - time.monotonic(), 0.01)
 
 
 def _height(part: Items, offsets: np.ndarray) -> int:
