@@ -18,14 +18,13 @@ from typing import Any
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.fused_body import FusedBody, Part, slice_shape
 from hlo.shapes import ShapeIndex
-from hlo.wire import slice_field
 
 __all__ = [
     "Given",
     "LoopEdit",
     "Made",
-    "Part",
     "Taken",
     "change_loops",
     "stack_shape",
@@ -33,26 +32,10 @@ __all__ = [
 ]
 
 _LOCAL = (1 << 32) - 1
-_S32 = 4
 
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """What a concatenation was given, as a range of its result.
-
-    Attributes:
-      whole: shape of the result, serialized. shape: of the part. dimension: along which it lies.
-      start: its first index there.
-    """
-
-    whole: bytes
-    shape: bytes
-    dimension: int
-    start: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +205,10 @@ class _Change:
         self._fused.append(made)
         return made
 
+    def fused_body(self, name: str) -> FusedBody:
+        """A new fused computation, for the fusion of this name."""
+        return FusedBody(self.new_computation(f"{name}.computation"), self.names)
+
     # The states.
 
     def _stacked(
@@ -231,13 +218,13 @@ class _Change:
         value, counter = body.element(element), body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), self.edit.turns))
         name = f"{value.name}.stack"
-        zeros = _Fused(self, f"{name}.begin")
+        zeros = self.fused_body(f"{name}.begin")
         begun = zeros.fusion(
             self.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
         )
         self._grow(parent, writer, parent.add(begun))
         number = len(writer.shape.tuple_shapes) - 1
-        put = _Fused(self, f"{name}.put")
+        put = self.fused_body(f"{name}.put")
         update = put.update(body.element(number), value, put.index(counter, self.edit.written))
         made = put.fusion(self.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next turn's value can be written over this one's.
@@ -301,14 +288,6 @@ def stack_shape(shape: bytes, turns: int) -> bytes:
     whole.layout.CopyFrom(part.layout)
     whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
     return whole.SerializeToString()
-
-
-def _slice_of(shape: _Shape, axis: int = 0) -> _Shape:
-    """The shape of one slice of a stack."""
-    part = _Shape()
-    part.CopyFrom(shape)
-    part.dimensions[axis] = 1
-    return part
 
 
 def _drop(numbers: Any, gone: Iterable[int]) -> None:
@@ -388,13 +367,13 @@ class _Maker:
         copy.CopyFrom(original)
         copy.name = made.name
         del copy.control_predecessor_ids[:]
-        copy.operand_ids[:] = [self.body.cast(self._value(given), _slice_of(operand.shape)).id]
-        copy.shape.CopyFrom(_slice_of(copy.shape))
+        copy.operand_ids[:] = [self.body.cast(self._value(given), slice_shape(operand.shape)).id]
+        copy.shape.CopyFrom(slice_shape(copy.shape))
         if copy.opcode == "fusion":
             inner = self._own(copy.called_computation_ids[0])
             copy.called_computation_ids[0] = inner.id
             for i in inner.instructions:
-                i.shape.CopyFrom(_slice_of(i.shape))
+                i.shape.CopyFrom(slice_shape(i.shape))
         return self.body.add(copy)
 
     def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
@@ -443,7 +422,7 @@ class _Maker:
             self._leaves[key] = self.body.add(leaf)
         return self._leaves[key]
 
-    def _given(self, inner: _Fused, given: Given) -> _Instruction:
+    def _given(self, inner: FusedBody, given: Given) -> _Instruction:
         """A value inside a fused computation."""
         if given.part is not None:
             whole = self._given(inner, dataclasses.replace(given, part=None))
@@ -467,7 +446,7 @@ class _Maker:
     def _single(self, made: Made) -> _Instruction:
         """A fusion that only hands on a slice of a stack, converted maybe, or the turn."""
         ((_, given),) = made.operands
-        inner = _Fused(self._change, made.name)
+        inner = self._change.fused_body(made.name)
         root = self._given(inner, given)
         if made.element_type:
             root = inner.converted(root, made.element_type)
@@ -480,7 +459,7 @@ class _Maker:
         by_name = {i.name: i for i in body.instructions}
         given = {by_name[str(where)].id: value for where, value in made.operands}
         root = by_name[made.root]
-        inner = _Fused(self._change, made.name)
+        inner = self._change.fused_body(made.name)
         done: dict[int, _Instruction] = {}
         stack = [root.id]
         while stack:
@@ -582,140 +561,3 @@ def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
         if i.opcode == "bitcast" and i.operand_ids[0] in found:
             found.add(i.id)
     return found
-
-
-class _Fused:
-    """A fused computation while it is made, of values of a computation that runs step by step."""
-
-    def __init__(self, change: _Change, name: str) -> None:
-        self._change = change
-        self._computation = change.new_computation(f"{name}.computation")
-        self._parameters: dict[int, _Instruction] = {}
-        self._turns: dict[tuple[int, int], _Instruction] = {}
-        self._zero: _Instruction | None = None
-
-    def _add(self, i: _Instruction, name: str) -> _Instruction:
-        added = self._computation.instructions.add()
-        added.CopyFrom(i)
-        added.id = self._computation.id << 32 | len(self._computation.instructions)
-        added.name = self._change.names.new(name)
-        return added
-
-    def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
-        """A copy of an instruction with other operands."""
-        copy = self._add(i, f"{i.name}.loop")
-        copy.operand_ids[:] = [o.id for o in operands]
-        del copy.control_predecessor_ids[:]
-        return copy
-
-    def parameter(self, value: _Instruction) -> _Instruction:
-        """The parameter for a value of the loop's body."""
-        if value.id not in self._parameters:
-            i = _Instruction(opcode="parameter", parameter_number=len(self._parameters))
-            i.shape.CopyFrom(value.shape)
-            self._parameters[value.id] = self._add(i, "param.loop")
-        return self._parameters[value.id]
-
-    def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
-        """The same bytes by another shape."""
-        if i.shape == shape:
-            return i
-        cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
-        cast.shape.CopyFrom(shape)
-        return self._add(cast, "bitcast.loop")
-
-    def converted(self, i: _Instruction, element_type: int) -> _Instruction:
-        """The same values in another type."""
-        convert = _Instruction(opcode="convert", operand_ids=[i.id])
-        convert.shape.CopyFrom(i.shape)
-        convert.shape.element_type = element_type
-        return self._add(convert, "convert.loop")
-
-    def sliced(
-        self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
-    ) -> _Instruction:
-        """One slice of a stack, which a bitcast may give another shape."""
-        stack = self.cast(self.parameter(stack), whole)
-        part = _slice_of(whole, axis)
-        indices = [
-            at if k == axis else self._constant(0, at.shape) for k in range(len(part.dimensions))
-        ]
-        i = _Instruction(
-            opcode="dynamic-slice",
-            operand_ids=[stack.id, *(k.id for k in indices)],
-            dynamic_slice_sizes=part.dimensions,
-        )
-        i.shape.CopyFrom(part)
-        return self._add(i, "slice.loop")
-
-    def part(self, whole: _Instruction, part: Part) -> _Instruction:
-        """A range of what a concatenation gave."""
-        shape = _Shape.FromString(part.shape)
-        whole = self.cast(whole, _Shape.FromString(part.whole))
-        starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
-        i = _Instruction(opcode="slice", operand_ids=[whole.id])
-        i.shape.CopyFrom(shape)
-        i.MergeFromString(
-            slice_field((a, a + n) for a, n in zip(starts, shape.dimensions, strict=True))
-        )
-        return self._add(i, "part.loop")
-
-    def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
-        """A stack with a value for one slice."""
-        part = self.cast(self.parameter(value), _slice_of(stack.shape))
-        zeros = [self._constant(0, at.shape)] * (len(stack.shape.dimensions) - 1)
-        operands = (self.parameter(stack), part, at, *zeros)
-        i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
-        i.shape.CopyFrom(stack.shape)
-        return self._add(i, "update.loop")
-
-    def zeros(self, shape: _Shape) -> _Instruction:
-        """An array of zeros."""
-        number = _Shape(element_type=_S32)
-        number.layout.SetInParent()
-        zero = self._constant(0, number)
-        if shape.element_type != _S32:
-            zero = self.converted(zero, shape.element_type)
-        i = _Instruction(opcode="broadcast", operand_ids=[zero.id])
-        i.shape.CopyFrom(shape)
-        return self._add(i, "zeros.loop")
-
-    def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """A counter, times 1 or -1, and a constant."""
-        if form not in self._turns:
-            here = self.parameter(counter)
-            factor, offset = form
-            result = here
-            if form != (1, 0):
-                constant = self._constant(offset, here.shape)
-                operands = [constant.id, here.id]
-                i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
-                i.shape.CopyFrom(here.shape)
-                result = self._add(i, "turn.loop")
-            self._turns[form] = result
-        return self._turns[form]
-
-    def _constant(self, value: int, shape: _Shape) -> _Instruction:
-        """A scalar integer."""
-        if value == 0 and self._zero is not None:
-            return self._zero
-        literal = xla_pb2.LiteralProto(shape=shape)
-        field = literal.s32s if shape.element_type == _S32 else literal.s64s
-        field.append(value)
-        i = _Instruction(opcode="constant", literal=literal.SerializeToString())
-        i.shape.CopyFrom(shape)
-        made = self._add(i, "constant.loop")
-        if value == 0:
-            self._zero = made
-        return made
-
-    def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
-        """The fusion of what was made, with the rest as an instruction has it."""
-        self._computation.root_id = root.id
-        fusion = _Instruction()
-        fusion.CopyFrom(like)
-        fusion.name, fusion.opcode, fusion.fusion_kind = name, "fusion", kind
-        fusion.called_computation_ids[:] = [self._computation.id]
-        fusion.operand_ids[:] = list(self._parameters)
-        fusion.shape.CopyFrom(root.shape)
-        return fusion

@@ -15,6 +15,7 @@ from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.leaves import Leaf
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
+from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.errors import InputError, OllaError
 from olla_xla.targets.target import Target, target
@@ -79,10 +80,10 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     """(the function jitted, the planned one or None)."""
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
-        return jax.jit(fn.__wrapped__, **fn.jit_options), fn
+        return plain_jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
         raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
-    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
     planned = None if wanted is False else plan(jitted, **options)
     return jitted, planned
 

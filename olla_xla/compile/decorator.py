@@ -34,6 +34,7 @@ from olla_xla.compile.jax_private import (
     devices_of,
     jit_parameters,
     lowering_identity,
+    plain_jit,
     with_miss_handler,
 )
 from olla_xla.compile.keywords import PlanKeywords
@@ -65,7 +66,7 @@ _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 _OLDEST_JAX = (0, 11, 2)
 _DISABLED = "enabled=False"
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
-_JIT_NAMES = tuple(name for name in inspect.signature(jax.jit).parameters if name != "fun")
+_JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
 
 
 class PlanWarning(UserWarning):
@@ -203,7 +204,7 @@ def _planned(fn: Any, ways: _Ways, jit_options: dict[str, Any]) -> PlannedFuncti
     # A partial is another function to JAX: nothing it has cached for `function` is shared, so the
     # plain jitted function and the planned one never run each other's executables.
     try:
-        jitted = jax.jit(functools.partial(function), **jit_options)
+        jitted = plain_jit(functools.partial(function), **jit_options)
     except TypeError as error:
         raise InputError(f"jax.jit refuses the function: {error}") from error
     return PlannedFunction(function, jitted, ways, jit_options)
@@ -276,7 +277,7 @@ class PlannedFunction:
 
     def _verified(self, outputs: Any, first: _First) -> Any:
         """The outputs of a planned executable's first call, or XLA's own where they differ."""
-        expected = jax.jit(functools.partial(self.__wrapped__), **self._jit_options)(
+        expected = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)(
             *first.args, **first.kwargs
         )
         difference = self._difference(expected, outputs, first.digest, first.members)

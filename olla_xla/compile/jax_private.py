@@ -22,11 +22,15 @@ __all__ = [
     "keep_executable",
     "lowering_identity",
     "no_cache_writes",
+    "plain_jit",
     "reloaded",
     "with_miss_handler",
 ]
 
 _logger = logging.getLogger("olla_xla")
+
+plain_jit = jax.jit
+"""JAX's own, where a program has said `jax.jit = olla_xla.plan` since, to plan all that it jits."""
 
 
 def jit_parameters(jitted: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ larger size: the totals that are reported are XLA's own.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import time
@@ -265,7 +266,7 @@ class _Work:
         return max(batch // self.unit, 1) * self.unit
 
 
-class _Way:
+class _Way(abc.ABC):
     """A way to make a batch fit.
 
     Attributes:
@@ -281,13 +282,13 @@ class _Way:
         self.work = work
         self._assigned: dict[int, int] = {}
 
+    @abc.abstractmethod
     def predicted(self, batch: int) -> int:
         """The predicted total; what no plan gets below, where it does not fit."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
         """XLA's total of the batch, compiled this way; None where there is nothing to compile."""
-        raise NotImplementedError
 
     def overhead(self, batch: int) -> float:
         """Predicted time that is added, as a part of the step's."""

@@ -5,29 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
 
-from hlo.buffer_assignment import value_name
-from hlo.gc_pause import without_collection
 from hlo.module import HloError, Module, module_from_bytes
-from hlo.rewrite.aliases import Alias
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
-from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import BudgetError, PlanMismatchError
-from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
-from olla_xla.planner.effort import Effort, effort
+from olla_xla.planner.computation import MoreOrders
+from olla_xla.planner.effort import effort
+from olla_xla.planner.orders import Progress, plan_order
 from olla_xla.planner.overlap import released
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.proof import Proof
-from olla_xla.problem.stop_reason import StopReason
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
@@ -36,15 +29,6 @@ from olla_xla.remat.loops.ladder import Ladder, Rung
 from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]
-
-Progress = Callable[[str], None]
-
-_NESTED_SHARE = 0.4
-"""Part of the time limit that bodies of loops and branches may use together; each, half of what
-those before it left."""
-
-_NEGLIGIBLE = 1e-4
-"""Part of the module's total below which what a loop or branch could gain is not looked for."""
 
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -116,10 +100,20 @@ def plan_module(
     steps = Ladder(module, target, cost) if options.loops else None
     loops = None if steps is None else free(steps)
     if steps is None or loops is None:
-        plan = _order(module, first, target, xla_bytes, progress, more, schedule_seconds)
+        plan = plan_order(
+            module,
+            first,
+            target,
+            xla_bytes=xla_bytes,
+            progress=progress,
+            more=more,
+            schedule_seconds=schedule_seconds,
+        )
     else:
         total = steps.total
-        plan = _order(loops.data, first, target, None, progress, None, schedule_seconds)
+        plan = plan_order(
+            loops.data, first, target, progress=progress, schedule_seconds=schedule_seconds
+        )
         xla = total if xla_bytes is None else xla_bytes, total
         view = module_from_bytes(module)
         plan = _priced(_without_stacks(plan, loops), view, xla, cost, started)
@@ -145,7 +139,7 @@ def _overlapping_less(
     """
 
     def plan(starts: frozenset[str]) -> Plan:
-        return _order(data, options, base.target, None, None, released=starts)
+        return plan_order(data, options, base.target, released=starts)
 
     found = released(module_from_bytes(data), base, cost, allowance, plan)
     if found is None:
@@ -245,7 +239,7 @@ def _recompute(
         allowance = options.max_overhead * cost.step_seconds(view)
 
     def plan(data: bytes, seconds: float) -> Plan:
-        return _order(data, _limited(options, seconds), base.target, None, progress)
+        return plan_order(data, _limited(options, seconds), base.target, progress=progress)
 
     def left() -> float:
         return max(limit - (time.monotonic() - started), 0.1)
@@ -278,122 +272,9 @@ def _recompute(
     return dataclasses.replace(_priced(base, view, xla, cost, started), time_limit=limit)
 
 
-@without_collection()
-def _order(
-    module: bytes,
-    options: PlanOptions,
-    target: str,
-    xla_bytes: int | None,
-    progress: Progress | None,
-    more: MoreOrders | None = None,
-    schedule_seconds: float | None = None,
-    released: frozenset[str] = frozenset(),
-) -> Plan:
-    """The plan of a module as it is; `released` starts may hide less than in XLA's order."""
-    started = time.monotonic()
-    planned = PlannedModule(module, target, released)
-    name, fingerprint = planned.module.name, planned.module.fingerprint
-    xla = planned.simulate()
-    xla_orders = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
-    looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
-    entry = planned.module.entry.name
-    worth = effort(options, schedule_seconds, xla.total_bytes, looks[entry].bound)
-    aliases: dict[str, tuple[Alias, ...]] = {}
-    proofs: tuple[Proof, ...] = ()
-    solved: Solved | None = None
-    out_of_time = False
-    for key in planned.computations:
-        seconds = worth.seconds - (time.monotonic() - started)
-        computation, look = planned.computations[key], looks[key]
-        if key != entry:
-            seconds = (seconds - (1 - _NESTED_SHARE) * worth.seconds) / 2
-            gain = look.peak - look.bound
-            out_of_time |= seconds <= 0 < gain
-            if gain <= _NEGLIGIBLE * xla.total_bytes or seconds <= 0:
-                if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
-                    Look.at(planned, computation)
-                continue
-        elif (
-            options.method == "search"
-            and xla.total_bytes <= look.bound + worth.enough_bytes
-            and solved is None
-        ):
-            solved = unchanged(look, xla.total_bytes)
-            break
-        if not look.holds(planned):
-            look = Look.at(planned, computation)
-        until = _deadline(worth) if key == entry else None
-        asking = schedule_seconds or 0.0
-        limits = Limits(options, max(seconds, 0.01), worth.enough_bytes, until, asking)
-        solved = solve(look, limits, progress, more)
-        check_schedule(solved.graph, solved.order.tolist(), solved.peak)
-        planned = solved.module
-        aliases |= solved.aliases
-        proofs += () if solved.proof is None else (solved.proof,)
-        out_of_time |= solved.stopped_by is StopReason.TIME_LIMIT
-    assert solved is not None
-    final = planned.simulate()
-    offsets = _offsets(planned, final)
-    check_placement(solved.graph, solved.order.tolist(), offsets)
-    order = {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
-    return Plan(
-        module=name,
-        fingerprint=fingerprint,
-        target=target,
-        order=order,
-        aliases=aliases,
-        offsets=offsets,
-        xla_bytes=xla.total_bytes if xla_bytes is None else xla_bytes,
-        xla_predicted_bytes=xla.total_bytes,
-        predicted_bytes=final.total_bytes,
-        peak_bytes=solved.peak,
-        least_peak_bytes=solved.least,
-        lower_bound_bytes=solved.bound,
-        status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
-        stopped_by=StopReason.TIME_LIMIT if out_of_time else solved.stopped_by,
-        source=solved.source,
-        candidates=solved.candidates,
-        proofs=proofs,
-        seconds=time.monotonic() - started,
-        steps=solved.steps,
-        seed=options.seed,
-        time_limit=worth.seconds,
-        step_limit=options.step_limit,
-        tolerance=options.tolerance,
-    )
-
-
-def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStatus:
-    if total <= bound * (1 + tolerance):
-        return PlanStatus.OPTIMAL
-    return PlanStatus.FEASIBLE if changed else PlanStatus.XLA
-
-
 def _changed_status(status: PlanStatus) -> PlanStatus:
     """The status of a changed module's plan: XLA's order of that is no order of XLA's own."""
     return PlanStatus.FEASIBLE if status is PlanStatus.XLA else status
-
-
-def _deadline(worth: Effort) -> Callable[[int], float]:
-    """Up to when searching is worth it, where the best total so far is `total` bytes."""
-    now = time.monotonic()
-    return lambda total: now + worth.worth(total)
-
-
-def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
-    """Every value's predicted place in one arena: XLA's allocations laid end to end."""
-    alignment = planned.model.alignment
-    sizes = assignment.sizes
-    bases = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(-(-sizes // alignment) * alignment, out=bases[1:])
-    return {
-        value_name(v.instruction.name, v.index): (
-            int(bases[assignment.allocation[v.id]] + assignment.offset[v.id]),
-            v.bytes,
-        )
-        for v in planned.dataflow.values
-        if not v.shape.is_tuple and v.instruction.opcode != "constant"
-    }
 
 
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:

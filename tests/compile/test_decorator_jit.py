@@ -8,9 +8,11 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla.compile import analyze as compile_analyze
 from olla_xla.compile import jax_private
 from tests.support.steps import WIDTH, assert_same, branches, count_searches, plan, rows, weights
 
@@ -230,3 +232,18 @@ def test_nans_are_looked_for_when_that_is_asked_for_later():
         step(jnp.array(0.0))
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
         step(jnp.array(0.0)).block_until_ready()
+
+
+def test_it_may_take_the_place_of_jax_jit(monkeypatch):
+    own = jax.jit
+    monkeypatch.setattr(jax, "jit", olla_xla.plan)
+
+    @jax.jit
+    def step(x):
+        return jnp.tanh(x) @ x
+
+    x = jnp.ones((64, 64))
+    assert isinstance(step, olla_xla.PlannedFunction)
+    np.testing.assert_array_equal(step(x), own(step.__wrapped__)(x))
+    assert not isinstance(compile_analyze._functions(abs, False)[0], olla_xla.PlannedFunction)
+    assert olla_xla.analyze(step, x).xla.total_bytes

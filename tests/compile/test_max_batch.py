@@ -91,7 +91,7 @@ def test_the_next_size(points, low, high, halve, expected):
 @pytest.mark.parametrize("truth", [0, 1, 3, 40, 41, 47, 64, 200])
 @pytest.mark.parametrize("predicted", [0, 1, 40])
 def test_what_is_assigned_decides(predicted, truth):
-    class Way(module._Way):
+    class Way(module._Xla):
         def assigned(self, batch):
             seen.append(batch)
             return 900 if batch <= truth else 1100

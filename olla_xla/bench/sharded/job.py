@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from olla_xla.bench.sharded.steps import STEPS, Sizes
-from olla_xla.errors import InputError, OllaError
+from olla_xla.bench.worker_lines import worker_lines
+from olla_xla.errors import InputError
 
 __all__ = ["Row", "run_steps"]
 
@@ -76,20 +74,8 @@ def run_steps(
     if unknown := [name for name in names if name not in STEPS]:
         raise InputError(f"no step {unknown[0]!r}; steps are {', '.join(map(repr, STEPS))}")
     about = {"steps": list(names), "target": target, "sizes": dataclasses.asdict(sizes)}
-    command = [sys.executable, "-m", "olla_xla.bench.sharded.worker"]
-    process = subprocess.Popen(
-        [*command, json.dumps({**about, "options": options})],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    with process:
-        for line in process.stdout:
-            if line.startswith("{"):
-                yield Row(**json.loads(line))
-        assert process.stderr is not None
-        errors = process.stderr.read()
-    if process.returncode:
-        last = errors.strip().splitlines()[-1:] or ["no message"]
-        raise OllaError(f"the process with eight devices ended: {last[0]}")
+    given = {**about, "options": options}
+    for line in worker_lines(
+        "olla_xla.bench.sharded.worker", given, "the process with eight devices"
+    ):
+        yield Row(**line)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from olla_xla.bench.soak.growth import growth, slope
 from olla_xla.bench.soak.worker import PARTS
-from olla_xla.errors import InputError, OllaError
+from olla_xla.bench.worker_lines import worker_lines
+from olla_xla.errors import InputError
 
 __all__ = ["Curve", "Sample", "soak"]
 
@@ -91,22 +89,8 @@ def soak(
     if part not in PARTS:
         raise InputError(f"no part {part!r}; parts are {', '.join(PARTS)}")
     about = {"part": part, "way": way, "count": count, "seconds": seconds, "every": every}
-    command = [sys.executable, "-m", "olla_xla.bench.soak.worker"]
-    process = subprocess.Popen(
-        [*command, json.dumps({**about, "options": options})],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     samples: tuple[Sample, ...] = ()
-    assert process.stdout is not None
-    with process:
-        for line in process.stdout:
-            if line.startswith("{"):
-                samples += (Sample(**json.loads(line)),)
-                yield Curve(part, way, samples)
-        assert process.stderr is not None
-        errors = process.stderr.read()
-    if process.returncode:
-        last = errors.strip().splitlines()[-1:] or ["no message"]
-        raise OllaError(f"the process that soaks ended: {last[0]}")
+    given = {**about, "options": options}
+    for line in worker_lines("olla_xla.bench.soak.worker", given, "the process that soaks"):
+        samples += (Sample(**line),)
+        yield Curve(part, way, samples)

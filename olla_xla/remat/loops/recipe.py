@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterable
 
 from hlo.module import Instruction, Module
-from hlo.rewrite.loops import Given, LoopEdit, Made, Part, Taken, stack_shape
+from hlo.rewrite.fused_body import Part
+from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.nodes import Node

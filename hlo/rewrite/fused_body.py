@@ -1,0 +1,182 @@
+"""Writes the body of a fusion: slices of stacks, parts, casts, indices, and copies of operators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hlo import xla_pb2
+from hlo.rewrite.bodies import Names
+from hlo.wire import slice_field
+
+__all__ = ["FusedBody", "Part", "slice_shape"]
+
+_S32 = 4
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a concatenation was given, as a range of its result.
+
+    Attributes:
+      whole: shape of the result, serialized. shape: of the part. dimension: along which it lies.
+      start: its first index there.
+    """
+
+    whole: bytes
+    shape: bytes
+    dimension: int
+    start: int
+
+
+class FusedBody:
+    """A fused computation while it is made, of values of a computation that runs step by step.
+
+    Args:
+      computation: a new one, in the module. names: of the module.
+    """
+
+    def __init__(self, computation: _Computation, names: Names) -> None:
+        self._names = names
+        self._computation = computation
+        self._parameters: dict[int, _Instruction] = {}
+        self._turns: dict[tuple[int, int], _Instruction] = {}
+        self._zero: _Instruction | None = None
+
+    def _add(self, i: _Instruction, name: str) -> _Instruction:
+        added = self._computation.instructions.add()
+        added.CopyFrom(i)
+        added.id = self._computation.id << 32 | len(self._computation.instructions)
+        added.name = self._names.new(name)
+        return added
+
+    def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
+        """A copy of an instruction with other operands."""
+        copy = self._add(i, f"{i.name}.loop")
+        copy.operand_ids[:] = [o.id for o in operands]
+        del copy.control_predecessor_ids[:]
+        return copy
+
+    def parameter(self, value: _Instruction) -> _Instruction:
+        """The parameter for a value of the loop's body."""
+        if value.id not in self._parameters:
+            i = _Instruction(opcode="parameter", parameter_number=len(self._parameters))
+            i.shape.CopyFrom(value.shape)
+            self._parameters[value.id] = self._add(i, "param.loop")
+        return self._parameters[value.id]
+
+    def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
+        """The same bytes by another shape."""
+        if i.shape == shape:
+            return i
+        cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
+        cast.shape.CopyFrom(shape)
+        return self._add(cast, "bitcast.loop")
+
+    def converted(self, i: _Instruction, element_type: int) -> _Instruction:
+        """The same values in another type."""
+        convert = _Instruction(opcode="convert", operand_ids=[i.id])
+        convert.shape.CopyFrom(i.shape)
+        convert.shape.element_type = element_type
+        return self._add(convert, "convert.loop")
+
+    def sliced(
+        self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
+    ) -> _Instruction:
+        """One slice of a stack, which a bitcast may give another shape."""
+        stack = self.cast(self.parameter(stack), whole)
+        part = slice_shape(whole, axis)
+        indices = [
+            at if k == axis else self._constant(0, at.shape) for k in range(len(part.dimensions))
+        ]
+        i = _Instruction(
+            opcode="dynamic-slice",
+            operand_ids=[stack.id, *(k.id for k in indices)],
+            dynamic_slice_sizes=part.dimensions,
+        )
+        i.shape.CopyFrom(part)
+        return self._add(i, "slice.loop")
+
+    def part(self, whole: _Instruction, part: Part) -> _Instruction:
+        """A range of what a concatenation gave."""
+        shape = _Shape.FromString(part.shape)
+        whole = self.cast(whole, _Shape.FromString(part.whole))
+        starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
+        i = _Instruction(opcode="slice", operand_ids=[whole.id])
+        i.shape.CopyFrom(shape)
+        i.MergeFromString(
+            slice_field((a, a + n) for a, n in zip(starts, shape.dimensions, strict=True))
+        )
+        return self._add(i, "part.loop")
+
+    def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
+        """A stack with a value for one slice."""
+        part = self.cast(self.parameter(value), slice_shape(stack.shape))
+        zeros = [self._constant(0, at.shape)] * (len(stack.shape.dimensions) - 1)
+        operands = (self.parameter(stack), part, at, *zeros)
+        i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
+        i.shape.CopyFrom(stack.shape)
+        return self._add(i, "update.loop")
+
+    def zeros(self, shape: _Shape) -> _Instruction:
+        """An array of zeros."""
+        number = _Shape(element_type=_S32)
+        number.layout.SetInParent()
+        zero = self._constant(0, number)
+        if shape.element_type != _S32:
+            zero = self.converted(zero, shape.element_type)
+        i = _Instruction(opcode="broadcast", operand_ids=[zero.id])
+        i.shape.CopyFrom(shape)
+        return self._add(i, "zeros.loop")
+
+    def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
+        """A counter, times 1 or -1, and a constant."""
+        if form not in self._turns:
+            here = self.parameter(counter)
+            factor, offset = form
+            result = here
+            if form != (1, 0):
+                constant = self._constant(offset, here.shape)
+                operands = [constant.id, here.id]
+                i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
+                i.shape.CopyFrom(here.shape)
+                result = self._add(i, "turn.loop")
+            self._turns[form] = result
+        return self._turns[form]
+
+    def _constant(self, value: int, shape: _Shape) -> _Instruction:
+        """A scalar integer."""
+        if value == 0 and self._zero is not None:
+            return self._zero
+        literal = xla_pb2.LiteralProto(shape=shape)
+        field = literal.s32s if shape.element_type == _S32 else literal.s64s
+        field.append(value)
+        i = _Instruction(opcode="constant", literal=literal.SerializeToString())
+        i.shape.CopyFrom(shape)
+        made = self._add(i, "constant.loop")
+        if value == 0:
+            self._zero = made
+        return made
+
+    def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
+        """The fusion of what was made, with the rest as an instruction has it."""
+        self._computation.root_id = root.id
+        fusion = _Instruction()
+        fusion.CopyFrom(like)
+        fusion.name, fusion.opcode, fusion.fusion_kind = name, "fusion", kind
+        fusion.called_computation_ids[:] = [self._computation.id]
+        fusion.operand_ids[:] = list(self._parameters)
+        fusion.shape.CopyFrom(root.shape)
+        return fusion
+
+
+def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
+    """The shape of one slice of a stack."""
+    part = _Shape()
+    part.CopyFrom(shape)
+    part.dimensions[axis] = 1
+    return part

@@ -1,0 +1,219 @@
+"""Orders for all computations of a module: callees first, and of each only where it matters."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hlo.buffer_assignment import value_name
+from hlo.gc_pause import without_collection
+from hlo.rewrite.aliases import Alias
+from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.memory.assignment.model import Assignment
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
+from olla_xla.planner.effort import Effort, effort
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.proof import Proof
+from olla_xla.problem.stop_reason import StopReason
+
+__all__ = ["Progress", "plan_order"]
+
+Progress = Callable[[str], None]
+
+_NESTED_SHARE = 0.4
+"""Part of the time limit that bodies of loops and branches may use together; each, half of what
+those before it left."""
+
+_NEGLIGIBLE = 1e-4
+"""Part of the module's total below which what a loop or branch could gain is not looked for."""
+
+
+class _Limit(NamedTuple):
+    """What planning one module may take.
+
+    Attributes:
+      effort: seconds, and the total that is enough. started: on the monotonic clock.
+      asking: seconds that XLA took to its schedule, or 0.
+    """
+
+    effort: Effort
+    started: float
+    asking: float
+
+    @property
+    def seconds(self) -> float:
+        """Those that are left."""
+        return self.effort.seconds - (time.monotonic() - self.started)
+
+    def nested(self) -> float:
+        """Those that are left for a computation that the entry calls: half of what is not its."""
+        return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
+
+    def limits(self, options: PlanOptions, seconds: float, is_entry: bool) -> Limits:
+        """For one computation."""
+        until = _deadline(self.effort) if is_entry else None
+        return Limits(options, max(seconds, 0.01), self.effort.enough_bytes, until, self.asking)
+
+
+@dataclasses.dataclass
+class _Orders:
+    """What was found for a module's computations.
+
+    Attributes:
+      planned: the module with it. entry: of the entry computation, which is the last.
+      out_of_time: whether one of them could have been better with more of it.
+    """
+
+    planned: PlannedModule
+    entry: Solved | None = None
+    aliases: dict[str, tuple[Alias, ...]] = dataclasses.field(default_factory=dict)
+    proofs: tuple[Proof, ...] = ()
+    out_of_time: bool = False
+
+    def add(self, solved: Solved) -> None:
+        """Takes what was found for one, after a look at it."""
+        check_schedule(solved.graph, solved.order.tolist(), solved.peak)
+        self.planned, self.entry = solved.module, solved
+        self.aliases |= solved.aliases
+        self.proofs += () if solved.proof is None else (solved.proof,)
+        self.out_of_time |= solved.stopped_by is StopReason.TIME_LIMIT
+
+
+def _solve_all(
+    orders: _Orders,
+    looks: dict[str, Look],
+    limit: _Limit,
+    options: PlanOptions,
+    progress: Progress | None,
+    more: MoreOrders | None,
+) -> Solved:
+    """Plans the computations that matter, callees first; returns what was found for the entry."""
+    entry, total = orders.planned.module.entry.name, orders.planned.simulate().total_bytes
+    for key in orders.planned.computations:
+        planned = orders.planned
+        computation, look = planned.computations[key], looks[key]
+        seconds = limit.seconds
+        if key != entry:
+            seconds = limit.nested()
+            gain = look.peak - look.bound
+            orders.out_of_time |= seconds <= 0 < gain
+            if gain <= _NEGLIGIBLE * total or seconds <= 0:
+                if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
+                    Look.at(planned, computation)
+                continue
+        elif (
+            options.method == "search"
+            and total <= look.bound + limit.effort.enough_bytes
+            and orders.entry is None
+        ):
+            orders.entry = unchanged(look, total)
+            break
+        if not look.holds(planned):
+            look = Look.at(planned, computation)
+        limits = limit.limits(options, seconds, key == entry)
+        orders.add(solve(look, limits, progress, more))
+    assert orders.entry is not None
+    return orders.entry
+
+
+@without_collection()
+def plan_order(
+    module: bytes,
+    options: PlanOptions,
+    target: str,
+    *,
+    xla_bytes: int | None = None,
+    progress: Progress | None = None,
+    more: MoreOrders | None = None,
+    schedule_seconds: float | None = None,
+    released: frozenset[str] = frozenset(),
+) -> Plan:
+    """Finds an order for every computation of a module, and nothing else.
+
+    Args:
+      module: serialized HloModuleProto with a schedule. options: limits and seed.
+      target: "cpu" or "cuda". xla_bytes: XLA's own assigned total when it is known.
+      progress, more, schedule_seconds: see `planner.plan_module`.
+      released: starts of transfers that may hide less than in XLA's order.
+
+    Returns:
+      A plan that the referee has accepted and whose predicted total is never above XLA's order's.
+    """
+    started = time.monotonic()
+    planned = PlannedModule(module, target, released)
+    xla = planned.simulate()
+    xla_orders = _order_names(planned)
+    looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
+    bound = looks[planned.module.entry.name].bound
+    worth = effort(options, schedule_seconds, xla.total_bytes, bound)
+    orders = _Orders(planned)
+    limit = _Limit(worth, started, schedule_seconds or 0.0)
+    solved = _solve_all(orders, looks, limit, options, progress, more)
+    final = orders.planned.simulate()
+    offsets = _offsets(orders.planned, final)
+    check_placement(solved.graph, solved.order.tolist(), offsets)
+    order = _order_names(orders.planned)
+    return Plan(
+        module=planned.module.name,
+        fingerprint=planned.module.fingerprint,
+        target=target,
+        order=order,
+        aliases=orders.aliases,
+        offsets=offsets,
+        xla_bytes=xla.total_bytes if xla_bytes is None else xla_bytes,
+        xla_predicted_bytes=xla.total_bytes,
+        predicted_bytes=final.total_bytes,
+        peak_bytes=solved.peak,
+        least_peak_bytes=solved.least,
+        lower_bound_bytes=solved.bound,
+        status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
+        stopped_by=StopReason.TIME_LIMIT if orders.out_of_time else solved.stopped_by,
+        source=solved.source,
+        candidates=solved.candidates,
+        proofs=orders.proofs,
+        seconds=time.monotonic() - started,
+        steps=solved.steps,
+        seed=options.seed,
+        time_limit=worth.seconds,
+        step_limit=options.step_limit,
+        tolerance=options.tolerance,
+    )
+
+
+def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:
+    """Names of instructions in their order, by computation."""
+    return {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
+
+
+def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStatus:
+    if total <= bound * (1 + tolerance):
+        return PlanStatus.OPTIMAL
+    return PlanStatus.FEASIBLE if changed else PlanStatus.XLA
+
+
+def _deadline(worth: Effort) -> Callable[[int], float]:
+    """Up to when searching is worth it, where the best total so far is `total` bytes."""
+    now = time.monotonic()
+    return lambda total: now + worth.worth(total)
+
+
+def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
+    """Every value's predicted place in one arena: XLA's allocations laid end to end."""
+    alignment = planned.model.alignment
+    sizes = assignment.sizes
+    bases = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(-(-sizes // alignment) * alignment, out=bases[1:])
+    return {
+        value_name(v.instruction.name, v.index): (
+            int(bases[assignment.allocation[v.id]] + assignment.offset[v.id]),
+            v.bytes,
+        )
+        for v in planned.dataflow.values
+        if not v.shape.is_tuple and v.instruction.opcode != "constant"
+    }
