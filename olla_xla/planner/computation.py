@@ -318,13 +318,15 @@ class _Work:
     ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
         """The same with results bound to operands where that lowers the total; else itself.
 
-        Bindings are looked for under the order of least total and under the one named `own`.
+        Bindings are looked for under the order of least total, under that of a rule that has the
+        least, and under the one named `own`.
         """
         model = self.planned.model
-        best = min(self.scores, key=lambda name: self.scores[name])
+        best, *_ = ranked = sorted(self.scores, key=lambda name: self.scores[name])
+        by_rule = next(name for name in ranked if not name.startswith(own))
         limit = self.scores[best][0] * (1 - tolerance)
-        chosen: tuple[str, list[in_place.Binding]] | None = None
-        for name in dict.fromkeys((best, own)):
+        chosen: list[tuple[int, str, list[in_place.Binding]]] = []
+        for name in dict.fromkeys((best, by_rule, own)):
             orders = self.whole(self.starts[name])
             found = in_place.bindings(
                 self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
@@ -335,17 +337,39 @@ class _Work:
                 self.arrays.n,
             )
             if kept and total < limit:
-                limit, chosen = total, (name, kept)
-        if chosen is None:
+                chosen.append((total, name, kept))
+        if not chosen:
             return self, {}
-        name, kept = chosen
+        # What is about as good so far may be told apart by the orders that follow from it.
+        least = min(total for total, *_ in chosen)
+        ways = [
+            self._bound(name, kept, own)
+            for total, name, kept in chosen
+            if total <= least * (1 + tolerance)
+        ]
+        return min(ways, key=lambda way: min(way[0].scores.values()))
+
+    def _bound(
+        self, name: str, kept: list[in_place.Binding], own: str
+    ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
+        """The computation with bindings that were chosen under the order of that name."""
         aliases = in_place.aliases(kept)
         planned = self.planned.rewritten(aliases, self.whole(self.starts[name]))
         computation = planned.computations[self.lowered.computation.name]
         other = _Work(planned, planned.lowered(computation))
         other.add({name: np.arange(other.arrays.n)})
         other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
+        other.add({f"{n}+": o for n, o in self._orders_for(other, own).items()})
         return other, aliases
+
+    def _orders_for(self, other: _Work, own: str) -> dict[str, np.ndarray]:
+        """The orders whose names begin with `own`, of the operators of a rewritten module."""
+        step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
+        names = [i.name for i in self.lowered.instructions]
+        if step.keys() != set(names):
+            return {}
+        moved = np.array([step[name] for name in names])
+        return {name: moved[o] for name, o in self.starts.items() if name.startswith(own)}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
         """The solution with the order of that name."""

@@ -206,7 +206,7 @@ class _Run:
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
         self.least: _Scored | None = None  # by lifetime peak
-        self.near: list[tuple[int, np.ndarray]] = []  # what each annealing ended with, by peak
+        self.near: list[tuple[int, np.ndarray]] = []  # met on the way to it, by peak
         self.best: _Scored | None = None  # by objective
         self.best_order: np.ndarray | None = None  # by the exact objective
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
@@ -240,6 +240,8 @@ class _Run:
         """Notes an order of groups for its lifetime peak."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
+            if self.least is not None:
+                self.near.append((self.least.peak, self.least.groups))
             self.least = _Scored(groups, peak, peak)
         return peak
 
@@ -285,7 +287,7 @@ class _Run:
         )
 
     def _near_least(self) -> list[np.ndarray]:
-        """Orders of little more than the least peak, from annealing; the lowest first."""
+        """Orders of little more than the least peak, met on the way to it; the lowest first."""
         assert self.least is not None
         limit = self.least.peak * self.settings.near
         least = self.least.groups
@@ -414,7 +416,7 @@ class _Run:
         for k in range(settings.rounds):
             before = self.best.objective
             seed = self.seed * 1000 + 1 + 10 * k
-            now = start
+            now = start if k % 2 == 0 else self.best
             wide = start.objective > self._expected() * (1 + settings.rounds_gap)
             if len(problems) > 1 and wide:
                 now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)

@@ -86,7 +86,7 @@ class Settings:
     least_patience: int = 50
     """A round ends after this many evaluations in vain, at least."""
 
-    most_patience: int = 800
+    most_patience: int = 400
     """A round ends after this many evaluations in vain, at most."""
 
     patience_per_gap: int = 40_000
@@ -95,7 +95,7 @@ class Settings:
     patience_work: int = 400_000
     """A round's evaluations in vain, times operators, are at most this (the least aside)."""
 
-    rounds: int = 6
+    rounds: int = 10
     """There are at most this many rounds."""
 
     rounds_gap: float = 0.01
