@@ -32,7 +32,9 @@ _ELEMENTWISE = frozenset(
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
     """Operands whose buffers the results of `i` must take over."""
     if i.opcode in _DEFAULT_IN_PLACE:
-        return _default_pairs(i)
+        # On a CPU an all-reduce writes its result elsewhere: XLA's backend has a rule of its own.
+        aside = target == "cpu" and i.opcode == "all-reduce"
+        return [] if aside else _default_pairs(i)
     if i.opcode in ("custom-call", "async-start"):
         return [(operand, inner, index) for index, operand, inner in i.aliasing]
     if i.opcode == "fusion":

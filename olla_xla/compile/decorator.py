@@ -246,12 +246,15 @@ class PlannedFunction:
     ) -> None:
         if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
             loading.begin()
-        functools.update_wrapper(self, function, updated=())
+        functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._jitted: Any = jitted
         self._ways, self._options = ways, ways.options
-        self._call = with_miss_handler(jitted, self._before_miss) if ways.enabled else jitted
+        # Held weakly: what the function refers to goes when the planned one does, not in some later
+        # garbage collection.
+        before_miss = weakref.WeakMethod(self._before_miss)
+        self._call = with_miss_handler(jitted, before_miss) if ways.enabled else jitted
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
@@ -349,6 +352,10 @@ class PlannedFunction:
         with self._lock:
             self._jitted.clear_cache()
             self._outcomes.clear()
+
+    def _cache_size(self) -> int:
+        """As `jax.jit`'s: how many signatures calls have met; programs count compiles by it."""
+        return getattr(self._call, "_cache_size", self._jitted._cache_size)()
 
     @property
     def jit_options(self) -> dict[str, Any]:

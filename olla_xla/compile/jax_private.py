@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import logging
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -47,10 +48,11 @@ def jit_parameters(jitted: Any) -> dict[str, Any]:
             raise InputError("olla_xla.plan takes functions made by jax.jit, not by pjit")
         in_shardings = _with_layouts(info, "in")
         out_shardings = _with_layouts(info, "out")
-        names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
-        parameters = {name: getattr(info, name) for name in names}
-        # Explicit names with empty tuples would differ from jit's defaults only in spelling.
-        parameters = {name: value for name, value in parameters.items() if value}
+        parameters: dict[str, Any] = {}
+        for kind in ("static", "donate"):
+            pair = {n: getattr(info, n) for n in (f"{kind}_argnums", f"{kind}_argnames")}
+            # Where one of the two is given alone, jit infers the other one, maybe differently.
+            parameters |= pair if any(pair.values()) else {}
         return parameters | {
             "in_shardings": in_shardings,
             "out_shardings": out_shardings,
@@ -209,9 +211,11 @@ def reloaded(
 
 
 def with_miss_handler(
-    jitted: Any, handler: Callable[[tuple[Any, ...], dict[str, Any]], None]
-) -> Callable[..., Any]:
+    jitted: Any, handler: weakref.WeakMethod[Callable[[tuple[Any, ...], dict[str, Any]], None]]
+) -> Any:
     """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
+
+    The caller keeps what `handler` is a method of, through the call.
 
     A jitted function's pickling state names the Python function that C++ calls when it has no
     executable for a signature; a copy is made with another one. Where JAX has no such state the
@@ -224,7 +228,8 @@ def with_miss_handler(
         copy = kind.__new__(kind)
 
         def cache_miss(*args: Any, **kwargs: Any) -> Any:
-            handler(args, kwargs)
+            if (method := handler()) is not None:
+                method(args, kwargs)
             return jax_miss(*args, **kwargs)
 
         copy.__setstate__({**state, "cache_miss": cache_miss})
@@ -235,7 +240,8 @@ def with_miss_handler(
         _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            handler(args, kwargs)
+            if (method := handler()) is not None:
+                method(args, kwargs)
             return jitted(*args, **kwargs)
 
         return call

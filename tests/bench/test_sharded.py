@@ -66,6 +66,10 @@ def test_a_row_says_what_is_wrong():
     assert not row.wrong
     for change in ({"same": False}, {"moved": 1}, {"least_kept": 0.9}, {"bytes": 11}):
         assert dataclasses.replace(row, **change).wrong
+    exact = dataclasses.replace(row, predicted_xla_bytes=10, predicted_bytes=9)
+    assert not exact.wrong
+    assert dataclasses.replace(exact, predicted_bytes=8).wrong.startswith("a prediction is off")
+    assert dataclasses.replace(exact, predicted_xla_bytes=9).wrong
     with pytest.raises(InputError, match="no step 'none'"):
         list(run_steps(["none"], "cpu", Sizes(), {}))
     assert len(STEPS) == 10

@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import gc
 import inspect
 import pickle
 import threading
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -219,10 +221,18 @@ def test_copies_and_pickles_as_given():
 
 
 def test_a_jax_without_a_miss_handler_looks_every_call_up(caplog):
-    seen = []
-    call = jax_private.with_miss_handler(lambda x, y: x + y, lambda *a: seen.append(a))
+    class Watch:
+        seen = ()
+
+        def miss(self, *given):
+            self.seen += (given,)
+
+    watch = Watch()
+    call = jax_private.with_miss_handler(lambda x, y: x + y, weakref.WeakMethod(watch.miss))
     assert call(1, y=2) == 3 and call(2, y=2) == 4
-    assert seen == [((1,), {"y": 2}), ((2,), {"y": 2})] and "slowly" in caplog.text
+    assert watch.seen == (((1,), {"y": 2}), ((2,), {"y": 2})) and "slowly" in caplog.text
+    del watch
+    assert call(3, y=2) == 5
 
 
 def test_nans_are_looked_for_when_that_is_asked_for_later():
@@ -247,3 +257,41 @@ def test_it_may_take_the_place_of_jax_jit(monkeypatch):
     np.testing.assert_array_equal(step(x), own(step.__wrapped__)(x))
     assert not isinstance(compile_analyze._functions(abs, False)[0], olla_xla.PlannedFunction)
     assert olla_xla.analyze(step, x).xla.total_bytes
+
+
+def test_what_a_function_holds_goes_with_it():
+    def made():
+        held = jnp.arange(4.0)
+        return plan(lambda: 2 * held), weakref.ref(held)
+
+    planned, alive = made()
+    planned(), planned.lower().compile()
+    assert alive() is not None and planned()[1] == 2
+    gc.disable()  # a garbage collection may come late, and memory is what this is about
+    try:
+        del planned
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_names_are_not_inferred_where_both_ways_are_given():
+    def f(x, y):
+        kinds.append(isinstance(y, jax.core.Tracer))
+        return x
+
+    kinds: list[bool] = []
+    planned = plan(jax.jit(f, static_argnums=1, static_argnames=()))
+    planned(1, 2), planned(1, y=2)
+    assert kinds == [False, True]
+
+
+def test_attributes_and_the_number_of_signatures_are_there():
+    def f(x):
+        return x + 1
+
+    f.tag = "mine"
+    planned = plan(f)
+    assert planned.tag == "mine" and planned._cache_size() == 0
+    planned(1), planned(2), planned(1.0)
+    assert planned._cache_size() == 2

@@ -19,5 +19,20 @@ def test_a_scan_over_sharded_layers_is_planned_bit_identically():
     assert len(rows) == 2
     for row in rows:
         assert row["planned"] and row["same"], row
-        assert row["assigned"] < row["xla"]
+        assert row["predicted"] == row["assigned"] < row["xla"]
     assert rows[1]["stacks"] > 0
+
+
+def test_bytes_are_predicted_exactly_where_devices_exchange_tables_and_sums():
+    """All-to-alls and all-reduces of several arrays have tables, which XLA puts behind its heap."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.sharded_mlp"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
+    )
+    assert run.returncode == 0, run.stderr
+    row = json.loads(run.stdout)
+    assert row["planned"] and row["same"], row
+    assert row["predicted"] == row["assigned"] < row["xla"] == row["predicted_xla"]

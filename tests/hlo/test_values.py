@@ -93,6 +93,29 @@ def test_loop_state_is_one_alias_set_and_invariants_pass_through():
     assert not at["a", ()].live_out
 
 
+ALL_REDUCE = """HloModule sum, is_scheduled=true
+
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}
+
+ENTRY main {
+  a = f32[64] parameter(0)
+  b = f32[64] negate(a)
+  ROOT c = f32[64] all-reduce(b), to_apply=add
+}
+"""
+
+
+@pytest.mark.parametrize(("target", "is_one"), [("cpu", False), ("cuda", True)])
+def test_an_all_reduce_takes_its_operand_over_on_a_gpu(target, is_one):
+    module = module_from_bytes(from_hlo_text(ALL_REDUCE))
+    pairs = in_place_pairs(instruction(module, "c"), target)
+    assert pairs == ([(0, (), ())] if is_one else [])
+
+
 def test_in_place_operations_take_their_operand_over():
     module = module_from_bytes(from_hlo_text(IN_PLACE))
     flow = analyse(module)

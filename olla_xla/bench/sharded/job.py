@@ -21,6 +21,8 @@ class Row:
       step, target: which.
       planned: whether another order than XLA's runs. reason: why not, or "".
       xla_bytes, bytes: XLA's total for jit's executable, and for the planned one.
+      predicted_xla_bytes, predicted_bytes: the same by our model, in XLA's order and planned; 0
+        where nothing was planned.
       same: whether results are jit's bit for bit; None where nothing can be run.
       collectives: in one module. moved: computations that run them in another order than jit's.
       starts: asynchronous operations.
@@ -45,6 +47,8 @@ class Row:
     planned_hidden_seconds: float
     least_kept: float
     exposed_seconds: float = 0.0
+    predicted_xla_bytes: int = 0
+    predicted_bytes: int = 0
     least_overlap_bytes: int = 0
     least_overlap_seconds: float = 0.0
 
@@ -57,7 +61,12 @@ class Row:
             return "collectives run in another order"
         if self.least_kept < 1 - 1e-9 and not self.exposed_seconds:
             return f"a transfer hides {self.least_kept:.0%} of what it hid"
-        return "more bytes than by XLA alone" if self.bytes > self.xla_bytes else ""
+        if self.bytes > self.xla_bytes:
+            return "more bytes than by XLA alone"
+        pairs = [(self.predicted_xla_bytes, self.xla_bytes)]
+        pairs += [(self.predicted_bytes, self.bytes)] if self.planned else []
+        off = max(abs(found - predicted) / found for predicted, found in pairs)
+        return f"a prediction is off by {off:.2%}" if self.predicted_bytes and off > 1e-6 else ""
 
 
 def run_steps(

@@ -261,7 +261,7 @@ def _pmapped(devices: Sequence[Any], s: Sizes) -> Step:
 STEPS: dict[str, Callable[[Sequence[Any], Sizes], Step]] = {
     "data parallel": _replicated,
     "fsdp": _fully_sharded,
-    "fsdp, scanned": _scanned,
+    "fsdp scanned": _scanned,
     "tensor parallel": _tensor,
     "fsdp and tensor": _two_ways,
     "shard_map": _shard_mapped,

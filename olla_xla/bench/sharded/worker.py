@@ -73,6 +73,8 @@ def _planned(name: str, target: str, sizes: Sizes, options: dict[str, Any]) -> d
         "reason": compiled.reason,
         "xla_bytes": assigned_bytes(plain),
         "bytes": assigned_bytes(compiled),
+        "predicted_xla_bytes": compiled.plan.xla_predicted_bytes if compiled.plan else 0,
+        "predicted_bytes": compiled.plan.predicted_bytes if compiled.plan else 0,
         "same": same,
         "collectives": sum(map(len, before.order.values())),
         "moved": len(before.moved(after)),

@@ -335,7 +335,8 @@ class AssignmentModel:
         homeless = (found.allocation < 0) & kept[self._set_of]
         offset, heaps = self._heaps(homeless, ranges, found)
         temp = 0
-        for size in (*heaps, *found.bytes[found.temporary]):  # XLA joins all temp allocations
+        # XLA joins all temp allocations, the last made first.
+        for size in (*heaps, *found.bytes[found.temporary][::-1]):
             temp = -(-temp // self.alignment) * self.alignment + int(size)
         return Assignment(
             total_bytes=int(found.bytes[found.counted].sum()) + temp,
