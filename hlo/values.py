@@ -237,6 +237,8 @@ class _Analysis:
             if i.opcode == "recv-done":
                 self._overlay(defined, (0,), values)
             return defined
+        if i.opcode == "async-done":
+            return {k: self._define(i, k) if v.shape.is_tuple else v for k, v in values.items()}
         return values
 
     def _async_start(self, i: Instruction) -> ValueMap:
@@ -246,7 +248,9 @@ class _Analysis:
         for callee in i.called:
             for parameter, operand in zip(callee.parameters, i.operands, strict=True):
                 self.maps[parameter] = dict(self.maps[operand])
-            self._overlay(values, (1,), self._computation(callee))
+            arrays = self._computation(callee).items()  # tuples' tables are its own
+            arrays = {index: v for index, v in arrays if not v.shape.is_tuple}
+            self._overlay(values, (1,), arrays)
         return values
 
     def _call(self, i: Instruction) -> ValueMap:

@@ -10,6 +10,7 @@ from olla_xla.bench.sharded.job import Row, run_steps
 from olla_xla.bench.sharded.overlap import Overlap, overlap
 from olla_xla.bench.sharded.steps import STEPS, Sizes
 from olla_xla.errors import InputError
+from tests.support.compiles import h100_device
 
 OPTIONS = {"time_limit": 60, "step_limit": 200}
 ASYNC = """HloModule m, is_scheduled=true
@@ -34,6 +35,14 @@ def test_steps_over_eight_devices(monkeypatch):
     for row in rows:
         assert not row.wrong and row.same and row.collectives, row
     assert any(row.planned and row.bytes < row.xla_bytes for row in rows)
+
+
+def test_bytes_of_transfers_are_predicted_exactly_on_a_gpu():
+    """Where nothing runs beside a transfer XLA makes it synchronous: other tables, other steps."""
+    h100_device()
+    for row in run_steps(["fsdp", "pipeline"], "h100", Sizes(), OPTIONS):
+        assert not row.wrong, row
+        assert row.predicted_xla_bytes == row.xla_bytes and row.collectives
 
 
 def test_what_runs_between_a_start_and_its_done():

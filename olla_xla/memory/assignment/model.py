@@ -21,6 +21,7 @@ from olla_xla.memory.arrays import csr
 from olla_xla.memory.assignment.heap import pack, share_in_place
 from olla_xla.memory.assignment.homes import AliasSets, Homes, Kind, Links, homes
 from olla_xla.memory.assignment.live_ranges import LiveRanges, References, live_ranges
+from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
 __all__ = ["ALIGNMENT", "Assignment", "AssignmentModel"]
 
@@ -63,6 +64,8 @@ class AssignmentModel:
         self.computations = module.control_computations
         self.instructions = [i for c in reversed(self.computations) for i in c.instructions]
         self._number = {i: k for k, i in enumerate(self.instructions)}
+        self._starts = starts(dataflow, self._number, target)
+        self._applies = applies(module)
         self._span = {c: k for k, c in enumerate(self.computations)}
         self._build_ranges()
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
@@ -83,12 +86,14 @@ class AssignmentModel:
         module = self.dataflow.module
         values = self.dataflow.values
         donated = module.donated
-        start = [
-            self._start_ref(v.instruction.computation)
-            if v.instruction.opcode == "parameter"
-            else self._number[v.instruction]
-            for v in values
-        ]
+        begun = {c: i for i in self._number if i.opcode == "async-start" for c in i.called_control}
+
+        def start_of(i: Instruction) -> int:
+            # What an asynchronous operation computes is live from its start on.
+            i = begun.get(i.computation, i)
+            return self._start_ref(i.computation) if i.opcode == "parameter" else self._number[i]
+
+        start = [start_of(v.instruction) for v in values]
         readonly = [
             v.instruction.opcode == "parameter"
             and v.instruction.computation is module.entry
@@ -190,18 +195,21 @@ class AssignmentModel:
 
     def _build_sharing(self, pairs: Sharing) -> None:
         values, at = self.dataflow.values, self.dataflow.at
-        heap: list[list[int]] = []
+        heap: list[list[tuple[int, int]]] = []
+        ended = {self.instructions[k]: pair for pair, k in enumerate(self._starts.done)}
         operands: list[list[int]] = []
         copied: list[list[int]] = []
         for v in values:
-            in_heap: list[int] = []
+            in_heap: list[tuple[int, int]] = []
             first: list[int] = []
             read: list[int] = []
             for operand in dict.fromkeys(v.instruction.operands):
                 top = at[operand, ()]
                 first.append(top.id)
-                if top.instruction is operand and (top.id, 0) in pairs[v.id]:
-                    in_heap.append(top.id)
+                pair = ended.get(operand, -1)  # one operation with its start, if that is alone
+                itself = top.instruction is operand and (top.id, 0) in pairs[v.id]
+                if itself or (pair >= 0 and any(top.id == a for a, _ in pairs[v.id])):
+                    in_heap.append((top.id, pair))
                 if v.instruction.opcode == "copy":
                     read += [at[operand, i].id for i, _ in operand.shape.indices()]
             heap.append(in_heap)
@@ -216,7 +224,8 @@ class AssignmentModel:
             copied_ptr=copied_ptr,
             copied_idx=copied_idx,
         )
-        self._heap_share = csr(heap)
+        self._heap_share = csr([[operand for operand, _ in row] for row in heap])
+        self._heap_share_pair = np.array([pair for row in heap for _, pair in row], np.int64)
         self._operands = operands
 
     # Evaluation.
@@ -328,16 +337,21 @@ class AssignmentModel:
 
     def _simulate(self, time: np.ndarray, total: int, keep: int) -> Assignment:
         """The assignment of the `keep` largest alias sets at the given logical times."""
+        alone = self._starts.alone(time)
+        if len(alone):
+            time = self._starts.joined_times(time, alone)
+            total -= self._starts.steps_gone(alone)
         ranges = live_ranges(time, total, self._references, self._sets.ptr, self._sets.idx)
         found = homes(self._sets, self._links, ranges, self._order[:keep])
         kept = np.zeros(len(self._sets.bytes), np.bool_)
         kept[self._order[:keep]] = True
         homeless = (found.allocation < 0) & kept[self._set_of]
-        offset, heaps = self._heaps(homeless, ranges, found)
-        temp = 0
-        # XLA joins all temp allocations, the last made first.
-        for size in (*heaps, *found.bytes[found.temporary][::-1]):
-            temp = -(-temp // self.alignment) * self.alignment + int(size)
+        offset, heaps = self._heaps(homeless, ranges, found, alone)
+        tables = found.temporary.copy()
+        for v in self._starts.gone(alone):
+            if found.allocation[v] >= 0:
+                tables[found.allocation[v]] = False
+        temp = joined(found.bytes[tables], heaps, self._applies, self.alignment)
         return Assignment(
             total_bytes=int(found.bytes[found.counted].sum()) + temp,
             temp_bytes=temp,
@@ -348,19 +362,29 @@ class AssignmentModel:
             end=ranges.end,
         )
 
+    def _shared_in_heap(self, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By value (ptr, idx): operands whose memory it may take; no results of other pairs."""
+        pair, (ptr, idx) = self._heap_share_pair, self._heap_share
+        if (pair < 0).all():
+            return ptr, idx
+        keep = (pair < 0) | np.isin(pair, alone)
+        return np.concatenate(([0], np.cumsum(keep)))[ptr], idx[keep]
+
     def _heaps(
-        self, homeless: np.ndarray, ranges: LiveRanges, found: Homes
+        self, homeless: np.ndarray, ranges: LiveRanges, found: Homes, alone: np.ndarray
     ) -> tuple[np.ndarray, list[int]]:
         """Packs what has no home, one heap a memory space; numbered after the allocations.
 
         Args:
           homeless: bool [values]. ranges: of all values. found: `allocation` is completed.
+          alone: asynchronous pairs between which nothing runs.
 
         Returns:
           (offset in bytes by value id, bytes of each heap).
         """
         offset = np.zeros(len(homeless), np.int64)
         heaps: list[int] = []
+        share = self._shared_in_heap(alone)
         color = self._sets.color[self._set_of]
         for space in np.unique(self._sets.color):
             ids = np.flatnonzero(homeless & (color == space))
@@ -373,7 +397,7 @@ class AssignmentModel:
                 self._bytes,
                 self._set_of,
                 self._single,
-                *self._heap_share,
+                *share,
             )
             size, placed = pack(ids, *ticks, self._bytes, self.alignment)
             found.allocation[ids] = len(found.bytes) + len(heaps)

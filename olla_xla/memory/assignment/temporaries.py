@@ -1,0 +1,147 @@
+"""What XLA joins to one temporary allocation, in which order; and starts that it makes synchronous.
+
+Read in XLA's BufferAssignment::CombineTempAllocations and ConvertAsyncCollectivesToSync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hlo.module import Computation, Instruction, Module
+from hlo.values import Dataflow
+
+__all__ = ["Starts", "applies", "joined", "starts"]
+
+_NOTHING = frozenset("bitcast constant get-tuple-element parameter tuple".split())
+"""Opcodes that take no time, so that nothing overlaps with a transfer when they stand beside it."""
+
+_COLLECTIVES = frozenset(
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
+    "reduce-scatter".split()
+)
+
+
+class Starts(NamedTuple):
+    """The asynchronous collectives of a module.
+
+    XLA makes one operation of a start and its done if nothing runs in between: it has one table of
+    pointers where they had several, and takes one step.
+
+    Attributes:
+      start, done: int64 [pairs], their instructions by number.
+      tables: by pair, ids of values that are then not made.
+      steps: by pair, instructions by number that then take no step: all but the collective itself.
+      work: int64 [any], the instructions that count as work in between, by number.
+    """
+
+    start: np.ndarray
+    done: np.ndarray
+    tables: Sequence[Sequence[int]]
+    steps: Sequence[Sequence[int]]
+    work: np.ndarray
+
+    def alone(self, time: np.ndarray) -> np.ndarray:
+        """The pairs (int64 [any]) that become one; `time` is of each instruction, by number."""
+        if not len(self.start):
+            return self.start
+        at = np.sort(time[self.work])
+        begun, ended = (np.searchsorted(at, time[which]) for which in (self.start, self.done))
+        return np.flatnonzero(begun == ended)
+
+    def joined_times(self, time: np.ndarray, alone: np.ndarray) -> np.ndarray:
+        """The times of all without the steps that these pairs then do not take."""
+        gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
+        return time - np.searchsorted(gone, time, side="right")
+
+    def steps_gone(self, alone: np.ndarray) -> int:
+        """How many those are."""
+        return sum(len(self.steps[k]) for k in alone)
+
+    def gone(self, alone: np.ndarray) -> list[int]:
+        """The values that are not made, where these pairs become one."""
+        return [v for k in alone for v in self.tables[k]]
+
+
+def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> Starts:
+    """The asynchronous collectives of a module, each with its end; none on a CPU.
+
+    Args:
+      dataflow: of the module. numbers: of instructions. target: "cpu" or "cuda".
+    """
+    pairs, work = [], []
+    for i, number in numbers.items():
+        begins = i.opcode.endswith("-start") and _kind(i) in _COLLECTIVES
+        ends = i.opcode.endswith("-done") and _kind(i.operands[0]) in _COLLECTIVES
+        if ends:
+            pairs.append((i.operands[0], i))
+        elif not begins and i.opcode not in _NOTHING:
+            work.append(number)
+    if target == "cpu":
+        pairs = []
+    tables: list[list[int]] = []
+    steps: list[list[int]] = []
+    at = dataflow.at
+    for start, done in pairs:
+        own = [at[start, index] for index, shape in start.shape.indices() if shape.is_tuple]
+        own += [at[c.root, ()] for c in start.called_control if c.root is not None]
+        tables.append([v.id for v in own if v.shape.is_tuple])
+        within = [i for c in start.called_control for i in (c.schedule or ())[:-1]]
+        own_step = [start] if start.called_control else []
+        steps.append([numbers[i] for i in (*within, *own_step, done)])
+    return Starts(
+        np.array([numbers[start] for start, _ in pairs], np.int64),
+        np.array([numbers[done] for _, done in pairs], np.int64),
+        tables,
+        steps,
+        np.array(work, np.int64),
+    )
+
+
+def _kind(start: Instruction) -> str:
+    """What a start begins, as an opcode."""
+    if start.opcode == "async-start":
+        root = start.called[0].root
+        return "" if root is None else root.opcode
+    return start.opcode.removesuffix("-start")
+
+
+def applies(module: Module) -> bool:
+    """Whether anything is applied by reductions, sorts and the like: a computation of its own."""
+    control = list(module.control_computations)
+    seen: set[Computation] = set(control)
+    for computation in control:  # grows on the way
+        for i in computation.instructions:
+            for called in i.called:
+                if i.opcode != "fusion" and called not in seen:
+                    return True
+                if called not in seen:
+                    seen.add(called)
+                    control.append(called)
+    return False
+
+
+def joined(tables: np.ndarray, heaps: Sequence[int], applied: bool, alignment: int) -> int:
+    """Bytes of the one allocation that XLA joins all temporary ones to, each at its alignment.
+
+    The last of them is not filled up. XLA exchanges the first temporary allocation with the last of
+    all that is none, as long as there are such pairs (std::partition), and joins them as they lie
+    then. What is made last belongs to computations that reductions apply; so where there are any,
+    the first table comes last, else a heap.
+
+    Args:
+      tables: bytes of the tuples' tables, in the order in which they were made.
+      heaps: bytes of the heaps, which are made after them.
+      applied: whether there are such computations.
+    """
+    sizes = [*tables.tolist(), *heaps]
+    if not sizes:
+        return 0
+    last = sizes[0] if applied else sizes[-1]
+    return (
+        sum(-(-size // alignment) * alignment for size in sizes)
+        + last
+        - (-(-last // alignment) * alignment)
+    )
