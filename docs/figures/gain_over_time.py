@@ -9,6 +9,7 @@ kept in gain_over_time.json, and are not computed again while that is there.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -67,8 +68,9 @@ def draw(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         target = row["case"].rsplit("/", 1)[1]
         best = min(total for _, total in (*row["curve"], row["default"]))
-        seconds, excess = zip(*((s, 100 * (t / best - 1)) for s, t in row["curve"]), strict=True)
-        axes.plot(seconds, excess, color=COLORS[target], alpha=0.5, lw=1.2)
+        seconds, totals = zip(*sorted(map(tuple, row["curve"])), strict=True)
+        excess = [100 * (t / best - 1) for t in itertools.accumulate(totals, min)]
+        axes.step(seconds, excess, where="post", color=COLORS[target], alpha=0.5, lw=1.2)
         at, total = row["default"]
         axes.plot(at, 100 * (total / best - 1), "o", color=COLORS[target], ms=4)
     for target, color in COLORS.items():

@@ -6,16 +6,21 @@ import subprocess
 import sys
 
 
-def test_a_scan_over_sharded_layers_is_planned_bit_identically():
+def printed(module):
+    """The lines of JSON that a module prints in a process that has its own number of devices."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.support.sharded"],
+        [sys.executable, "-m", module],
         capture_output=True,
         text=True,
         check=False,
         env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
     )
     assert run.returncode == 0, run.stderr
-    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_a_scan_over_sharded_layers_is_planned_bit_identically():
+    rows = printed("tests.support.sharded")
     assert len(rows) == 2
     for row in rows:
         assert row["planned"] and row["same"], row
@@ -25,14 +30,6 @@ def test_a_scan_over_sharded_layers_is_planned_bit_identically():
 
 def test_bytes_are_predicted_exactly_where_devices_exchange_tables_and_sums():
     """All-to-alls and all-reduces of several arrays have tables, which XLA puts behind its heap."""
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.support.sharded_mlp"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
-    )
-    assert run.returncode == 0, run.stderr
-    row = json.loads(run.stdout)
+    (row,) = printed("tests.support.sharded_mlp")
     assert row["planned"] and row["same"], row
     assert row["predicted"] == row["assigned"] < row["xla"] == row["predicted_xla"]
