@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hlo.module import module_from_bytes
 from hlo.read import from_hlo_text
 from hlo.values import analyse
+from olla_xla.memory.assignment.model import AssignmentModel
 from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
 SIZES = st.lists(st.integers(1, 2000), max_size=6)
@@ -41,6 +42,37 @@ def test_temporary_allocations_are_joined_as_a_partition_leaves_them(tables, hea
         if size is not None:
             end = -(-end // 256) * 256 + size
     assert joined(np.array(tables, np.int64), heaps, others > 0, 256) == end
+
+
+TWO = """HloModule two, is_scheduled=true
+
+first {
+  a = f32[64] parameter(0)
+  ROOT b = f32[64] collective-permute(a), source_target_pairs={{0,1}}
+}
+
+second {
+  c = f32[64] parameter(0)
+  ROOT d = f32[64] collective-permute(c), source_target_pairs={{1,0}}
+}
+
+ENTRY e {
+  p = f32[64] parameter(0)
+  q = f32[64] negate(p)
+  s = ((f32[64]), f32[64]) async-start(p), calls=first
+  t = ((f32[64]), f32[64]) async-start(q), calls=second
+  u = f32[64] async-done(s)
+  v = f32[64] async-done(t)
+  ROOT r = f32[64] add(u, v)
+}
+"""
+
+
+def test_other_transfers_are_nothing_to_overlap_with():
+    module = module_from_bytes(from_hlo_text(TWO))
+    model = AssignmentModel(analyse(module), "cuda")
+    time, _ = model.times({c: c.schedule for c in module.control_computations})
+    assert len(model._starts.alone(time)) == 2
 
 
 PAIR = """HloModule pair, is_scheduled=true

@@ -72,12 +72,12 @@ def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> 
       dataflow: of the module. numbers: of instructions. target: "cpu" or "cuda".
     """
     pairs, work = [], []
+    within = {c for i in numbers if _begins(i) for c in i.called_control}
     for i, number in numbers.items():
-        begins = i.opcode.endswith("-start") and _kind(i) in _COLLECTIVES
         ends = i.opcode.endswith("-done") and _kind(i.operands[0]) in _COLLECTIVES
         if ends:
             pairs.append((i.operands[0], i))
-        elif not begins and i.opcode not in _NOTHING:
+        elif not (_begins(i) or i.computation in within or i.opcode in _NOTHING):
             work.append(number)
     if target == "cpu":
         pairs = []
@@ -98,6 +98,11 @@ def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> 
         steps,
         np.array(work, np.int64),
     )
+
+
+def _begins(i: Instruction) -> bool:
+    """Whether it is the start of a collective."""
+    return i.opcode.endswith("-start") and _kind(i) in _COLLECTIVES
 
 
 def _kind(start: Instruction) -> str:
