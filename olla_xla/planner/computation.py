@@ -343,13 +343,13 @@ class _Work:
         # What is about as good so far may be told apart by the orders that follow from it.
         least = min(total for total, *_ in chosen)
         ways = [
-            self._bound(name, kept, own)
+            self._with_bindings(name, kept, own)
             for total, name, kept in chosen
             if total <= least * (1 + tolerance)
         ]
         return min(ways, key=lambda way: min(way[0].scores.values()))
 
-    def _bound(
+    def _with_bindings(
         self, name: str, kept: list[in_place.Binding], own: str
     ) -> tuple[_Work, Mapping[str, tuple[Alias, ...]]]:
         """The computation with bindings that were chosen under the order of that name."""

@@ -67,7 +67,7 @@ class Settings:
     """The seeds of the restarts begin this far behind that of the first local search."""
 
     near: float = 1.03
-    """Orders of local search are reported if their peaks are at most this many times the least."""
+    """Orders met on the way are reported if their peaks are at most this many times the least."""
 
     most_near: int = 4
     """At most this many of them are reported."""
