@@ -225,3 +225,15 @@ def test_tiny_graphs(n):
     graph = TensorGraph("tiny", operators, tuple(Tensor(f"x{v}", 4, v, (), v) for v in range(n)))
     assert all(len(order) == n for order in schedule.candidates(graph).values())
     assert _search(graph, bound_bytes=0).peak_bytes == 4 * n
+
+
+@pytest.mark.parametrize("layers", [4, 8, 12])
+def test_orders_met_on_the_way_to_the_least_peak_are_told(layers):
+    """Their total may be smaller than that of the order of least peak."""
+    graph = train_step(layers)
+    found = _search(graph)
+    assert found.stopped_by is StopReason.PROOF
+    peaks = [peak_bytes(graph, order) for order in found.near_orders]
+    assert peaks and peaks == sorted(peaks)
+    assert found.least_peak_bytes < peaks[0] and peaks[-1] <= 1.03 * found.least_peak_bytes
+    assert all(_is_legal(graph, order) for order in found.near_orders)
