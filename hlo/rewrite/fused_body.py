@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
+from hlo.inplace import is_all_elementwise
 from hlo.rewrite.bodies import Names
 from hlo.wire import slice_field
 
@@ -147,6 +148,10 @@ class FusedBody:
                 result = self._add(i, "turn.loop")
             self._turns[form] = result
         return self._turns[form]
+
+    def is_all_elementwise(self) -> bool:
+        """Whether nothing else was made so far."""
+        return is_all_elementwise(i.opcode for i in self._computation.instructions)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""

@@ -319,6 +319,6 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 def _edited(module: bytes, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
     edit = Edit(module)
-    edit.change_loops(edits(module_from_bytes(module), plan.loops))
+    edit.change_loops(edits(module_from_bytes(module), plan.loops, plan.target))
     edit.clone([Clone(*record) for record in plan.clones])
     return edit

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla.bench.random_programs.check import check_case
+from olla_xla.bench.random_programs.text import from_text
 from tests.support.steps import assert_same
 
 plan = functools.partial(olla_xla.plan, donate_argnums=0, time_limit=120)
@@ -138,3 +140,19 @@ def test_two_steps_are_those_of_jit(name):
     (used,) = planned.plans
     assert used.assigned_bytes < used.xla_bytes
     assert used.aliases or name == "llama", "results are bound to operands"
+
+
+SCANNED = """Case(program=Program(body=Graph(rows=16, cols=128, leaves=1, weights=3, nodes=(
+Node(op='map', reads=(-4, 41, 2, -2, -4,), inner=(Node(op='top', reads=(18, 15, -2,), k=5),
+Node(op='silu', reads=(-4, 31, 0, 10, -2,), k=2), Node(op='scan_rows', reads=(52, -1,), k=4,
+inner=(Node(op='sum', reads=(-4, 3,), k=5),)),)), Node(op='scan_reverse', reads=(0, -1, 0,), k=6,
+inner=(Node(op='cond', reads=(5, 3, -4, -2,), k=6, inner=(Node(op='sum', reads=(-2, 24, 2,), k=7),
+Node(op='gates', reads=(1, 26, -4, 2,), k=1),)), Node(op='gates', reads=(0, 41, 1, 0, -4,), k=2),
+Node(op='top', reads=(-1, 7, -4, 1, 49,)),)),)), donate=(0,)),
+plans=(Settings(step_limit=1000, time_limit=60.0, in_place=False, max_overhead=2.0),))"""
+
+
+def test_what_a_loop_computes_again_is_rounded_alike():
+    """A copy of an elementwise fusion that also took slices was compiled by other rules."""
+    (outcome,) = check_case(from_text(SCANNED))
+    assert outcome.kind == "identical" and outcome.stacks >= 8, outcome

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from hlo.inplace import is_all_elementwise
 from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
 from olla_xla import planner
@@ -95,7 +96,7 @@ def test_each_stack_alone_can_go_bit_identically(name):
     gone = 0
     for stack in pair.stacks:
         try:
-            edit = recipe(view, pair, frozenset([stack.written]))
+            edit = recipe(view, pair, frozenset([stack.written]), "cpu")
         except PlanMismatchError:
             continue
         gone += 1
@@ -118,7 +119,9 @@ def test_a_stack_that_is_transposed_between_the_loops_can_go():
 def test_a_carry_gets_a_stack_where_others_can_be_made_of_it(name, target):
     view = module_from_bytes(scheduled(name, target))
     first = rungs(name, target)[0]  # the other tests run it
-    assert any(isinstance(new, int) for edit in edits(view, first.records) for new in edit.added)
+    assert any(
+        isinstance(new, int) for edit in edits(view, first.records, target) for new in edit.added
+    )
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
@@ -166,7 +169,7 @@ def test_the_referee_objects_to_what_is_made_from_something_else(name):
     before = scheduled(name)
     view = module_from_bytes(before)
     found = rungs(name, "cpu")[-1]
-    (edit,) = edits(view, found.records)
+    (edit,) = edits(view, found.records, "cpu")
     objected = set()
     for kind, bad in wrong(edit):
         after = with_loops_changed(before, [bad])
@@ -219,10 +222,35 @@ def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
     view = module_from_bytes(scheduled("lstm_fourfold"))
     (pair,) = pairs(view)
     last = rungs("lstm_fourfold", "cpu")[-1]  # other tests run it
-    (edit,) = edits(view, last.records)
+    (edit,) = edits(view, last.records, "cpu")
     gone = {w for w, _ in edit.dropped}
     kept = [s.bytes for s in pair.stacks if s.written not in gone]
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
     carry = 2 * 7 * 19 * 4  # bytes: hidden state and cell
     assert sum(kept) + pair.writer.turns * sum(new) == pair.writer.turns * carry
     assert pair.writer.turns == 3
+
+
+def test_copies_keep_the_code_generator_of_what_they_copy():
+    """XLA's CPU backend has another one for elementwise fusions, which contracts a * b + c."""
+    kinds = {True: 0, False: 0}
+    for name in STEPS:
+        for rung in rungs(name, "cpu")[-1:]:
+            fusions = {
+                i.name: is_all_elementwise(k.opcode for k in i.called[0].instructions)
+                for c in module_from_bytes(rung.data).control_computations
+                for i in c.instructions
+                if i.opcode == "fusion"
+            }
+            before = {
+                i.name: is_all_elementwise(k.opcode for k in i.called[0].instructions)
+                for c in module_from_bytes(scheduled(name)).control_computations
+                for i in c.instructions
+                if i.opcode == "fusion"
+            }
+            for copy, kind in fusions.items():
+                original, again, _ = copy.partition(".again")
+                if again and original in before:
+                    assert kind == before[original], (name, copy)
+                    kinds[kind] += 1
+    assert kinds[True] and kinds[False]

@@ -123,7 +123,7 @@ class Ladder:
 
     def _written(self, records: tuple[LoopRecord, ...]) -> Rung:
         if records not in self._rungs:
-            data = with_loops_changed(self.module, edits(self._view, records))
+            data = with_loops_changed(self.module, edits(self._view, records, self.target))
             view = module_from_bytes(data)
             self._rungs[records] = Rung(
                 records,

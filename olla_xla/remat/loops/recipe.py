@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
+from hlo.inplace import is_all_elementwise
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part
 from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
@@ -21,8 +22,8 @@ from olla_xla.remat.loops.ways import Piece, Ways
 __all__ = ["edits", "recipe"]
 
 
-def edits(module: Module, records: Iterable[LoopRecord]) -> list[LoopEdit]:
-    """The changes that records of a plan stand for.
+def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[LoopEdit]:
+    """The changes that records of a plan stand for; target: "cpu" or "cuda".
 
     Raises:
       PlanMismatchError: the module has no such loops or stacks.
@@ -36,25 +37,27 @@ def edits(module: Module, records: Iterable[LoopRecord]) -> list[LoopEdit]:
         pair = found.get((writer, reader))
         if pair is None or not set(dropped) <= {s.written for s in pair.stacks}:
             raise PlanMismatchError(f"the module has no stacks of {writer} to do without")
-        result.append(recipe(module, pair, frozenset(dropped)))
+        result.append(recipe(module, pair, frozenset(dropped), target))
     return result
 
 
-def recipe(module: Module, pair: Pair, dropped: frozenset[int]) -> LoopEdit:
+def recipe(module: Module, pair: Pair, dropped: frozenset[int], target: str) -> LoopEdit:
     """The change that does without some stacks.
 
     Args:
       module: it is of. pair: of loops. dropped: elements of the writing loop's state.
+      target: "cpu" or "cuda".
 
     Raises:
       PlanMismatchError: they cannot all be done without.
     """
-    return _Recipe(module, pair, dropped).edit()
+    return _Recipe(module, pair, dropped, target).edit()
 
 
 class _Recipe:
-    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int]) -> None:
+    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], target: str) -> None:
         self._pair = pair
+        self._target = target
         self._dropped = [s for s in pair.stacks if s.written in dropped]
         self._ways = Ways(pair, None)
         self._body = self._ways.body
@@ -202,11 +205,16 @@ class _Recipe:
         """A copy of a fusion that ends with a node."""
         fusion = self._body.fusions[owner]
         given = []
+        elementwise = None
+        if self._target == "cpu":  # for which code generator the fusion is
+            elementwise = is_all_elementwise(i.opcode for i in fusion.called[0].instructions)
+        take = self._value if elementwise else self._inside
         for i in fusion.called[0].instructions:
             leaf = self._body.at.get((i, ()))
             if leaf in inside:
-                given.append((i.name, self._inside(self._body.number(leaf.behind))))
-        return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+                given.append((i.name, take(self._body.number(leaf.behind))))
+        name = self._name(f"{owner.name}.again")
+        return Made(name, owner.name, node.i.name, tuple(given), elementwise=elementwise)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""
