@@ -242,6 +242,9 @@ class _Run:
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
                 self.near.append((self.least.peak, self.least.groups))
+                if len(self.near) > 8 * self.settings.most_near:  # orders of large graphs are long
+                    self.near = sorted(self.near, key=lambda row: row[0])
+                    del self.near[2 * self.settings.most_near :]
             self.least = _Scored(groups, peak, peak)
         return peak
 
