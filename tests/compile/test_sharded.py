@@ -23,9 +23,10 @@ def test_a_scan_over_sharded_layers_is_planned_bit_identically():
     rows = printed("tests.support.sharded")
     assert len(rows) == 2
     for row in rows:
-        assert row["planned"] and row["same"], row
-        assert row["predicted"] == row["assigned"] < row["xla"]
-    assert rows[1]["stacks"] > 0
+        assert row["same"], row
+        assert row["predicted"] == row["assigned"] <= row["xla"]
+    assert rows[1]["planned"] and rows[1]["stacks"] > 0
+    assert rows[1]["assigned"] < rows[1]["xla"]
 
 
 def test_bytes_are_predicted_exactly_where_devices_exchange_tables_and_sums():
