@@ -190,7 +190,7 @@ def referee_time(captured: Compiled) -> float:
       CheckError: it objects.
     """
     started = time.monotonic()
-    results = results_digest(captured.module)
+    results = results_digest(captured.module, captured.platform)
     check_executable(
         captured.final, captured.platform, results=results, assignment=captured.assignment
     )

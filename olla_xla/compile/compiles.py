@@ -241,7 +241,7 @@ class Compiles:
         )
         objects = self._objection(self._case, plan)
         if not objects:
-            self._results = _digested(module, bool(plan.loops))
+            self._results = _digested(module, plan.target, bool(plan.loops))
         return planned, objects
 
     def judged(self, compiled: jax.stages.Compiled, plan: Plan, final: bytes = b"") -> Applied:
@@ -339,10 +339,10 @@ def _accepted_digest(final: bytes, plan: str) -> str:
     return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
 
 
-def _digested(module: bytes, loops: bool) -> Future[str]:
+def _digested(module: bytes, target: str, loops: bool) -> Future[str]:
     """The digest of a scheduled module's results, found in a thread of its own."""
     pool = ThreadPoolExecutor(1, "olla_xla referee")
     try:
-        return pool.submit(results_digest, module, loops=loops)
+        return pool.submit(results_digest, module, target, loops=loops)
     finally:
         pool.shutdown(wait=False)

@@ -198,7 +198,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 7
+VERSION = 8
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

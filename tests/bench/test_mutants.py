@@ -22,8 +22,8 @@ SEEDS = 64
 def verdict(before: bytes, after: bytes, target: str = "cpu") -> str:
     """What the referee objects to in a module that is also taken for the final one."""
     try:
-        check_rewrite(before, after)
-        check_executable(after, target, results=results_digest(before))
+        check_rewrite(before, after, target)
+        check_executable(after, target, results=results_digest(before, target))
     except CheckError as error:
         return str(error)
     return ""
@@ -318,7 +318,7 @@ ENTRY e {
     }
     proper = from_hlo_text(text)
     without = from_hlo_text(re.sub(r"  a.remat =.*\n", "", text).replace("a.remat", "a"))
-    assert results_digest(proper) == results_digest(without)
+    assert results_digest(proper, "cpu") == results_digest(without, "cpu")
 
 
 def test_a_slice_must_stay_in_its_place():
@@ -508,7 +508,7 @@ def test_faults_of_a_module_for_the_h100():
 
 def test_a_draft_that_is_not_changed_is_the_module():
     module = from_hlo_text(LOOP)
-    assert results_digest(Draft(module).finish()) == results_digest(module)
+    assert results_digest(Draft(module).finish(), "cpu") == results_digest(module, "cpu")
 
 
 def test_equal_seeds_give_equal_mutants():

@@ -1,5 +1,6 @@
 """The referee of the final module, on small modules whose verdict is plain to see."""
 
+import functools
 import itertools
 import re
 import sys
@@ -8,9 +9,12 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.read import from_hlo_text
-from olla_xla.check.executable import check_executable, check_rewrite, results_digest
+from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.check.executable import results_digest as digest_for
 from olla_xla.errors import CheckError
 from tests.support.compiles import STEPS, h100_device, raw_step
+
+results_digest = functools.partial(digest_for, target="cpu")
 
 HEAD = "HloModule m, is_scheduled=true{attributes}\n"
 
@@ -324,10 +328,10 @@ ENTRY e {{
   ROOT r = f32[64] add(s, c)
 }}"""
     kept = module(text.format(after=", control-predecessors={s}"))
-    check_rewrite(kept, kept)
+    check_rewrite(kept, kept, "cpu")
     with pytest.raises(CheckError, match=r"c\S* must run after s"):
-        check_rewrite(kept, module(text.format(after="")))
-    check_rewrite(module(text.format(after="")), kept)
+        check_rewrite(kept, module(text.format(after="")), "cpu")
+    check_rewrite(module(text.format(after="")), kept, "cpu")
 
 
 def test_what_leaves_the_results_alone_leaves_the_digest():
@@ -364,6 +368,32 @@ ENTRY e {
     ):
         changed = plain.replace(old, new)
         assert results_digest(module(changed)) != results_digest(module(plain)), new
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_cpu_has_another_code_generator_for_what_is_elementwise_only(loops):
+    """The same expression, rounded by the one or by the other."""
+    text = """
+f {
+  p = f32[64] parameter(0)
+  m = f32[64] multiply(p, p)
+  ROOT s = f32[64] add(m, p)
+}
+g {
+  p = f32[64] parameter(0)
+  c = f32[1,64] bitcast(p)
+  q = f32[64] bitcast(c)
+  m = f32[64] multiply(q, q)
+  ROOT s = f32[64] add(m, q)
+}
+ENTRY e {
+  a = f32[64] parameter(0)
+  ROOT r = f32[64] fusion(a), kind=kLoop, calls=f
+}"""
+    first, second = module(text), module(text.replace("calls=f", "calls=g"))
+    for target, same in (("cuda", True), ("cpu", False)):
+        digests = (digest_for(data, target, loops=loops) for data in (first, second))
+        assert (next(digests) == next(digests)) is same
 
 
 def test_side_effects_keep_their_order():
@@ -429,7 +459,7 @@ def test_what_xla_compiles_passes(name, target):
     if target == "cuda":
         h100_device()
     data, assignment = raw_step(name, target)
-    assert verdict(data, target, assignment=assignment, results=results_digest(data)) == ""
+    assert verdict(data, target, assignment=assignment, results=digest_for(data, target)) == ""
 
 
 def chain(length):

@@ -11,7 +11,7 @@ STATE = "(s32[], f32[4]{0}, f32[3,4]{1,0}, f32[3,4]{1,0})"
 LESS = "(s32[], f32[4]{0}, f32[3,4]{1,0})"
 
 
-results_digest = functools.partial(executable.results_digest, loops=True)
+results_digest = functools.partial(executable.results_digest, target="cpu", loops=True)
 
 
 def condition(name, state, bound=3):

@@ -62,7 +62,7 @@ def rungs(name, target):
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", STEPS)
 def test_every_stack_of_a_scan_is_known(name, target):
-    (pair,) = pairs(module_from_bytes(scheduled(name, target)))
+    (pair,) = pairs(module_from_bytes(scheduled(name, target)), target)
     assert pair.writer.turns == pair.reader.turns > 1
     assert pair.stacks and len(pair.refused) <= (
         target == "cuda"
@@ -76,7 +76,7 @@ def test_the_referee_follows_each_choice(name, target):
     found = rungs(name, target)
     assert found
     for rung in found:
-        check_rewrite(before, rung.data, loops=True)
+        check_rewrite(before, rung.data, target, loops=True)
         check_executable(rung.data, target)
 
 
@@ -92,7 +92,7 @@ def test_results_stay_bit_identical(name):
 def test_each_stack_alone_can_go_bit_identically(name):
     before = scheduled(name)
     view = module_from_bytes(before)
-    (pair,) = pairs(view)
+    (pair,) = pairs(view, "cpu")
     gone = 0
     for stack in pair.stacks:
         try:
@@ -101,14 +101,14 @@ def test_each_stack_alone_can_go_bit_identically(name):
             continue
         gone += 1
         after = with_loops_changed(before, [edit])
-        check_rewrite(before, after, loops=True)
+        check_rewrite(before, after, "cpu", loops=True)
         compiled = compile_rewritten(lowered(name), lambda module, data=after: data)
         assert_same(expected(name), compiled(*STEPS[name]()[1]))
     assert gone > len(pair.stacks) / 2
 
 
 def test_a_stack_that_is_transposed_between_the_loops_can_go():
-    (pair,) = pairs(module_from_bytes(scheduled("moved")))
+    (pair,) = pairs(module_from_bytes(scheduled("moved")), "cpu")
     assert any(stack.moves for stack in pair.stacks)
     last = rungs("moved", "cpu")[-1]
     moved = {stack.written for stack in pair.stacks if stack.moves}
@@ -174,7 +174,7 @@ def test_the_referee_objects_to_what_is_made_from_something_else(name):
     for kind, bad in wrong(edit):
         after = with_loops_changed(before, [bad])
         try:
-            check_rewrite(before, after, loops=True)
+            check_rewrite(before, after, "cpu", loops=True)
         except CheckError:
             objected.add(kind)
             continue
@@ -196,9 +196,8 @@ def test_a_planned_step_does_without_stacks(name):
     assert again == plan
     module = scheduled(name)
     assert planner.apply_plan(module, plan) == planner.apply_plan(module, again)
-    assert results_digest(planner.apply_plan(module, plan), loops=True) == results_digest(
-        module, loops=True
-    )
+    after = planner.apply_plan(module, plan)
+    assert results_digest(after, "cpu", loops=True) == results_digest(module, "cpu", loops=True)
 
 
 def test_a_budget_is_met_by_loops():
@@ -220,7 +219,7 @@ def test_the_same_choice_gives_the_same_module():
 
 def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
     view = module_from_bytes(scheduled("lstm_fourfold"))
-    (pair,) = pairs(view)
+    (pair,) = pairs(view, "cpu")
     last = rungs("lstm_fourfold", "cpu")[-1]  # other tests run it
     (edit,) = edits(view, last.records, "cpu")
     gone = {w for w, _ in edit.dropped}

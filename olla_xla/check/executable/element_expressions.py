@@ -3,8 +3,8 @@
 Every value gets a number, the hash of its operation and of the numbers of what that reads; two
 values with one number hold the same bits. Order, names, copies, clones and in-place results leave
 no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for their kind and configuration, which decide the code that XLA makes of them; what
-they only move is not theirs, and what they compute element by element does not depend on where they
+through, but for what decides the code that XLA makes of them (`Numbering.code`); what they only
+move is not theirs, and what they compute element by element does not depend on where they
 put it. Loops are numbered element by element (`loops`). What the world outside can see (callbacks,
 random state, collectives) is counted in its order.
 """
@@ -60,9 +60,9 @@ _EACH = frozenset(
 """Opcodes that compute every element of their result for itself."""
 
 
-def program_digest(program: Program) -> str:
+def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
-    return ElementNumbering().computation(program.entry).hex()
+    return ElementNumbering(target).computation(program.entry).hex()
 
 
 _INTEGER = hashed(b"integer")
@@ -109,8 +109,8 @@ class ElementNumbering(Numbering):
       depth: in how many loops it is.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.concatenations: dict[bytes, Concatenation] = {}
@@ -321,8 +321,7 @@ class ElementNumbering(Numbering):
         outer, self._fused = self._fused, set()
         inside = self.run(op.called[0], operands, effects)
         computed, self._fused = self._fused, outer
-        op.forget_shape()  # one result more or less leaves the others as they are
-        made = self.attributes(op)
+        made = self.code(op)
         if self._is_each(op.called[0]):
             return {i: self._exposed(n, made, computed) for i, n in inside.items()}
         return {i: hashed(made + n) if n in computed else n for i, n in inside.items()}

@@ -3,7 +3,7 @@
 Every value gets a number, the hash of its operation and of the numbers of what that reads; two
 values with one number hold the same bits. Order, names, copies, clones and in-place results leave
 no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for their kind and configuration, which decide the code that XLA makes of them. What
+through, but for what decides the code that XLA makes of them (`Numbering.code`). What
 the world outside can see (callbacks, random state, collectives) is counted in its order.
 """
 
@@ -24,16 +24,16 @@ from olla_xla.check.executable.program import Op, Program
 __all__ = ["program_digest"]
 
 
-def program_digest(program: Program) -> str:
+def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
-    return _Expressions().computation(program.entry).hex()
+    return _Expressions(target).computation(program.entry).hex()
 
 
 class _Expressions(Numbering):
     """Loops are numbered as a whole, and all of a fusion is of its kind."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
         self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -50,8 +50,7 @@ class _Expressions(Numbering):
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""
         inside = self.run(op.called[0], operands, effects)
-        op.forget_shape()  # one result more or less leaves the others as they are
-        made = self.attributes(op)
+        made = self.code(op)
         return {i: hashed(made + n) for i, n in inside.items()}
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:

@@ -45,6 +45,16 @@ _BARE = frozenset(
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
 
+_ELEMENTWISE = frozenset(
+    "parameter constant iota map abs acos acosh add and asin asinh atan2 atanh bitcast-convert "
+    "cbrt ceil clamp compare complex convert cosh cosine count-leading-zeros divide erf "
+    "exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum "
+    "minimum multiply negate not or popcnt power real reduce-precision remainder "
+    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
+    "shift-right-logical sign sine sinh sqrt stochastic-convert subtract tan tanh xor".split()
+)
+"""Opcodes that XLA's first code generator for CPUs, not its newer one, has fusions of."""
+
 _SIZE = 16
 """Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
 
@@ -64,8 +74,8 @@ def _all(numbers: Numbers) -> bytes:
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
 
-PARAMETER, EFFECT, BITCAST, END, SHAPED = (
-    hashed(name.encode()) for name in "parameter effect bitcast end bare".split()
+PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR = (
+    hashed(name.encode()) for name in "parameter effect bitcast end bare generator".split()
 )
 _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART = (
     hashed(name.encode()) for name in "context conditional body done while part".split()
@@ -75,6 +85,9 @@ _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART = (
 class Numbering:
     """Numbers the values of one module.
 
+    Args:
+      target: "cpu" or "cuda".
+
     Attributes:
       handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
         what has none is `plain`.
@@ -83,8 +96,10 @@ class Numbering:
 
     handlers: ClassVar[Mapping[str, Callable[..., Numbers]]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
         self.stateful = 0
+        self._generators = target == "cpu"
+        self._codes: dict[Op, bytes] = {}
         self._bodies: dict[Body, bytes] = {}
         self._attributes: dict[Op, bytes] = {}
         self._shapes: dict[Shape, bytes] = {}
@@ -136,6 +151,22 @@ class Numbering:
             if proto.HasField("precision_config"):
                 _normalise(proto.precision_config)
             found = self._attributes[op] = hashed(proto.SerializeToString(deterministic=True))
+        return found
+
+    def code(self, op: Op) -> bytes:
+        """A number for what decides the code of a fusion beside what it computes.
+
+        That is its kind and configuration. XLA's CPU backend has two code generators, one for
+        fusions that hold elementwise operators only; what they make of an expression may round
+        differently.
+        """
+        found = self._codes.get(op)
+        if found is None:
+            op.forget_shape()  # one result more or less leaves the others as they are
+            found = self.attributes(op)
+            if self._generators and all(k.opcode in _ELEMENTWISE for k in op.called[0].ops):
+                found = hashed(_GENERATOR + found)
+            self._codes[op] = found
         return found
 
     def shape(self, shape: Shape) -> bytes:

@@ -49,7 +49,7 @@ def check_executable(
     if assignment:
         places = assigned_places(values, _places(assignment, program))
         run(program, values, places, target)
-    if results is not None and _digest(program, results.startswith(_LOOPS)) != results:
+    if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
         raise CheckError("the executable's results are not the expressions that XLA's own has")
 
 
@@ -75,41 +75,44 @@ def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex],
 
 
 @without_collection()
-def results_digest(module: bytes, *, loops: bool = False) -> str:
+def results_digest(module: bytes, target: str, *, loops: bool = False) -> str:
     """The digest of a serialized module's results as expressions of its arguments.
 
     Args:
-      module: HloModuleProto. loops: number what loops compute element by element, so that a loop
-        that computes again what another had kept is the same; such a digest says so.
+      module: HloModuleProto. target: "cpu" or "cuda".
+      loops: number what loops compute element by element, so that a loop that computes again what
+        another had kept is the same; such a digest says so.
 
     Raises:
       CheckError: the module cannot be read.
     """
-    return _digest(read_program(module), loops)
+    return _digest(read_program(module), target, loops)
 
 
 _LOOPS = "loops:"
 
 
-def _digest(program: Program, loops: bool) -> str:
+def _digest(program: Program, target: str, loops: bool) -> str:
     if loops:
-        return _LOOPS + element_digest(program)
-    return program_digest(program)
+        return _LOOPS + element_digest(program, target)
+    return program_digest(program, target)
 
 
 @without_collection()
-def check_rewrite(before: bytes, after: bytes, *, loops: bool = False) -> None:
+def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = False) -> None:
     """Shows that a rewritten module computes what it did, with every control edge kept.
 
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
+      target: "cpu" or "cuda".
       loops: whether loops may compute again what they kept, as in `results_digest`.
 
     Raises:
       CheckError: an order breaks a dependence, a control edge is lost, or a result is another.
     """
     check_control(before, after)
-    if results_digest(before, loops=loops) != results_digest(after, loops=loops):
+    old, new = (results_digest(module, target, loops=loops) for module in (before, after))
+    if old != new:
         raise CheckError("the rewritten module's results are not those of XLA's own module")
 
 

@@ -37,7 +37,7 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
     """
     gone = {(writer, reader): set(dropped) for writer, reader, dropped in plan.loops}
     rows = []
-    for pair in pairs(module):
+    for pair in pairs(module, plan.target):
         dropped = gone.get((pair.writer.i.name, pair.reader.i.name))
         if dropped is None:
             continue

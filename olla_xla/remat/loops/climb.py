@@ -135,7 +135,7 @@ def _if_possible(write: Callable[[], Rung | None]) -> Rung | None:
 def _is_right(steps: Ladder, rung: Rung) -> bool:
     """Whether the referee accepts a choice."""
     try:
-        check_rewrite(steps.module, rung.data, loops=True)
+        check_rewrite(steps.module, rung.data, steps.target, loops=True)
         check_executable(rung.data, steps.target)
     except CheckError as error:
         _logger.warning("the referee refuses a choice for loops: %s", error)

@@ -76,7 +76,7 @@ class Ladder:
         self._cost = cost
         self._view = module_from_bytes(module)
         self._rungs: dict[tuple[LoopRecord, ...], Rung] = {}
-        self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view))]
+        self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view, target))]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._records = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})

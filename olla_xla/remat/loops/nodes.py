@@ -1,8 +1,8 @@
 """A loop's body as one flat expression, with fusions and asynchronous calls opened.
 
 A node is one leaf of what an operation gives. Equal numbers say equal bits: an operation computes
-the same again from the same operands where it stands in the same kind of fusion, and what only
-moves bytes gives the same wherever it stands.
+the same again from the same operands where it stands in the same kind of fusion (on a CPU, one for
+the same code generator too), and what only moves bytes gives the same wherever it stands.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from hlo.inplace import is_all_elementwise
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["Affine", "Body", "Node", "is_each", "widens"]
+__all__ = ["Affine", "Body", "Node", "generator", "is_each", "widens"]
 
 _PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 
@@ -97,8 +98,21 @@ def is_each(i: Instruction) -> bool:
     )
 
 
+def generator(fusion: Instruction, target: str) -> bool | None:
+    """Which of a CPU's code generators a fusion is for: whether that for elementwise ones only.
+
+    Their code rounds differently. None on other targets, which have one.
+    """
+    if target != "cpu":
+        return None
+    return is_all_elementwise(i.opcode for i in fusion.called[0].instructions)
+
+
 class Body:
     """The nodes of a computation, by instruction and leaf, those inside fusions included.
+
+    Args:
+      computation: the loop's. target: "cpu" or "cuda".
 
     Attributes:
       computation: it is of. root: leaf index -> node.
@@ -106,8 +120,10 @@ class Body:
       used: node -> nodes that read it.
     """
 
-    def __init__(self, computation: Computation) -> None:
+    def __init__(self, computation: Computation, target: str) -> None:
         self.computation = computation
+        self._target = target
+        self._generators: dict[Instruction, bool | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
         self.used: dict[Node, list[Node]] = {}
@@ -256,7 +272,15 @@ class Body:
         if self.moved(node):
             return inner
         owner = self.fusions.get(node.owner, node.owner)
-        return self._key("made", owner.fusion_kind, owner.backend_config, inner)
+        kind = owner.fusion_kind, self._generator(owner)
+        return self._key("made", *kind, owner.backend_config, inner)
+
+    def _generator(self, owner: Instruction) -> bool | None:
+        if owner.opcode != "fusion":
+            return None
+        if owner not in self._generators:
+            self._generators[owner] = generator(owner, self._target)
+        return self._generators[owner]
 
     def _inside(self, node: Node) -> int:
         """The number as its owner sees it."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from hlo.module import Computation, Instruction, Module
+from hlo.module import Instruction, Module
 from hlo.shapes import Shape
 from olla_xla.remat.loops.nodes import Affine, Body, Node
 
@@ -98,13 +98,17 @@ class Pair:
     place: Affine
 
 
-def pairs(module: Module) -> list[Pair]:
-    """The pairs of loops of a module, in the order in which they are read."""
+def pairs(module: Module, target: str) -> list[Pair]:
+    """The pairs of loops of a module, in the order in which they are read.
+
+    Args:
+      module: scheduled. target: "cpu" or "cuda".
+    """
     loops: dict[Instruction, Loop | None] = {}
 
     def loop(i: Instruction) -> Loop | None:
         if i not in loops:
-            loops[i] = _loop(i)
+            loops[i] = _loop(i, target)
         return loops[i]
 
     found = []
@@ -159,7 +163,7 @@ def _moves_within_slices(i: Instruction, turns: int) -> bool:
     )
 
 
-def _loop(i: Instruction) -> Loop | None:
+def _loop(i: Instruction, target: str) -> Loop | None:
     """The loop of a while, if its turns are known and its state is a plain tuple."""
     body, condition = i.called
     (start,) = i.operands
@@ -173,22 +177,21 @@ def _loop(i: Instruction) -> Loop | None:
             return None
     if any(u.opcode != "get-tuple-element" for u in i.users) or i.is_root or i.side_effect:
         return None
-    nodes = Body(body)
+    nodes = Body(body, target)
     state = nodes.leaves(body.parameters[0])
     fixed = frozenset(
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
     )
-    found = _count(nodes, condition, start.operands, fixed)
+    found = _count(nodes, Body(condition, target), start.operands, fixed)
     if found is None or not _says(i, *found):
         return None
     return Loop(i, nodes, *found, start.operands, fixed)
 
 
 def _count(
-    body: Body, condition: Computation, start: Sequence[Instruction], fixed: frozenset[int]
+    body: Body, tested: Body, start: Sequence[Instruction], fixed: frozenset[int]
 ) -> tuple[int, int] | None:
-    """The counter's element, and the number of turns."""
-    tested = Body(condition)
+    """The counter's element, and the number of turns; `tested` is the condition."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None

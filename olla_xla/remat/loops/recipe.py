@@ -9,13 +9,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
-from hlo.inplace import is_all_elementwise
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part
 from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
-from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.nodes import Node, generator
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
 from olla_xla.remat.loops.ways import Piece, Ways
 
@@ -31,7 +30,7 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
     records = tuple(records)
     if not records:
         return []
-    found = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module)}
+    found = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module, target)}
     result = []
     for writer, reader, dropped in records:
         pair = found.get((writer, reader))
@@ -205,9 +204,7 @@ class _Recipe:
         """A copy of a fusion that ends with a node."""
         fusion = self._body.fusions[owner]
         given = []
-        elementwise = None
-        if self._target == "cpu":  # for which code generator the fusion is
-            elementwise = is_all_elementwise(i.opcode for i in fusion.called[0].instructions)
+        elementwise = generator(fusion, self._target)
         take = self._value if elementwise else self._inside
         for i in fusion.called[0].instructions:
             leaf = self._body.at.get((i, ()))
