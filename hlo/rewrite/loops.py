@@ -49,6 +49,7 @@ class Given:
       whole: shape of the stack that `element` is, if one slice of it is meant; else b"".
       axis: the dimension of it that counts slices.
       part: of all this, if only that is meant.
+      copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
     """
 
     made: str = ""
@@ -58,6 +59,7 @@ class Given:
     whole: bytes = b""
     axis: int = 0
     part: Part | None = None
+    copy: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,6 +332,7 @@ class _Maker:
         self._source = source
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
+        self._copies: dict[tuple[int, int], _Instruction] = {}
 
     def make(self, made: Made) -> None:
         """Makes one instruction."""
@@ -404,6 +407,8 @@ class _Maker:
 
     def _value(self, given: Given) -> _Instruction:
         """A value in the body."""
+        if given.copy:
+            return self._copy(self._value(dataclasses.replace(given, copy=0)), given.copy)
         if given.turn:
             return self._turn()
         if given.whole or given.part is not None:
@@ -425,6 +430,19 @@ class _Maker:
             leaf.shape.CopyFrom(made.shape.tuple_shapes[k])
             self._leaves[key] = self.body.add(leaf)
         return self._leaves[key]
+
+    def _copy(self, value: _Instruction, number: int) -> _Instruction:
+        """Another array that holds the same."""
+        key = value.id, number
+        if key not in self._copies:
+            copy = _Instruction(
+                name=self._change.names.new(f"{value.name}.copy"),
+                opcode="copy",
+                operand_ids=[value.id],
+            )
+            copy.shape.CopyFrom(value.shape)
+            self._copies[key] = self.body.add(copy)
+        return self._copies[key]
 
     def _given(self, inner: FusedBody, given: Given) -> _Instruction:
         """A value inside a fused computation."""

@@ -1,20 +1,24 @@
 """From stacks to do without to the change of the module: what is made, from what, and who reads it.
 
 The same choice gives the same change, so a plan need only say which stacks go.
+
+An instruction that was given several arrays is given as many, if all hold the same too (`_Arrays`):
+XLA passes an array once to the code of a fusion, and LLVM then finds more of its arithmetic to be
+common, so that other multiplications become part of an addition, which rounds otherwise.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part
 from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
-from olla_xla.remat.loops.nodes import Node, generator
+from olla_xla.remat.loops.nodes import Body, Node, generator
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
 from olla_xla.remat.loops.ways import Piece, Ways
 
@@ -75,7 +79,7 @@ class _Recipe:
     def edit(self) -> LoopEdit:
         """The change."""
         pair = self._pair
-        taken = [t for stack in self._dropped for t in self._taken(stack)]
+        taken = self._taken()
         return LoopEdit(
             writer=pair.writer.i.name,
             reader=pair.reader.i.name,
@@ -106,24 +110,52 @@ class _Recipe:
         ]
         return min(found, key=lambda i: opcodes.index(i.opcode)).name
 
-    def _taken(self, stack: Stack) -> list[Taken]:
-        """What the readers of a stack read instead."""
-        number = self._ways.number(stack)
+    def _taken(self) -> list[Taken]:
+        """What the readers of the stacks read instead."""
+        reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
-        element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
-        result = []
-        for owner, node in {r.owner: r.node for r in stack.reads}.items():
-            where = [
-                k
-                for k, o in enumerate(owner.operands)
-                if inner.at.get((o, ())) is not None and inner.at[o, ()].behind is element
-            ]
+        replaced: dict[Instruction, Given] = {}
+        copies: dict[Given, list[set[Instruction]]] = {}
+        for stack, owner in reads:
+            node = next(r.node for r in stack.reads if r.owner is owner)
             if only_hands_on(node, inner.root_of(owner)):
-                result.append(Taken(owner.name, where[0], self._value(number), replaced=True))
+                given = self._value(self._ways.number(stack))
+                readers = _reading(inner, owner)
+                used = copies.setdefault(given, [])
+                k = next((k for k, o in enumerate(used) if not o & readers), len(used))
+                used[k : k + 1] = [readers.union(*used[k : k + 1])]
+                replaced[owner] = dataclasses.replace(given, copy=k)
+        arrays = {o: self._arrays_of(o, replaced) for _, o in reads if o not in replaced}
+        result = []
+        for stack, owner in reads:
+            where = self._where(stack, owner)
+            if owner in replaced:
+                result.append(Taken(owner.name, where[0], replaced[owner], replaced=True))
             else:
-                given = self._inside(number)
+                given = arrays[owner].given(stack.read, self._ways.number(stack), inside=True)
                 result += [Taken(owner.name, k, given) for k in where]
         return result
+
+    def _where(self, stack: Stack, owner: Instruction) -> list[int]:
+        """Which operands of an instruction of the reading loop's body are a stack."""
+        inner = self._pair.reader.body
+        element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
+        leaves = [inner.at.get((o, ())) for o in owner.operands]
+        return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
+
+    def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, Given]) -> _Arrays:
+        """What an instruction of the reading loop's body reads beside the stacks that go."""
+        inner, arrays = self._pair.reader.body, _Arrays(self._value, self._inside)
+        results = {inner.root_of(o): given for o, given in replaced.items()}
+        gone = {s.read for s in self._dropped}
+        for operand in owner.operands:
+            leaf = inner.at.get((operand, ()))
+            node = None if leaf is None else _uncast(leaf)
+            if node in results:
+                arrays.keep(results[node], node)
+            elif node is not None and node.i.opcode == "parameter" and node.index[0] not in gone:
+                arrays.keep(Given(element=node.index[0]), node)
+        return arrays
 
     def _inside(self, number: int) -> Given:
         """A value for a fusion, which may take it out of a stack itself."""
@@ -189,9 +221,11 @@ class _Recipe:
             return Given(made=name)
         if run not in self._runs:
             if way.inside is None:
+                arrays = _Arrays(self._value, self._inside)
+                leaves = [self._body.at[o, ()] for o in way.owner.operands]
                 operands = tuple(
-                    (k, self._value(self._body.number(self._body.at[o, ()].behind)))
-                    for k, o in enumerate(way.owner.operands)
+                    (k, arrays.given(_uncast(leaf), self._body.number(leaf.behind)))
+                    for k, leaf in enumerate(leaves)
                 )
                 made = Made(self._name(f"{way.owner.name}.again"), way.owner.name, "", operands)
             else:
@@ -205,13 +239,26 @@ class _Recipe:
         fusion = self._body.fusions[owner]
         given = []
         elementwise = generator(fusion, self._target)
-        take = self._value if elementwise else self._inside
+        arrays = _Arrays(self._value, self._inside)
         for i in fusion.called[0].instructions:
             leaf = self._body.at.get((i, ()))
             if leaf in inside:
-                given.append((i.name, take(self._body.number(leaf.behind))))
+                source = self._sources(leaf, owner)
+                number = self._body.number(leaf.behind)
+                given.append((i.name, arrays.given(source, number, inside=not elementwise)))
         name = self._name(f"{owner.name}.again")
         return Made(name, owner.name, node.i.name, tuple(given), elementwise=elementwise)
+
+    def _sources(self, node: Node, owner: Instruction) -> Hashable:
+        """The arrays outside a fusion that a value is taken from inside it."""
+        found, waiting = set(), [node]
+        while waiting:
+            k = _uncast(waiting.pop())
+            if k.owner is owner and k.i.opcode != "parameter":
+                waiting += k.operands
+            else:
+                found.add(k)
+        return frozenset(found)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""
@@ -239,3 +286,62 @@ class _Recipe:
                 self._names.add(found)
                 return found
         raise AssertionError
+
+
+class _Arrays:
+    """The arrays that one instruction is given: as many as it was, even if they hold the same.
+
+    Args:
+      value, inside: number -> where a value is found, in the body and inside a fusion.
+    """
+
+    def __init__(self, value: Callable[[int], Given], inside: Callable[[int], Given]) -> None:
+        self._value = value
+        self._inside = inside
+        self._used: dict[Given, Hashable] = {}
+
+    def keep(self, given: Given, source: Hashable) -> None:
+        """Notes what stays as it is."""
+        self._used[given] = source
+
+    def given(self, source: Hashable, number: int, *, inside: bool = False) -> Given:
+        """A value that was in an array of the writing loop, or is a part of some: its source."""
+        given = self._inside(number) if inside else self._value(number)
+        if given.turn:
+            return given
+        if self._is_free(_array(given), source):
+            return given
+        given = self._value(number)
+        while not self._is_free(given, source):
+            given = dataclasses.replace(given, copy=given.copy + 1)
+        return given
+
+    def _is_free(self, array: Given, source: Hashable) -> bool:
+        """Whether an array is, or now becomes, that of a source."""
+        return self._used.setdefault(array, source) == source
+
+
+def _array(given: Given) -> Given:
+    """The array that a value lies in."""
+    return dataclasses.replace(given, whole=b"", axis=0, part=None)
+
+
+def _uncast(node: Node) -> Node:
+    """What is in the same array, before bitcasts."""
+    while node.i.opcode == "bitcast":
+        (node,) = node.operands
+    return node
+
+
+def _reading(body: Body, owner: Instruction) -> set[Instruction]:
+    """The instructions that read what one gives, through bitcasts."""
+    found: set[Instruction] = set()
+    result = body.root_of(owner)
+    waiting = [] if result is None else [result]
+    while waiting:
+        for user in body.used.get(waiting.pop(), ()):
+            if user.i.opcode == "bitcast" and user.owner is user.i:
+                waiting.append(user)
+            else:
+                found.add(user.owner)
+    return found
