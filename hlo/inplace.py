@@ -7,12 +7,12 @@ dying operand's buffer), with the extra rule of the GPU backend for fusions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
-__all__ = ["can_share", "in_place_pairs", "is_all_elementwise", "is_elementwise_on"]
+__all__ = ["can_share", "in_place_pairs", "is_elementwise_on"]
 
 Pair = tuple[int, ShapeIndex, ShapeIndex]
 """(operand number, index within the operand, index within the result)."""
@@ -27,11 +27,6 @@ _ELEMENTWISE = frozenset(
     "and or xor shift-left shift-right-arithmetic shift-right-logical stochastic-convert clamp "
     "select map acos acosh asin asinh atanh cosh sinh".split()
 )
-
-
-def is_all_elementwise(opcodes: Iterable[str]) -> bool:
-    """Whether a fused computation of these opcodes does nothing but elementwise arithmetic."""
-    return all(o == "parameter" or (o in _ELEMENTWISE and o != "copy") for o in opcodes)
 
 
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:

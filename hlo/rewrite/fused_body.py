@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.inplace import is_all_elementwise
+from hlo.cpu_code import holds_slices
 from hlo.rewrite.bodies import Names
 from hlo.wire import slice_field
 
@@ -149,9 +149,19 @@ class FusedBody:
             self._turns[form] = result
         return self._turns[form]
 
-    def is_all_elementwise(self) -> bool:
-        """Whether nothing else was made so far."""
-        return is_all_elementwise(i.opcode for i in self._computation.instructions)
+    def in_loops(self, root: _Instruction) -> _Instruction:
+        """The same, of what a CPU's code is loops for: if need be as a slice, of all of it."""
+        if holds_slices(i.opcode for i in self._computation.instructions):
+            return root
+        whole = _Shape()
+        whole.CopyFrom(root.shape)
+        if not whole.dimensions:  # a scalar has no slices
+            whole.dimensions.append(1)
+            whole.layout.minor_to_major.append(0)
+        i = _Instruction(opcode="slice", operand_ids=[self.cast(root, whole).id])
+        i.shape.CopyFrom(whole)
+        i.MergeFromString(slice_field((0, n) for n in whole.dimensions))
+        return self.cast(self._add(i, "all.loop"), root.shape)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""

@@ -73,9 +73,7 @@ class Made:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      elementwise: of a fusion that changes, whether it is to hold elementwise operators only
-        (hlo.inplace), or something else too; None where that does not matter. XLA's CPU backend
-        has a code generator for each of the two, which do not round alike.
+      in_loops: of a fusion that changes, whether a CPU's code for it is to be loops (hlo.cpu_code).
     """
 
     name: str
@@ -84,7 +82,7 @@ class Made:
     operands: tuple[tuple[int | str, Given], ...] = ()
     of_slice: bool = False
     element_type: int = 0
-    elementwise: bool | None = None
+    in_loops: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,11 +488,7 @@ class _Maker:
                 stack.pop()
                 continue
             if k in given:
-                if made.elementwise:  # no bitcast inside
-                    value = self.body.cast(self._value(given[k]), by_id[k].shape)
-                    done[k] = inner.parameter(value)
-                else:
-                    done[k] = inner.cast(self._given(inner, given[k]), by_id[k].shape)
+                done[k] = inner.cast(self._given(inner, given[k]), by_id[k].shape)
                 continue
             missing = [o for o in by_id[k].operand_ids if o not in done]
             if missing:
@@ -502,9 +496,8 @@ class _Maker:
                 continue
             done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
         end = done[root.id]
-        if made.elementwise is False and inner.is_all_elementwise():
-            one = _Shape.FromString(stack_shape(end.shape.SerializeToString(), 1))
-            end = inner.cast(inner.cast(end, one), root.shape)
+        if made.in_loops:
+            end = inner.in_loops(end)
         made_fusion = inner.fusion(made.name, end, copy.fusion_kind, copy)
         copy.CopyFrom(made_fusion)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from hlo.inplace import is_all_elementwise
+from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
 from olla_xla import planner
@@ -231,25 +231,24 @@ def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
 
 
 def test_copies_keep_the_code_generator_of_what_they_copy():
-    """XLA's CPU backend has another one for elementwise fusions, which contracts a * b + c."""
-    kinds = {True: 0, False: 0}
+    """XLA's CPU backend has two, which contract a * b + c or do not."""
+    seen = set()
     for name in STEPS:
         for rung in rungs(name, "cpu")[-1:]:
-            fusions = {
-                i.name: is_all_elementwise(k.opcode for k in i.called[0].instructions)
-                for c in module_from_bytes(rung.data).control_computations
-                for i in c.instructions
-                if i.opcode == "fusion"
-            }
-            before = {
-                i.name: is_all_elementwise(k.opcode for k in i.called[0].instructions)
-                for c in module_from_bytes(scheduled(name)).control_computations
-                for i in c.instructions
-                if i.opcode == "fusion"
-            }
-            for copy, kind in fusions.items():
+            copies, before = (generators(data) for data in (rung.data, scheduled(name)))
+            for copy, kind in copies.items():
                 original, again, _ = copy.partition(".again")
                 if again and original in before:
                     assert kind == before[original], (name, copy)
-                    kinds[kind] += 1
-    assert kinds[True] and kinds[False]
+                    seen.add(kind)
+    assert {CodeGenerator.TILES, CodeGenerator.LOOPS} <= seen
+
+
+def generators(module):
+    """Name -> code generator, of each fusion of a module for a CPU."""
+    return {
+        i.name: code_generator((k.opcode, k.shape.element_type) for k in i.called[0].instructions)
+        for c in module_from_bytes(module).control_computations
+        for i in c.instructions
+        if i.opcode == "fusion"
+    }

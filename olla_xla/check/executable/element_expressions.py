@@ -241,8 +241,10 @@ class ElementNumbering(Numbering):
         return number
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A slice; of a concatenation it may be just what that was given."""
+        """A slice; it may be all, or just what a concatenation was given."""
         (number,) = operands[0].values()
+        if self.shape(op.operands[0].shape) == self.shape(op.shape):
+            return operands[0]
         made = self.concatenations.get(number)
         if made is None:
             return self.plain(op, operands, effects)

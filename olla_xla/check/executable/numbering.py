@@ -45,15 +45,19 @@ _BARE = frozenset(
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
 
-_ELEMENTWISE = frozenset(
-    "parameter constant iota map abs acos acosh add and asin asinh atan2 atanh bitcast-convert "
-    "cbrt ceil clamp compare complex convert cosh cosine count-leading-zeros divide erf "
-    "exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum "
-    "minimum multiply negate not or popcnt power real reduce-precision remainder "
-    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
-    "shift-right-logical sign sine sinh sqrt stochastic-convert subtract tan tanh xor".split()
+_UNTILED = frozenset(
+    "broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather pad reduce "
+    "reduce-window reverse scatter select-and-scatter slice".split()
 )
-"""Opcodes that XLA's first code generator for CPUs, not its newer one, has fusions of."""
+_ELEMENTWISE = frozenset(
+    "abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
+    "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
+    "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
+)
+"""Opcodes that XLA's tiled code generator for CPUs cannot have, and such as it always can."""
+
+_TILED_TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
+"""Element types that it knows: pred, s8 to s64, f16, f32, f64 and bf16."""
 
 _SIZE = 16
 """Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
@@ -156,16 +160,19 @@ class Numbering:
     def code(self, op: Op) -> bytes:
         """A number for what decides the code of a fusion beside what it computes.
 
-        That is its kind and configuration. XLA's CPU backend has two code generators, one for
-        fusions that hold elementwise operators only; what they make of an expression may round
-        differently.
+        That is its kind and configuration. XLA's CPU backend has two code generators, and what they
+        make of an expression may round differently: one is for fusions of elementwise operators,
+        and perhaps of others if what these move can be tiled, as it is in the same computation.
         """
         found = self._codes.get(op)
         if found is None:
             op.forget_shape()  # one result more or less leaves the others as they are
             found = self.attributes(op)
-            if self._generators and all(k.opcode in _ELEMENTWISE for k in op.called[0].ops):
-                found = hashed(_GENERATOR + found)
+            steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
+            if self._generators and not any(k.opcode in _UNTILED for k in steps):
+                others = [k for k in steps if not _is_elementwise(k)]
+                moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
+                found = hashed(b"".join((_GENERATOR, found, *moved)))
             self._codes[op] = found
         return found
 
@@ -282,6 +289,11 @@ class Numbering:
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
             for i, n in start.items()
         }
+
+
+def _is_elementwise(op: Op) -> bool:
+    """Whether the tiled code generator always takes an operation."""
+    return op.opcode in _ELEMENTWISE and op.proto.shape.element_type in _TILED_TYPES
 
 
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:

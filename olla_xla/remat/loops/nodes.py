@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from hlo.inplace import is_all_elementwise
+from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["Affine", "Body", "Node", "generator", "is_each", "widens"]
+__all__ = ["Affine", "Body", "Node", "is_each", "widens"]
 
 _PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 
@@ -98,16 +98,6 @@ def is_each(i: Instruction) -> bool:
     )
 
 
-def generator(fusion: Instruction, target: str) -> bool | None:
-    """Which of a CPU's code generators a fusion is for: whether that for elementwise ones only.
-
-    Their code rounds differently. None on other targets, which have one.
-    """
-    if target != "cpu":
-        return None
-    return is_all_elementwise(i.opcode for i in fusion.called[0].instructions)
-
-
 class Body:
     """The nodes of a computation, by instruction and leaf, those inside fusions included.
 
@@ -123,7 +113,7 @@ class Body:
     def __init__(self, computation: Computation, target: str) -> None:
         self.computation = computation
         self._target = target
-        self._generators: dict[Instruction, bool | None] = {}
+        self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
         self.used: dict[Node, list[Node]] = {}
@@ -272,15 +262,18 @@ class Body:
         if self.moved(node):
             return inner
         owner = self.fusions.get(node.owner, node.owner)
-        kind = owner.fusion_kind, self._generator(owner)
-        return self._key("made", *kind, owner.backend_config, inner)
+        generator = self.generator(owner)
+        code = owner if generator is CodeGenerator.EITHER else generator
+        return self._key("made", owner.fusion_kind, code, owner.backend_config, inner)
 
-    def _generator(self, owner: Instruction) -> bool | None:
-        if owner.opcode != "fusion":
+    def generator(self, fusion: Instruction) -> CodeGenerator | None:
+        """Which of a CPU's code generators a fusion is for; None on other targets."""
+        if fusion.opcode != "fusion" or self._target != "cpu":
             return None
-        if owner not in self._generators:
-            self._generators[owner] = generator(owner, self._target)
-        return self._generators[owner]
+        if fusion not in self._generators:
+            steps = ((i.opcode, i.shape.element_type) for i in fusion.called[0].instructions)
+            self._generators[fusion] = code_generator(steps)
+        return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:
         """The number as its owner sees it."""

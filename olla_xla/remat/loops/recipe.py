@@ -13,12 +13,13 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Iterable
 
+from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part
 from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
-from olla_xla.remat.loops.nodes import Body, Node, generator
+from olla_xla.remat.loops.nodes import Body, Node
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
 from olla_xla.remat.loops.ways import Piece, Ways
 
@@ -238,16 +239,16 @@ class _Recipe:
         """A copy of a fusion that ends with a node."""
         fusion = self._body.fusions[owner]
         given = []
-        elementwise = generator(fusion, self._target)
+        in_loops = self._body.generator(fusion) is CodeGenerator.LOOPS
         arrays = _Arrays(self._value, self._inside)
         for i in fusion.called[0].instructions:
             leaf = self._body.at.get((i, ()))
             if leaf in inside:
                 source = self._sources(leaf, owner)
                 number = self._body.number(leaf.behind)
-                given.append((i.name, arrays.given(source, number, inside=not elementwise)))
+                given.append((i.name, arrays.given(source, number, inside=True)))
         name = self._name(f"{owner.name}.again")
-        return Made(name, owner.name, node.i.name, tuple(given), elementwise=elementwise)
+        return Made(name, owner.name, node.i.name, tuple(given), in_loops=in_loops)
 
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
         """The arrays outside a fusion that a value is taken from inside it."""

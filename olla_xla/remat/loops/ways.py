@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
@@ -246,6 +247,10 @@ class Ways:
             end = end.operands[1].behind
         if node is not end and not self.body.moved(node):
             return None  # fewer readers of what is inside could change its code
+        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOPS):
+            given = (self.body.leaves(o).values() for o in owner.operands)
+            needs = tuple(self.body.number(n.behind) for leaves in given for n in leaves)
+            return Way(node, owner, None, needs) if node is end else None
         if node is not result.behind and b"partitions" in self.body.fusions[owner].backend_config:
             return None  # how a CPU divides it among threads is made for its shape
         inside: dict[Node, None] = {}
