@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.cpu_code import holds_slices
 from hlo.rewrite.bodies import Names
 from hlo.wire import slice_field
 
@@ -149,10 +148,8 @@ class FusedBody:
             self._turns[form] = result
         return self._turns[form]
 
-    def in_loops(self, root: _Instruction) -> _Instruction:
-        """The same, of what a CPU's code is loops for: if need be as a slice, of all of it."""
-        if holds_slices(i.opcode for i in self._computation.instructions):
-            return root
+    def in_a_loop(self, root: _Instruction) -> _Instruction:
+        """The same as a slice, of all of it, so that a CPU's code for it is a loop."""
         whole = _Shape()
         whole.CopyFrom(root.shape)
         if not whole.dimensions:  # a scalar has no slices

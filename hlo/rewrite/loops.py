@@ -73,7 +73,7 @@ class Made:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      in_loops: of a fusion that changes, whether a CPU's code for it is to be loops (hlo.cpu_code).
+      in_a_loop: of a fusion that changes, whether a CPU's code for it must be one (hlo.cpu_code).
     """
 
     name: str
@@ -82,7 +82,7 @@ class Made:
     operands: tuple[tuple[int | str, Given], ...] = ()
     of_slice: bool = False
     element_type: int = 0
-    in_loops: bool = False
+    in_a_loop: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -496,8 +496,8 @@ class _Maker:
                 continue
             done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
         end = done[root.id]
-        if made.in_loops:
-            end = inner.in_loops(end)
+        if made.in_a_loop:
+            end = inner.in_a_loop(end)
         made_fusion = inner.fusion(made.name, end, copy.fusion_kind, copy)
         copy.CopyFrom(made_fusion)
 

@@ -241,13 +241,13 @@ def test_copies_keep_the_code_generator_of_what_they_copy():
                 if again and original in before:
                     assert kind == before[original], (name, copy)
                     seen.add(kind)
-    assert {CodeGenerator.TILES, CodeGenerator.LOOPS} <= seen
+    assert {CodeGenerator.TILES, CodeGenerator.LOOP} <= seen
 
 
 def generators(module):
     """Name -> code generator, of each fusion of a module for a CPU."""
     return {
-        i.name: code_generator((k.opcode, k.shape.element_type) for k in i.called[0].instructions)
+        i.name: code_generator(i.called[0])
         for c in module_from_bytes(module).control_computations
         for i in c.instructions
         if i.opcode == "fusion"

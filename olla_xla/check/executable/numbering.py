@@ -78,8 +78,8 @@ def _all(numbers: Numbers) -> bytes:
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
 
-PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR = (
-    hashed(name.encode()) for name in "parameter effect bitcast end bare generator".split()
+PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS = (
+    hashed(name.encode()) for name in "parameter effect bitcast end bare generator parts".split()
 )
 _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART = (
     hashed(name.encode()) for name in "context conditional body done while part".split()
@@ -162,14 +162,17 @@ class Numbering:
 
         That is its kind and configuration. XLA's CPU backend has two code generators, and what they
         make of an expression may round differently: one is for fusions of elementwise operators,
-        and perhaps of others if what these move can be tiled, as it is in the same computation.
+        and perhaps of others if what these move can be tiled, as it is in the same computation. Of
+        a concatenation at the end each operand gets code of its own.
         """
         found = self._codes.get(op)
         if found is None:
             op.forget_shape()  # one result more or less leaves the others as they are
             found = self.attributes(op)
             steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
-            if self._generators and not any(k.opcode in _UNTILED for k in steps):
+            if self._generators and _ends_in_parts(op.called[0]):
+                found = hashed(_PARTS + found)
+            elif self._generators and not any(k.opcode in _UNTILED for k in steps):
                 others = [k for k in steps if not _is_elementwise(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
                 found = hashed(b"".join((_GENERATOR, found, *moved)))
@@ -289,6 +292,19 @@ class Numbering:
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
             for i, n in start.items()
         }
+
+
+def _ends_in_parts(body: Body) -> bool:
+    """Whether a concatenation is its result, but for elementwise operators."""
+    waiting, seen = [body.result], set()
+    while waiting:
+        op = waiting.pop()
+        if op.opcode == "concatenate":
+            return True
+        if op not in seen and op.opcode not in _UNTILED:
+            waiting += op.operands
+        seen.add(op)
+    return False
 
 
 def _is_elementwise(op: Op) -> bool:

@@ -113,6 +113,7 @@ class Body:
     def __init__(self, computation: Computation, target: str) -> None:
         self.computation = computation
         self._target = target
+        self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
@@ -262,17 +263,29 @@ class Body:
         if self.moved(node):
             return inner
         owner = self.fusions.get(node.owner, node.owner)
-        generator = self.generator(owner)
-        code = owner if generator is CodeGenerator.EITHER else generator
+        code: Any = self.generator(owner)
+        if code is CodeGenerator.ANY or not self._is_end(node):
+            code = owner  # in other code it may be rounded otherwise
         return self._key("made", owner.fusion_kind, code, owner.backend_config, inner)
+
+    def _is_end(self, node: Node) -> bool:
+        """Whether it is a result of its owner, but for where that puts it."""
+        if node.owner not in self._ends:
+            ends = set()
+            for leaf in self.leaves(self.fusions.get(node.owner, node.owner)).values():
+                end = leaf.behind
+                ends.add(end)
+                if end.i.opcode == "dynamic-update-slice" and end.owner is node.owner:
+                    ends.add(end.operands[1].behind)
+            self._ends[node.owner] = ends
+        return node in self._ends[node.owner]
 
     def generator(self, fusion: Instruction) -> CodeGenerator | None:
         """Which of a CPU's code generators a fusion is for; None on other targets."""
         if fusion.opcode != "fusion" or self._target != "cpu":
             return None
         if fusion not in self._generators:
-            steps = ((i.opcode, i.shape.element_type) for i in fusion.called[0].instructions)
-            self._generators[fusion] = code_generator(steps)
+            self._generators[fusion] = code_generator(fusion.called[0])
         return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:

@@ -239,7 +239,7 @@ class _Recipe:
         """A copy of a fusion that ends with a node."""
         fusion = self._body.fusions[owner]
         given = []
-        in_loops = self._body.generator(fusion) is CodeGenerator.LOOPS
+        in_a_loop = self._body.generator(fusion) is CodeGenerator.LOOP
         arrays = _Arrays(self._value, self._inside)
         for i in fusion.called[0].instructions:
             leaf = self._body.at.get((i, ()))
@@ -248,7 +248,7 @@ class _Recipe:
                 number = self._body.number(leaf.behind)
                 given.append((i.name, arrays.given(source, number, inside=True)))
         name = self._name(f"{owner.name}.again")
-        return Made(name, owner.name, node.i.name, tuple(given), in_loops=in_loops)
+        return Made(name, owner.name, node.i.name, tuple(given), in_a_loop=in_a_loop)
 
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
         """The arrays outside a fusion that a value is taken from inside it."""

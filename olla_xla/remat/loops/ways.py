@@ -247,7 +247,7 @@ class Ways:
             end = end.operands[1].behind
         if node is not end and not self.body.moved(node):
             return None  # fewer readers of what is inside could change its code
-        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOPS):
+        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOP):
             given = (self.body.leaves(o).values() for o in owner.operands)
             needs = tuple(self.body.number(n.behind) for leaves in given for n in leaves)
             return Way(node, owner, None, needs) if node is end else None
