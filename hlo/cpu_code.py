@@ -2,9 +2,9 @@
 
 The first makes tiles, of elementwise operators, and of what only moves elements if that can be
 tiled. All the rest become loops: where a concatenation is at the end, one for each of its operands.
-Where a product is added to something, LLVM decides between one rounding and two, by the code that it
-is given. (XLA's backends/cpu/codegen/fusion_emitter.cc and tiled/tiled_fusion_emitter.cc; the names
-of the kernels of jaxlib 0.12.0.1 agree.)
+Where a product is added to something, LLVM decides between one rounding and two, by the code that
+it is given. (XLA's backends/cpu/codegen/fusion_emitter.cc and tiled/tiled_fusion_emitter.cc; the
+names of the kernels of jaxlib 0.12.0.1 agree.)
 """
 
 from __future__ import annotations

@@ -148,17 +148,19 @@ class FusedBody:
             self._turns[form] = result
         return self._turns[form]
 
-    def in_a_loop(self, root: _Instruction) -> _Instruction:
-        """The same as a slice, of all of it, so that a CPU's code for it is a loop."""
-        whole = _Shape()
-        whole.CopyFrom(root.shape)
-        if not whole.dimensions:  # a scalar has no slices
-            whole.dimensions.append(1)
-            whole.layout.minor_to_major.append(0)
-        i = _Instruction(opcode="slice", operand_ids=[self.cast(root, whole).id])
-        i.shape.CopyFrom(whole)
-        i.MergeFromString(slice_field((0, n) for n in whole.dimensions))
-        return self.cast(self._add(i, "all.loop"), root.shape)
+    def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
+        """A stack each slice of which is a value."""
+        extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
+        one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
+        one.layout.minor_to_major[:] = [
+            k - (k > axis) for k in shape.layout.minor_to_major if k != axis
+        ]
+        others = [k for k in range(len(shape.dimensions)) if k != axis]
+        i = _Instruction(
+            opcode="broadcast", operand_ids=[self.cast(value, one).id], dimensions=others
+        )
+        i.shape.CopyFrom(shape)
+        return self._add(i, "slots.loop")
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""

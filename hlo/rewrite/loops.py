@@ -38,6 +38,10 @@ _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
+SLOTS = 2
+"""Slices of a stack for one turn only: with a single one XLA would leave out the index."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Given:
     """Where a value is found in the reading loop's body.
@@ -46,7 +50,8 @@ class Given:
       made: name of a new instruction; index: of a leaf of it.
       element: else an element of the state, as numbered before the change; new ones follow.
       turn: else the turn of the writing loop, a scalar integer.
-      whole: shape of the stack that `element` is, if one slice of it is meant; else b"".
+      whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
+        with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
       part: of all this, if only that is meant.
       copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
@@ -73,7 +78,8 @@ class Made:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      in_a_loop: of a fusion that changes, whether a CPU's code for it must be one (hlo.cpu_code).
+      slots: of a fusion that puts its result into a stack, the operand that this is, and its
+        dimension that counts slices: the copy is given a stack of `SLOTS` slices; else ().
     """
 
     name: str
@@ -82,7 +88,7 @@ class Made:
     operands: tuple[tuple[int | str, Given], ...] = ()
     of_slice: bool = False
     element_type: int = 0
-    in_a_loop: bool = False
+    slots: tuple[()] | tuple[int, int] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +99,14 @@ class Taken:
       reader: its name. operand: number of the operand that is the stack.
       given: what it reads instead.
       replaced: whether `given` is its result, so that it is not needed itself.
+      axis: the dimension of the operand that counts slices.
     """
 
     reader: str
     operand: int
     given: Given
     replaced: bool = False
+    axis: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,6 +339,7 @@ class _Maker:
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
+        self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def make(self, made: Made) -> None:
         """Makes one instruction."""
@@ -356,12 +365,42 @@ class _Maker:
             self._refuse(copy, made)
         else:
             given = dict(made.operands)
-            copy.operand_ids[:] = [
-                self.body.cast(self._value(given[k]), shapes[k]).id for k in numbers
-            ]
+            updated = made.slots[0] if made.slots else -1
+            operands = {
+                k: self.body.cast(self._value(given[k]), shapes[k]).id
+                for k in numbers
+                if k != updated
+            }
             if copy.opcode == "fusion":
-                copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0]).id
+                inner = self._own(copy.called_computation_ids[0])
+                copy.called_computation_ids[0] = inner.id
+                if made.slots:
+                    operands[updated] = self._with_slots(copy, inner, *made.slots).id
+            copy.operand_ids[:] = [operands[k] for k in numbers]
         self._made[made.name] = self.body.add(copy)
+
+    def _with_slots(
+        self, copy: _Instruction, body: _Computation, operand: int, axis: int
+    ) -> _Instruction:
+        """Lets a fusion put its result into a stack of few slices; gives that stack."""
+        root = next(i for i in body.instructions if i.id == body.root_id)
+        parameter = next(
+            i
+            for i in body.instructions
+            if i.opcode == "parameter" and i.parameter_number == operand
+        )
+        if root.opcode != "dynamic-update-slice" or root.operand_ids[0] != parameter.id:
+            raise HloError(f"{copy.name} does not put its result into a stack")
+        for i in (copy, root, parameter):
+            i.shape.dimensions[axis] = self._slots(i.shape.dimensions[axis])
+        body.ClearField("program_shape")
+        zeros = self._change.fused_body(f"{copy.name}.begin")
+        name = self._change.names.new(f"{copy.name}.begin")
+        return self.body.add(zeros.fusion(name, zeros.zeros(copy.shape), "kLoop", _Instruction()))
+
+    @staticmethod
+    def _slots(slices: int) -> int:
+        return min(slices, SLOTS)
 
     def _slice_moved(self, made: Made) -> _Instruction:
         """What an instruction beside the loops does to each slice, done to one."""
@@ -454,6 +493,10 @@ class _Maker:
             return inner.parameter(self._value(given))
         at = inner.index(counter, self._edit.place)
         whole = _Shape.FromString(given.whole)
+        if given.made:
+            return inner.sliced(
+                self._made[given.made], self._made[given.made].shape, at, given.axis
+            )
         return inner.sliced(self.body.element(given.element), whole, at, given.axis)
 
     def _turn(self) -> _Instruction:
@@ -496,8 +539,6 @@ class _Maker:
                 continue
             done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
         end = done[root.id]
-        if made.in_a_loop:
-            end = inner.in_a_loop(end)
         made_fusion = inner.fusion(made.name, end, copy.fusion_kind, copy)
         copy.CopyFrom(made_fusion)
 
@@ -520,61 +561,37 @@ class _Maker:
             for i in body.instructions
             if i.opcode == "parameter" and i.parameter_number == taken.operand
         )
-        if taken.given.whole:
-            other = self.body.element(taken.given.element)
-            self._retype(body, parameter, other.shape, None)
+        given, axis = taken.given, taken.axis
+        if given.whole and not given.made:
+            other = self.body.element(given.element)
+            if other.shape != parameter.shape:
+                raise HloError(f"{reader.name} cannot read a stack of another shape")
         else:
-            other = self._retype_slice(body, parameter, taken.given)
+            for i in body.instructions:
+                if i.id in _casts_of(body, parameter):
+                    i.shape.dimensions[axis] = self._slots(i.shape.dimensions[axis])
+            if (
+                given.whole
+                and self._made[given.made].shape.dimensions == parameter.shape.dimensions
+            ):
+                other = self._made[given.made]
+            else:
+                other = self._spread(given, parameter.shape, axis)
         old = reader.operand_ids[taken.operand]
         reader.operand_ids[taken.operand] = other.id
         body.ClearField("program_shape")
         self.body.sweep([old])
 
-    def _retype_slice(
-        self, body: _Computation, parameter: _Instruction, given: Given
-    ) -> _Instruction:
-        """Gives a fused computation one slice for a stack; the value it is given, so cast."""
-        slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
-        behind = _casts_of(body, parameter)
-        part = next(i.shape for i in slices if i.operand_ids[0] in behind)
-        self._retype(body, parameter, part, part)
-        return self.body.cast(self._value(given), part)
-
-    def _retype(
-        self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
-    ) -> None:
-        """Changes a parameter's shape; casts of it are made of the new one."""
-        behind = _casts_of(body, parameter)
-        old = _Shape()
-        old.CopyFrom(parameter.shape)
-        parameter.shape.CopyFrom(shape)
-        if part is None:
-            if shape != old:  # the same bytes: it is cast to what its readers knew
-                cast = _Instruction(
-                    name=self._change.names.new(f"{parameter.name}.as"),
-                    opcode="bitcast",
-                    operand_ids=[parameter.id],
-                )
-                cast.shape.CopyFrom(old)
-                cast.id = max(i.id for i in body.instructions) + 1
-                kept = []
-                for i in body.instructions:
-                    copy = _Instruction()
-                    copy.CopyFrom(i)
-                    copy.operand_ids[:] = [
-                        cast.id if k == parameter.id else k for k in copy.operand_ids
-                    ]
-                    kept.append(copy)
-                    if i.id == parameter.id:
-                        kept.append(cast)
-                del body.instructions[:]
-                body.instructions.extend(kept)
-            return
-        for i in body.instructions:
-            if i.opcode == "bitcast" and i.id in behind:
-                readers = [k for k in body.instructions if i.id in k.operand_ids]
-                slices = [k for k in readers if k.opcode == "dynamic-slice"]
-                i.shape.CopyFrom(slices[0].shape if slices else part)
+    def _spread(self, given: Given, shape: _Shape, axis: int) -> _Instruction:
+        """A stack each slice of which is a value."""
+        value = self._value(dataclasses.replace(given, copy=0, whole=b""))
+        key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
+        if key not in self._stacks:
+            name = self._change.names.new(f"{value.name}.slots")
+            inner = self._change.fused_body(name)
+            root = inner.spread(inner.parameter(value), shape, axis)
+            self._stacks[key] = self.body.add(inner.fusion(name, root, "kLoop", _Instruction()))
+        return self._stacks[key]
 
 
 def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:

@@ -102,6 +102,7 @@ class ElementNumbering(Numbering):
       integers: what is known of scalar integers.
       updates: by number, the dynamic-update-slice that it is.
       concatenations: by number, the concatenation that it is.
+      repeated: by number, the broadcast that it is: its operand's number, dimensions and shape.
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
@@ -114,6 +115,7 @@ class ElementNumbering(Numbering):
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.concatenations: dict[bytes, Concatenation] = {}
+        self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape]] = {}
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
@@ -222,10 +224,33 @@ class ElementNumbering(Numbering):
         axis = sliced_axis(op.shape, whole.shape)
         if axis is None:
             return self.plain(op, operands, effects)
+        if held := self._held(op, [n for numbers in operands for n in numbers.values()]):
+            return {(): held}
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
         kind = self.integers.type_of(op.operands[1 + axis])
         found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
         return self.plain(op, operands, effects) if found is None else {(): found}
+
+    def _held(self, op: Op, numbers: list[bytes]) -> bytes | None:
+        """What a slice is of an array that was just updated there, or that repeats it."""
+        update = self.updates.get(numbers[0])
+        if update is not None and update.numbers[2:] == tuple(numbers[1:]):
+            same = self.shape(update.part) == self.shape(op.shape)
+            return update.numbers[1] if same else None
+        if (repeated := self.repeated.get(numbers[0])) is None:
+            return None
+        number, dimensions, shape = repeated
+        axis = sliced_axis(op.shape, op.operands[0].shape)
+        if dimensions != tuple(k for k in range(len(op.shape.dimensions)) if k != axis):
+            return None
+        return self.cast(number, shape, op.shape)
+
+    def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A broadcast."""
+        numbers = self.plain(op, operands, effects)
+        ((number,), (operand,)) = numbers.values(), operands[0].values()
+        self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape
+        return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A concatenation."""
@@ -388,6 +413,7 @@ def _typed(shape: Shape, like: Shape) -> Shape:
 ElementNumbering.handlers = {
     **HANDLERS,
     "bitcast": ElementNumbering.bitcast,
+    "broadcast": ElementNumbering.broadcast,
     "concatenate": ElementNumbering.concatenate,
     "convert": ElementNumbering.convert,
     "dynamic-slice": ElementNumbering.slice,

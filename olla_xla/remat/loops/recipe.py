@@ -2,18 +2,22 @@
 
 The same choice gives the same change, so a plan need only say which stacks go.
 
-An instruction that was given several arrays is given as many, if all hold the same too (`_Arrays`):
-XLA passes an array once to the code of a fusion, and LLVM then finds more of its arithmetic to be
-common, so that other multiplications become part of an addition, which rounds otherwise.
+Where a product is added to something, LLVM decides between one rounding and two, by the whole code
+that it is given. So a fusion that computes stays as it is:
+- What puts a value into a stack is copied with that, and the copy has a stack of `SLOTS` slices.
+- What took slices out of a stack takes them out of one of `SLOTS` slices, at the same place, which
+  XLA moves back into it.
+- What was given several arrays is given as many, if all hold the same too (`_Arrays`), for XLA
+  passes an array to a fusion's code but once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable
 
-from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part
 from hlo.rewrite.loops import Given, LoopEdit, Made, Taken, stack_shape
@@ -74,6 +78,7 @@ class _Recipe:
         self._made: list[Made] = []
         self._values: dict[int, Given] = {}
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
+        self._updates: dict[Instruction, Given] = {}
         self._added: list[str | int] = []
         self._making: set[int] = set()
 
@@ -133,8 +138,9 @@ class _Recipe:
             if owner in replaced:
                 result.append(Taken(owner.name, where[0], replaced[owner], replaced=True))
             else:
-                given = arrays[owner].given(stack.read, self._ways.number(stack), inside=True)
-                result += [Taken(owner.name, k, given) for k in where]
+                arrays[owner].whole = functools.partial(self._whole, stack)
+                given = arrays[owner].given(stack.read, self._ways.number(stack))
+                result += [Taken(owner.name, k, given, axis=stack.axis) for k in where]
         return result
 
     def _where(self, stack: Stack, owner: Instruction) -> list[int]:
@@ -146,7 +152,7 @@ class _Recipe:
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, Given]) -> _Arrays:
         """What an instruction of the reading loop's body reads beside the stacks that go."""
-        inner, arrays = self._pair.reader.body, _Arrays(self._value, self._inside)
+        inner, arrays = self._pair.reader.body, _Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
         for operand in owner.operands:
@@ -158,8 +164,41 @@ class _Recipe:
                 arrays.keep(Given(element=node.index[0]), node)
         return arrays
 
+    def _whole(self, old: Stack, number: int) -> Given:
+        """An array for a reader of a stack, of which it takes a value itself; or just the value."""
+        stack, start = self._kept.get(number), self._pair.reader.start
+        if stack is not None and start[stack.read].shape.key == start[old.read].shape.key:
+            return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+        return self._updated(number) or self._value(number)
+
+    def _updated(self, number: int) -> Given | None:
+        """The few slices into which a value is put where it is computed again, if it is so."""
+        if number in self._kept or number in self._ways.pieces or self._ways.is_there(number):
+            return None
+        way = self._ways.way(number)
+        if way is None or way.updated < 0:
+            return None
+        if way.owner not in self._updates:
+            update = self._body.at[self._body.fusions[way.owner], ()]
+            part, whole = (update.operands[1].shape.dimensions, update.shape.dimensions)
+            axis = next((k for k, n in enumerate(part) if n != whole[k]), 0)
+            name = self._name(f"{way.owner.name}.again")
+            operands = self._operands(way.owner, way.updated)
+            slots = (way.updated, axis)
+            self._made.append(Made(name, way.owner.name, "", operands, slots=slots))
+            self._updates[way.owner] = Given(made=name, whole=update.shape.key, axis=axis)
+        return self._updates[way.owner]
+
+    def _operands(self, owner: Instruction, but: int = -1) -> tuple[tuple[int, Given], ...]:
+        """What a copy of an instruction is given, but for one operand."""
+        arrays = _Arrays(self._value)
+        leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k != but]
+        return tuple(
+            (k, arrays.given(_uncast(leaf), self._body.number(leaf.behind))) for k, leaf in leaves
+        )
+
     def _inside(self, number: int) -> Given:
-        """A value for a fusion, which may take it out of a stack itself."""
+        """A value for a fusion that only moves bytes, which may take it out of a stack itself."""
         stack = self._kept.get(number)
         if stack is not None:
             return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
@@ -220,14 +259,13 @@ class _Recipe:
             given = ((0, self._value(way.needs[0])),)
             self._made.append(Made(name, way.owner.name, "", given, of_slice=True))
             return Given(made=name)
+        if (updated := self._updated(number)) is not None:
+            name = self._name(f"{way.owner.name}.slice")
+            self._made.append(Made(name, "", "", ((0, updated),)))
+            return Given(made=name)
         if run not in self._runs:
             if way.inside is None:
-                arrays = _Arrays(self._value, self._inside)
-                leaves = [self._body.at[o, ()] for o in way.owner.operands]
-                operands = tuple(
-                    (k, arrays.given(_uncast(leaf), self._body.number(leaf.behind)))
-                    for k, leaf in enumerate(leaves)
-                )
+                operands = self._operands(way.owner)
                 made = Made(self._name(f"{way.owner.name}.again"), way.owner.name, "", operands)
             else:
                 made = self._opened(way.owner, way.node, way.inside)
@@ -236,30 +274,13 @@ class _Recipe:
         return Given(made=self._runs[run], index=self._leaf(way.owner, way.node))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> Made:
-        """A copy of a fusion that ends with a node."""
-        fusion = self._body.fusions[owner]
+        """A copy of a fusion that ends with a node, up to which it only moves bytes."""
         given = []
-        in_a_loop = self._body.generator(fusion) is CodeGenerator.LOOP
-        arrays = _Arrays(self._value, self._inside)
-        for i in fusion.called[0].instructions:
+        for i in self._body.fusions[owner].called[0].instructions:
             leaf = self._body.at.get((i, ()))
             if leaf in inside:
-                source = self._sources(leaf, owner)
-                number = self._body.number(leaf.behind)
-                given.append((i.name, arrays.given(source, number, inside=True)))
-        name = self._name(f"{owner.name}.again")
-        return Made(name, owner.name, node.i.name, tuple(given), in_a_loop=in_a_loop)
-
-    def _sources(self, node: Node, owner: Instruction) -> Hashable:
-        """The arrays outside a fusion that a value is taken from inside it."""
-        found, waiting = set(), [node]
-        while waiting:
-            k = _uncast(waiting.pop())
-            if k.owner is owner and k.i.opcode != "parameter":
-                waiting += k.operands
-            else:
-                found.add(k)
-        return frozenset(found)
+                given.append((i.name, self._inside(self._body.number(leaf.behind))))
+        return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""
@@ -293,24 +314,25 @@ class _Arrays:
     """The arrays that one instruction is given: as many as it was, even if they hold the same.
 
     Args:
-      value, inside: number -> where a value is found, in the body and inside a fusion.
+      value: number -> where a value is found.
+
+    Attributes:
+      whole: number -> the array that it is taken from, where that is done inside; else `value`.
     """
 
-    def __init__(self, value: Callable[[int], Given], inside: Callable[[int], Given]) -> None:
+    def __init__(self, value: Callable[[int], Given]) -> None:
         self._value = value
-        self._inside = inside
+        self.whole = value
         self._used: dict[Given, Hashable] = {}
 
     def keep(self, given: Given, source: Hashable) -> None:
         """Notes what stays as it is."""
         self._used[given] = source
 
-    def given(self, source: Hashable, number: int, *, inside: bool = False) -> Given:
-        """A value that was in an array of the writing loop, or is a part of some: its source."""
-        given = self._inside(number) if inside else self._value(number)
-        if given.turn:
-            return given
-        if self._is_free(_array(given), source):
+    def given(self, source: Hashable, number: int) -> Given:
+        """A value that was in an array of the writing loop: its source."""
+        given = self.whole(number)
+        if given.turn or self._is_free(_array(given), source):
             return given
         given = self._value(number)
         while not self._is_free(given, source):

@@ -42,6 +42,7 @@ class Way:
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
       stacked: whether it is an element of the writing loop's state that gets a stack of its own.
+      updated: number of the owner's operand that it puts the value into, or -1.
     """
 
     node: Node
@@ -51,6 +52,7 @@ class Way:
     between: bool = False
     narrowed: bool = False
     stacked: bool = False
+    updated: int = -1
 
 
 class Ways:
@@ -238,21 +240,20 @@ class Ways:
     def _opened(self, node: Node, owner: Instruction) -> Way | None:
         """A way through a fusion that computes each element for itself, or only moves bytes.
 
-        What it computes stays as it is; where it takes a part of what it is given, and a stack has
-        just that part, it may be given that.
+        One that computes runs again as it is, or other code would be made of it. Of one that only
+        moves bytes a part will do; where a stack has what it takes, it may be given that.
         """
         (result,) = self._results(owner)
         end = result.behind
-        if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
-            end = end.operands[1].behind
-        if node is not end and not self.body.moved(node):
-            return None  # fewer readers of what is inside could change its code
-        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOP):
-            given = (self.body.leaves(o).values() for o in owner.operands)
-            needs = tuple(self.body.number(n.behind) for leaves in given for n in leaves)
-            return Way(node, owner, None, needs) if node is end else None
-        if node is not result.behind and b"partitions" in self.body.fusions[owner].backend_config:
+        divided = b"partitions" in self.body.fusions[owner].backend_config
+        if node is end:
+            return Way(node, owner, None, self._needs(owner))
+        if divided:
             return None  # how a CPU divides it among threads is made for its shape
+        if not self.body.moved(node):
+            return self._updating(node, owner, result)
+        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOP):
+            return None
         inside: dict[Node, None] = {}
         waiting, seen = [node], set()
         while waiting:
@@ -267,6 +268,26 @@ class Ways:
             else:
                 waiting += k.operands
         return Way(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
+
+    def _needs(self, owner: Instruction, but: int = -1) -> tuple[int, ...]:
+        """Numbers of what an instruction is given, but for one operand."""
+        given = [o for k, o in enumerate(owner.operands) if k != but]
+        return tuple(
+            self.body.number(n.behind) for o in given for n in self.body.leaves(o).values()
+        )
+
+    def _updating(self, node: Node, owner: Instruction, result: Node) -> Way | None:
+        """A way through a fusion that puts what it computes into a stack."""
+        if result.i.opcode != "dynamic-update-slice" or owner.opcode != "fusion":
+            return None
+        if result.owner is not owner or result.operands[1].behind is not node:
+            return None  # fewer readers of what is inside could change its code
+        leaves = [self.body.at.get((o, ())) for o in owner.operands]
+        stacks = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
+        if len(stacks) != 1:
+            return None
+        (k,) = stacks
+        return Way(node, owner, None, self._needs(owner, k), updated=k)
 
     def _is_held(self, k: Node) -> bool:
         """Whether what is moved inside a fusion is what a stack has."""
