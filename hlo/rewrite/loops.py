@@ -99,14 +99,15 @@ class Taken:
       reader: its name. operand: number of the operand that is the stack.
       given: what it reads instead.
       replaced: whether `given` is its result, so that it is not needed itself.
-      axis: the dimension of the operand that counts slices.
+      axis: the dimension of the operand that counts slices, if it is to be a stack still, of
+        `SLOTS` slices; else -1: then it is one slice.
     """
 
     reader: str
     operand: int
     given: Given
     replaced: bool = False
-    axis: int = 0
+    axis: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -564,17 +565,15 @@ class _Maker:
         given, axis = taken.given, taken.axis
         if given.whole and not given.made:
             other = self.body.element(given.element)
-            if other.shape != parameter.shape:
-                raise HloError(f"{reader.name} cannot read a stack of another shape")
+            self._retype(body, parameter, other.shape, None)
+        elif axis < 0:
+            other = self._retype_slice(body, parameter, given)
         else:
             for i in body.instructions:
                 if i.id in _casts_of(body, parameter):
                     i.shape.dimensions[axis] = self._slots(i.shape.dimensions[axis])
-            if (
-                given.whole
-                and self._made[given.made].shape.dimensions == parameter.shape.dimensions
-            ):
-                other = self._made[given.made]
+            if given.whole:
+                other = self.body.cast(self._made[given.made], parameter.shape)
             else:
                 other = self._spread(given, parameter.shape, axis)
         old = reader.operand_ids[taken.operand]
@@ -582,9 +581,55 @@ class _Maker:
         body.ClearField("program_shape")
         self.body.sweep([old])
 
+    def _retype_slice(
+        self, body: _Computation, parameter: _Instruction, given: Given
+    ) -> _Instruction:
+        """Gives a fused computation one slice for a stack; the value it is given, so cast."""
+        slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
+        behind = _casts_of(body, parameter)
+        part = next(i.shape for i in slices if i.operand_ids[0] in behind)
+        self._retype(body, parameter, part, part)
+        return self.body.cast(self._value(given), part)
+
+    def _retype(
+        self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
+    ) -> None:
+        """Changes a parameter's shape; casts of it are made of the new one."""
+        behind = _casts_of(body, parameter)
+        old = _Shape()
+        old.CopyFrom(parameter.shape)
+        parameter.shape.CopyFrom(shape)
+        if part is None:
+            if shape != old:  # the same bytes: it is cast to what its readers knew
+                cast = _Instruction(
+                    name=self._change.names.new(f"{parameter.name}.as"),
+                    opcode="bitcast",
+                    operand_ids=[parameter.id],
+                )
+                cast.shape.CopyFrom(old)
+                cast.id = max(i.id for i in body.instructions) + 1
+                kept = []
+                for i in body.instructions:
+                    copy = _Instruction()
+                    copy.CopyFrom(i)
+                    copy.operand_ids[:] = [
+                        cast.id if k == parameter.id else k for k in copy.operand_ids
+                    ]
+                    kept.append(copy)
+                    if i.id == parameter.id:
+                        kept.append(cast)
+                del body.instructions[:]
+                body.instructions.extend(kept)
+            return
+        for i in body.instructions:
+            if i.opcode == "bitcast" and i.id in behind:
+                readers = [k for k in body.instructions if i.id in k.operand_ids]
+                slices = [k for k in readers if k.opcode == "dynamic-slice"]
+                i.shape.CopyFrom(slices[0].shape if slices else part)
+
     def _spread(self, given: Given, shape: _Shape, axis: int) -> _Instruction:
         """A stack each slice of which is a value."""
-        value = self._value(dataclasses.replace(given, copy=0, whole=b""))
+        value = self._value(dataclasses.replace(given, copy=0))
         key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
         if key not in self._stacks:
             name = self._change.names.new(f"{value.name}.slots")

@@ -139,7 +139,7 @@ def test_what_takes_no_longer_goes_by_default(name, target):
 
 
 def test_a_plan_by_default_is_bit_identical():
-    step, arguments = STEPS["gated"]()
+    step, arguments = STEPS["doubled"]()
     planned = olla_xla.plan(step, step_limit=2_000)
     assert planned.lower(*arguments).compile().plan.loops
     assert_same(jax.jit(step)(*arguments), planned(*arguments))
@@ -152,9 +152,9 @@ def wrong(edit):
     yield "turn", dataclasses.replace(edit, turn=(edit.turn[0], edit.turn[1] - 1))
     for k, made in enumerate(edit.made):
         for o, (where, given) in enumerate(made.operands):
-            if given.whole:
+            if given.whole and not given.made:
                 others = [g for m in edit.made for _, g in m.operands]
-                others = [g for g in others if g.whole == given.whole and g != given]
+                others = [g for g in others if g.whole == given.whole and not g.made and g != given]
                 if others:
                     operands = list(made.operands)
                     operands[o] = where, others[0]
@@ -237,18 +237,21 @@ def test_copies_keep_the_code_generator_of_what_they_copy():
         for rung in rungs(name, "cpu")[-1:]:
             copies, before = (generators(data) for data in (rung.data, scheduled(name)))
             for copy, kind in copies.items():
-                original, again, _ = copy.partition(".again")
-                if again and original in before:
+                original, again, more = copy.partition(".again")
+                if again and not more and original in before:
                     assert kind == before[original], (name, copy)
                     seen.add(kind)
     assert {CodeGenerator.TILES, CodeGenerator.LOOP} <= seen
 
 
+ARITHMETIC = {"multiply", "divide", "tanh", "exponential", "sine", "cosine"}
+
+
 def generators(module):
-    """Name -> code generator, of each fusion of a module for a CPU."""
+    """Name -> code generator, of each fusion of a module for a CPU that computes."""
     return {
         i.name: code_generator(i.called[0])
         for c in module_from_bytes(module).control_computations
         for i in c.instructions
-        if i.opcode == "fusion"
+        if i.opcode == "fusion" and any(k.opcode in ARITHMETIC for k in i.called[0].instructions)
     }

@@ -19,7 +19,14 @@ from hlo import xla_pb2
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.integers import Form, Integers
-from olla_xla.check.executable.loops import Stack, number_loop, slice_of, sliced_axis
+from olla_xla.check.executable.loops import (
+    Stack,
+    is_leading,
+    number_loop,
+    one_slice,
+    slice_of,
+    sliced_axis,
+)
 from olla_xla.check.executable.numbering import (
     BITCAST,
     EFFECT,
@@ -224,26 +231,36 @@ class ElementNumbering(Numbering):
         axis = sliced_axis(op.shape, whole.shape)
         if axis is None:
             return self.plain(op, operands, effects)
-        if held := self._held(op, [n for numbers in operands for n in numbers.values()]):
-            return {(): held}
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
+        if (held := self._held(number, index, whole.shape, op.shape)) is not None:
+            return {(): held}
         kind = self.integers.type_of(op.operands[1 + axis])
         found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
         return self.plain(op, operands, effects) if found is None else {(): found}
 
-    def _held(self, op: Op, numbers: list[bytes]) -> bytes | None:
-        """What a slice is of an array that was just updated there, or that repeats it."""
-        update = self.updates.get(numbers[0])
-        if update is not None and update.numbers[2:] == tuple(numbers[1:]):
-            same = self.shape(update.part) == self.shape(op.shape)
+    def _held(self, number: bytes, at: bytes, shape: Shape, part: Shape) -> bytes | None:
+        """What a slice is of an array that was just updated there, or that repeats it.
+
+        Args:
+          number: of the array. at: of the place, which XLA moves into the array for both alike.
+          shape: of the array. part: of the slice.
+        """
+        axis = sliced_axis(part, shape)
+        if axis is None:
+            return None
+        if (update := self.updates.get(number)) is not None:
+            same = update.numbers[2 + axis] == at and self.shape(update.part) == self.shape(part)
             return update.numbers[1] if same else None
-        if (repeated := self.repeated.get(numbers[0])) is None:
+        if (repeated := self.repeated.get(number)) is not None:
+            value, dimensions, old = repeated
+            others = tuple(k for k in range(len(shape.dimensions)) if k != axis)
+            return self.cast(value, old, part) if dimensions == others else None
+        first, old, new = self.bitcasts.get(number, (number, shape, shape))
+        count = shape.dimensions[0]
+        if first == number or axis or not is_leading(old, count) or not is_leading(new, count):
             return None
-        number, dimensions, shape = repeated
-        axis = sliced_axis(op.shape, op.operands[0].shape)
-        if dimensions != tuple(k for k in range(len(op.shape.dimensions)) if k != axis):
-            return None
-        return self.cast(number, shape, op.shape)
+        inner = self._held(first, at, old, one_slice(old))
+        return None if inner is None else self.cast(inner, one_slice(old), one_slice(new))
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A broadcast."""

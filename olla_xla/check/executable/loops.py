@@ -25,7 +25,7 @@ from olla_xla.check.executable.reach import reach
 if TYPE_CHECKING:
     from olla_xla.check.executable.element_expressions import ElementNumbering
 
-__all__ = ["Loop", "Stack", "number_loop", "slice_of"]
+__all__ = ["Loop", "Stack", "is_leading", "number_loop", "one_slice", "slice_of"]
 
 Numbers = dict[ShapeIndex, bytes]
 
@@ -247,7 +247,7 @@ def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes, turns
     if before is None or after is None:
         return before is after
     there, back = (tuple(map(numbering.shape, cast[1:])) for cast in (before, after))
-    return there == back[::-1] and all(_leading(shape, turns) for shape in before[1:])
+    return there == back[::-1] and all(is_leading(shape, turns) for shape in before[1:])
 
 
 def slice_of(
@@ -274,14 +274,14 @@ def slice_of(
         return None  # what follows is said of the first dimension
     if (cast := numbering.bitcasts.get(number)) is not None:
         first, old, new = cast
-        if not _leading(old, turns) or not _leading(new, turns):
+        if not is_leading(old, turns) or not is_leading(new, turns):
             return None
-        inner = slice_of(numbering, first, at, kind, old, _slice(old))
-        return None if inner is None else numbering.cast(inner, _slice(old), _slice(new))
+        inner = slice_of(numbering, first, at, kind, old, one_slice(old))
+        return None if inner is None else numbering.cast(inner, one_slice(old), one_slice(new))
     if (moved := numbering.transposes.get(number)) is not None:
         op, operand = moved
         before = op.operands[0].shape
-        inner = slice_of(numbering, operand, at, kind, before, _slice(before))
+        inner = slice_of(numbering, operand, at, kind, before, one_slice(before))
         return None if inner is None else numbering.transpose_of_slice(op, inner)
     return None
 
@@ -312,10 +312,10 @@ def _written(numbering: ElementNumbering, stack: Stack, at: bytes, kind: int) ->
     value = numbering.updates[first].numbers[1]
     if old is None or new is None:
         return value
-    return numbering.cast(value, _slice(old), _slice(new))
+    return numbering.cast(value, one_slice(old), one_slice(new))
 
 
-def _slice(shape: Shape) -> Shape:
+def one_slice(shape: Shape) -> Shape:
     """The shape of one slice."""
     return dataclasses.replace(shape, dimensions=(1, *shape.dimensions[1:]), key=b"")
 
@@ -325,7 +325,7 @@ def _is_stack(shape: Shape, turns: int) -> bool:
     return shape.dimensions[:1] == (turns,) and shape.element_bits >= 8
 
 
-def _leading(shape: Shape, turns: int) -> bool:
+def is_leading(shape: Shape, turns: int) -> bool:
     """Whether it is that, and they are one after the other in memory."""
     return _is_stack(shape, turns) and shape.minor_to_major[-1] == 0
 

@@ -105,6 +105,7 @@ class Body:
       computation: the loop's. target: "cpu" or "cuda".
 
     Attributes:
+      exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
       computation: it is of. root: leaf index -> node.
       fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
       used: node -> nodes that read it.
@@ -112,7 +113,7 @@ class Body:
 
     def __init__(self, computation: Computation, target: str) -> None:
         self.computation = computation
-        self._target = target
+        self.exact = target == "cpu"
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
@@ -282,7 +283,7 @@ class Body:
 
     def generator(self, fusion: Instruction) -> CodeGenerator | None:
         """Which of a CPU's code generators a fusion is for; None on other targets."""
-        if fusion.opcode != "fusion" or self._target != "cpu":
+        if fusion.opcode != "fusion" or not self.exact:
             return None
         if fusion not in self._generators:
             self._generators[fusion] = code_generator(fusion.called[0])

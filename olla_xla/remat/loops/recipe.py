@@ -3,12 +3,14 @@
 The same choice gives the same change, so a plan need only say which stacks go.
 
 Where a product is added to something, LLVM decides between one rounding and two, by the whole code
-that it is given. So a fusion that computes stays as it is:
+that it is given. What was given several arrays is given as many, if all hold the same too
+(`_Arrays`), for XLA passes an array to a fusion's code but once. On a CPU a fusion that computes
+stays as it is altogether:
 - What puts a value into a stack is copied with that, and the copy has a stack of `SLOTS` slices.
 - What took slices out of a stack takes them out of one of `SLOTS` slices, at the same place, which
   XLA moves back into it.
-- What was given several arrays is given as many, if all hold the same too (`_Arrays`), for XLA
-  passes an array to a fusion's code but once.
+On a GPU it takes what it needs out of the stacks itself, and one slice is one slice: what this does
+to rounding was not seen, as nothing has been run there.
 """
 
 from __future__ import annotations
@@ -140,7 +142,8 @@ class _Recipe:
             else:
                 arrays[owner].whole = functools.partial(self._whole, stack)
                 given = arrays[owner].given(stack.read, self._ways.number(stack))
-                result += [Taken(owner.name, k, given, axis=stack.axis) for k in where]
+                axis = stack.axis if self._body.exact else -1
+                result += [Taken(owner.name, k, given, axis=axis) for k in where]
         return result
 
     def _where(self, stack: Stack, owner: Instruction) -> list[int]:
@@ -166,6 +169,8 @@ class _Recipe:
 
     def _whole(self, old: Stack, number: int) -> Given:
         """An array for a reader of a stack, of which it takes a value itself; or just the value."""
+        if not self._body.exact:
+            return self._inside(number)
         stack, start = self._kept.get(number), self._pair.reader.start
         if stack is not None and start[stack.read].shape.key == start[old.read].shape.key:
             return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
@@ -198,7 +203,7 @@ class _Recipe:
         )
 
     def _inside(self, number: int) -> Given:
-        """A value for a fusion that only moves bytes, which may take it out of a stack itself."""
+        """A value for a fusion, which may take it out of a stack itself."""
         stack = self._kept.get(number)
         if stack is not None:
             return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
@@ -274,13 +279,26 @@ class _Recipe:
         return Given(made=self._runs[run], index=self._leaf(way.owner, way.node))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> Made:
-        """A copy of a fusion that ends with a node, up to which it only moves bytes."""
-        given = []
+        """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""
+        given, arrays = [], _Arrays(self._value)
+        arrays.whole = self._inside
         for i in self._body.fusions[owner].called[0].instructions:
             leaf = self._body.at.get((i, ()))
             if leaf in inside:
-                given.append((i.name, self._inside(self._body.number(leaf.behind))))
+                source = self._sources(leaf, owner)
+                given.append((i.name, arrays.given(source, self._body.number(leaf.behind))))
         return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+
+    def _sources(self, node: Node, owner: Instruction) -> Hashable:
+        """The arrays outside a fusion that a value is taken from inside it."""
+        found, waiting = set(), [node]
+        while waiting:
+            k = _uncast(waiting.pop())
+            if k.owner is owner and k.i.opcode != "parameter":
+                waiting += k.operands
+            else:
+                found.add(k)
+        return frozenset(found)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""

@@ -240,19 +240,25 @@ class Ways:
     def _opened(self, node: Node, owner: Instruction) -> Way | None:
         """A way through a fusion that computes each element for itself, or only moves bytes.
 
-        One that computes runs again as it is, or other code would be made of it. Of one that only
-        moves bytes a part will do; where a stack has what it takes, it may be given that.
+        What it computes stays as it is; where it takes a part of what it is given, and a stack has
+        just that part, it may be given that. Not on a CPU: there what computes runs again as it is,
+        or other code would be made of it.
         """
         (result,) = self._results(owner)
         end = result.behind
         divided = b"partitions" in self.body.fusions[owner].backend_config
-        if node is end:
+        if self.body.exact and node is end:
             return Way(node, owner, None, self._needs(owner))
-        if divided:
+        if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
+            end = end.operands[1].behind
+        if divided and node is not result.behind:
             return None  # how a CPU divides it among threads is made for its shape
         if not self.body.moved(node):
-            return self._updating(node, owner, result)
-        if self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOP):
+            if self.body.exact:
+                return self._updating(node, owner, result)
+            if node is not end:
+                return None  # fewer readers of what is inside could change its code
+        elif self.body.generator(self.body.fusions[owner]) not in (None, CodeGenerator.LOOP):
             return None
         inside: dict[Node, None] = {}
         waiting, seen = [node], set()
