@@ -174,7 +174,8 @@ class Program:
       donate: which of the arguments (parameters, state, batch) are donated.
       extras: additional arguments and results; `training.EXTRAS` has them all.
       seed: of the arguments' values.
-      optimized: whether LLVM optimizes the code, which takes longer and changes nothing before it.
+      optimized: whether LLVM optimizes the code, which takes longer, and decides how sums of
+        products are rounded.
     """
 
     body: Body
