@@ -2,6 +2,7 @@
 
 import pytest
 
+from olla_xla.remat.loops import recipe
 from tests import scan_rounding
 from tests.scan_rounding import Layers
 
@@ -59,3 +60,10 @@ CASES = {
 def test_every_choice_is_bit_identical(name):
     found = scan_rounding.outcomes(CASES[name])
     assert found and set(found) == {"same"}
+
+
+def test_the_referee_counts_the_arrays_that_hold_the_same(monkeypatch):
+    monkeypatch.setattr(recipe._Arrays, "_is_free", lambda self, array, source: True)
+    found = scan_rounding.outcomes(CASES["one value in several stacks"])
+    assert any("results are not those" in one for one in found)
+    assert "differs" not in found

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hlo import xla_pb2
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
+from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.integers import Form, Integers
 from olla_xla.check.executable.loops import (
     Stack,
@@ -130,6 +131,7 @@ class ElementNumbering(Numbering):
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
+        self._arrays = Arrays()
         self._plain_bodies: dict[Body, bool] = {}
         self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
 
@@ -142,8 +144,10 @@ class ElementNumbering(Numbering):
                 handler = handlers.get(op.opcode, plain)
                 read = [at[o] for o in op.operands]
                 at[op] = handler(self, op, read, effects)
-                if self._fused is not None and op.opcode not in _PASSING:
-                    self._note_computed(op, read, at[op], self._fused)
+                if self._fused is not None:
+                    self._arrays.note(op, read)
+                    if op.opcode not in _PASSING:
+                        self._note_computed(op, read, at[op], self._fused)
         return at[body.result]
 
     def apart(self, body: Body, given: Numbers) -> Numbers:
@@ -362,10 +366,14 @@ class ElementNumbering(Numbering):
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""
-        outer, self._fused = self._fused, set()
+        outer = self._fused, self._arrays
+        self._fused, self._arrays = set(), Arrays.of(op)
         inside = self.run(op.called[0], operands, effects)
-        computed, self._fused = self._fused, outer
+        computed, arrays = self._fused, self._arrays
+        self._fused, self._arrays = outer
         made = self.code(op)
+        if several := arrays.several():
+            made = hashed(made + several)
         if self._is_each(op.called[0]):
             return {i: self._exposed(n, made, computed) for i, n in inside.items()}
         return {i: hashed(made + n) if n in computed else n for i, n in inside.items()}
