@@ -96,7 +96,7 @@ def test_each_stack_alone_can_go_bit_identically(name):
     gone = 0
     for stack in pair.stacks:
         try:
-            edit = recipe(view, pair, frozenset([stack.written]), "cpu")
+            edit = recipe(view, pair, frozenset([stack.written]))
         except PlanMismatchError:
             continue
         gone += 1

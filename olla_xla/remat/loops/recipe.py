@@ -47,27 +47,25 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
         pair = found.get((writer, reader))
         if pair is None or not set(dropped) <= {s.written for s in pair.stacks}:
             raise PlanMismatchError(f"the module has no stacks of {writer} to do without")
-        result.append(recipe(module, pair, frozenset(dropped), target))
+        result.append(recipe(module, pair, frozenset(dropped)))
     return result
 
 
-def recipe(module: Module, pair: Pair, dropped: frozenset[int], target: str) -> LoopEdit:
+def recipe(module: Module, pair: Pair, dropped: frozenset[int]) -> LoopEdit:
     """The change that does without some stacks.
 
     Args:
       module: it is of. pair: of loops. dropped: elements of the writing loop's state.
-      target: "cpu" or "cuda".
 
     Raises:
       PlanMismatchError: they cannot all be done without.
     """
-    return _Recipe(module, pair, dropped, target).edit()
+    return _Recipe(module, pair, dropped).edit()
 
 
 class _Recipe:
-    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], target: str) -> None:
+    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int]) -> None:
         self._pair = pair
-        self._target = target
         self._dropped = [s for s in pair.stacks if s.written in dropped]
         self._ways = Ways(pair, None)
         self._body = self._ways.body
