@@ -15,13 +15,14 @@ import dataclasses
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from olla_xla.bench.random_programs.arithmetic import OPERATIONS
 from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
@@ -31,23 +32,6 @@ from olla_xla.remat.loops.ladder import Ladder
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 _SIZES = [(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)]
 """Rows, width and layers: odd, as code for tiles and vectors has an end then, and even."""
-
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "product": lambda a, b, c, w: a * b,
-    "half": lambda a, b, c, w: a + b * 0.5,
-    "less": lambda a, b, c, w: a - b * c,
-    "sine": lambda a, b, c, w: jnp.sin(a * b + c),
-    "cosine": lambda a, b, c, w: jnp.cos(a + b),
-    "tanh": lambda a, b, c, w: jnp.tanh(a * b - c),
-    "negative": lambda a, b, c, w: -a,
-    "products": lambda a, b, c, w: a * b + c * a,
-    "square": lambda a, b, c, w: a * a,
-    "thrice": lambda a, b, c, w: jnp.sin(a * b + c) * jnp.cos(a * b + c) + jnp.sin(a * b + c) * a,
-    "where": lambda a, b, c, w: jnp.where(a > b, a * c, b),
-    "larger": lambda a, b, c, w: jnp.maximum(a, b * c),
-    "dot": lambda a, b, c, w: jnp.tanh(a @ w),
-    "bfloat16": lambda a, b, c, w: a.astype(jnp.bfloat16).astype(jnp.float32) * b,
-}
 
 
 @dataclasses.dataclass(frozen=True)

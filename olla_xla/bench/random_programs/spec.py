@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 __all__ = [
+    "Arithmetic",
     "Body",
     "Case",
     "ConvNet",
@@ -160,7 +161,25 @@ class Updates:
     loop: int = 0
 
 
-Body = Graph | Recurrent | Transformer | ConvNet | Updates
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """Layers of products and sums of a few values.
+
+    Attributes:
+      operations: of a layer; each reads three values. rows, width, layers: sizes.
+      form: scan or unrolled. unroll: layers in one turn of a scan. reverse: the last layer first.
+    """
+
+    operations: tuple[Node, ...]
+    rows: int
+    width: int
+    layers: int
+    form: str = "scan"
+    unroll: int = 1
+    reverse: bool = False
+
+
+Body = Graph | Recurrent | Transformer | ConvNet | Updates | Arithmetic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +223,7 @@ class Program:
         if isinstance(body, Graph):
             names = {node.op for node in _all_nodes(body.nodes)}
             return not names.isdisjoint(("scan", "scan_reverse", "scan_rows", "slots"))
-        return isinstance(body, Recurrent | Transformer) and body.form != "unrolled"
+        return isinstance(body, Recurrent | Transformer | Arithmetic) and body.form != "unrolled"
 
     @property
     def kind(self) -> str:
@@ -213,7 +232,9 @@ class Program:
         if isinstance(body, Graph):
             return _graph_kind(body.nodes)
         if isinstance(body, Recurrent):
-            return f"{body.cell} net, {'unrolled' if body.form == 'unrolled' else 'scanned'}"
+            return f"{body.cell} net, {_form(body)}"
+        if isinstance(body, Arithmetic):
+            return f"products and sums, {_form(body)}"
         names = {Transformer: "transformer", ConvNet: "convolutions", Updates: "updates in place"}
         return names[type(body)]
 
@@ -253,6 +274,10 @@ _KINDS = (
     ("derivatives", ("custom_vjp", "custom_jvp", "checkpoint", "inner_grad", "jvp")),
     ("types", ("int4", "int8", "mask", "complex", "bits", "dropout", "noise", "empty", "half")),
 )
+
+
+def _form(body: Recurrent | Arithmetic) -> str:
+    return "unrolled" if body.form == "unrolled" else "scanned"
 
 
 def _graph_kind(nodes: tuple[Node, ...]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from olla_xla.bench.random_programs.arithmetic import OPERATIONS
 from olla_xla.bench.random_programs.arrays import ARRAYS
 from olla_xla.bench.random_programs.callbacks import CALLBACKS
 from olla_xla.bench.random_programs.control import CONTROL, DERIVATIVES
@@ -15,6 +16,7 @@ from olla_xla.bench.random_programs.linear import LINEAR
 from olla_xla.bench.random_programs.narrow import TYPES
 from olla_xla.bench.random_programs.optimizers import OPTIMIZERS
 from olla_xla.bench.random_programs.spec import (
+    Arithmetic,
     Case,
     ConvNet,
     Graph,
@@ -138,13 +140,36 @@ _updates = st.builds(
 )
 
 
-# Shares of each kind. Most are of what went wrong most, values kept long and read from many places;
-# fewer of what takes long to compile.
+@st.composite
+def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
+    """Sizes are odd, as code for tiles and vectors has an end then, and even."""
+    node = st.builds(
+        Node,
+        _pick([*OPERATIONS, "product", "thrice"]),
+        st.tuples(*[st.integers(0, 99)] * 3),
+    )
+    rows, width, layers = draw(
+        _pick([(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)])
+    )
+    return Arithmetic(
+        operations=draw(st.lists(node, min_size=3, max_size=9).map(tuple)),
+        rows=rows,
+        width=width,
+        layers=layers,
+        form=draw(_pick(forms)),
+        unroll=draw(_pick([1, 1, 1, 2])),
+        reverse=draw(_pick([False] * 4 + [True])),
+    )
+
+
+# Shares of each kind. Most are of what went wrong most, values kept long and read from many places,
+# and what is rounded by the code around it; fewer of what takes long to compile.
 _SHARES = (
-    *["graph plain"] * 9,
+    *["graph plain"] * 6,
     *["recurrent"] * 6,
     *["graph control", "graph derivatives", "graph types", "graph callbacks"] * 2,
-    *["updates"] * 3,
+    *["updates"] * 4,
+    *["arithmetic"] * 4,
     *["transformer", "convolutions"],
 )
 
@@ -157,6 +182,7 @@ def bodies() -> dict[str, Any]:
         "transformer": _transformer,
         "convolutions": _conv,
         "updates": _updates,
+        "arithmetic": _arithmetic(("scan", "scan", "unrolled")),
     }
 
 
@@ -183,7 +209,7 @@ def settings(draw: Any, timed: bool = True, scans: bool = False) -> Settings:
     """
     by_time = timed and draw(_pick([False, False, True]))
     # Integer programs have no step limit; a plan that need not be the same again need not prove.
-    steps_limit = 4.0 if timed else 60.0
+    steps_limit = 2.0 if timed else 60.0
     return Settings(
         seed=draw(st.integers(0, 3)),
         step_limit=None if by_time else draw(_pick([5_000, 1_000, 20_000])),
@@ -197,8 +223,14 @@ def settings(draw: Any, timed: bool = True, scans: bool = False) -> Settings:
 
 def cases(plans: int = 2, timed: bool = True, scans: bool = False) -> Any:
     """Programs with as many plans each; with `scans` only such as loop over something."""
-    several = st.lists(settings(timed, scans), min_size=plans, max_size=plans).map(tuple)
-    return st.builds(Case, _scanned() if scans else programs(), several)
+
+    def planned(program: Program) -> Any:
+        one = settings(timed, scans or program.scans)
+        return st.builds(
+            Case, st.just(program), st.lists(one, min_size=plans, max_size=plans).map(tuple)
+        )
+
+    return (_scanned() if scans else programs()).flatmap(planned)
 
 
 def _scanned() -> Any:
@@ -212,7 +244,7 @@ def _scanned() -> Any:
         _unroll,
     )
     graphs = _graph("control").filter(lambda g: Program(g).scans)
-    return st.one_of(*map(programs, (_over_time(), layers, graphs)))
+    return st.one_of(*map(programs, (_over_time(), layers, graphs, _arithmetic(("scan",)))))
 
 
 _unroll = _pick([1, 1, 2, 3])

@@ -9,9 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.bench.random_programs import convolutional, graph, recurrent, transformer, updates
+from olla_xla.bench.random_programs import (
+    arithmetic,
+    convolutional,
+    graph,
+    recurrent,
+    transformer,
+    updates,
+)
 from olla_xla.bench.random_programs.optimizers import clipped, optimizer_state, updated
 from olla_xla.bench.random_programs.spec import (
+    Arithmetic,
     Body,
     ConvNet,
     Graph,
@@ -76,6 +84,12 @@ _PARTS: dict[type, _Parts] = {
         convolutional.conv_parameters, convolutional.conv_batch, convolutional.conv_loss, None
     ),
     Updates: _Parts(updates.updates_parameters, updates.updates_batch, None, updates.updates_next),
+    Arithmetic: _Parts(
+        arithmetic.arithmetic_parameters,
+        arithmetic.arithmetic_batch,
+        arithmetic.arithmetic_loss,
+        None,
+    ),
 }
 
 
