@@ -31,12 +31,12 @@ from olla_xla.errors import (
 
 if TYPE_CHECKING:
     from olla_xla import check as check
-    from olla_xla.analysis.analysis import Analysis
     from olla_xla.compile.analyze import analyze
     from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
     from olla_xla.compile.events import PlanEvent, on_plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
+    from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear

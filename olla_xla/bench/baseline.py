@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import jax
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.difference import Difference, Snapshot, difference
 from olla_xla.bench.models import BuiltModel, tracing
 from olla_xla.bench.step import plan_model
 from olla_xla.compile.analyze import analyze
 from olla_xla.errors import InputError
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.difference import Difference, Snapshot, difference
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 
 from hlo.module import module_from_bytes
-from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.analysis.leaves import Leaf
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.errors import InputError, OllaError
+from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.memory.analysis.leaves import Leaf
 from olla_xla.targets.target import Target, target
 
 __all__ = ["analyze"]

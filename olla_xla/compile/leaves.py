@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from hlo.module import Module
-from olla_xla.analysis.leaves import Leaf, not_donated
 from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.memory.analysis.leaves import Leaf, not_donated
 
 __all__ = ["donation_hint", "leaves"]
 

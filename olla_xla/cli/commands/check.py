@@ -23,7 +23,6 @@ from absl import flags
 
 import olla_xla
 from olla_xla import targets
-from olla_xla.analysis.difference import load_snapshot
 from olla_xla.bench import models
 from olla_xla.bench.assignment_report import full_report
 from olla_xla.bench.baseline import compare_with
@@ -35,6 +34,7 @@ from olla_xla.cli.report.units import megabytes
 from olla_xla.compile import objection
 from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
 from olla_xla.errors import InputError, OllaError
+from olla_xla.memory.analysis.difference import load_snapshot
 from olla_xla.problem.options import PlanOptions
 
 __all__ = ["define_flags", "run"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from olla_xla.analysis.lines import short_line
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
+from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import live_at, timeline
 from olla_xla.problem.graph import TensorGraph

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
+from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.problem.plan import Plan
 
 SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float32)

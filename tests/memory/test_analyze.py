@@ -12,10 +12,10 @@ from jax.experimental import topologies
 from jax.experimental.layout import Format, Layout
 
 import olla_xla
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.donation import Outcome, why_lost
-from olla_xla.analysis.leaves import Leaf
 from olla_xla.bench.zoo import load
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.donation import Outcome, why_lost
+from olla_xla.memory.analysis.leaves import Leaf
 from tests.support.compiles import H100, h100_device
 from tests.support.steps import plan
 

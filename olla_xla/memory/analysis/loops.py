@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from hlo.module import Computation, Instruction
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.live_tensor import LiveTensor
-from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.live_tensor import LiveTensor
+from olla_xla.memory.analysis.memory_view import MemoryView
 
 __all__ = ["LoopView", "loop_views"]
 

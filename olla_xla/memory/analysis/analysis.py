@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlo.buffer_assignment import BufferAssignment
-from olla_xla.analysis.bound import BoundView, bound_view
-from olla_xla.analysis.donation import DonationAudit, Leaf, audit
-from olla_xla.analysis.live_tensor import Describer
-from olla_xla.analysis.loops import LoopView, loop_views
-from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.errors import InputError
+from olla_xla.memory.analysis.bound import BoundView, bound_view
+from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
+from olla_xla.memory.analysis.live_tensor import Describer
+from olla_xla.memory.analysis.loops import LoopView, loop_views
+from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
 
@@ -161,13 +161,13 @@ def analyze_module(
 
 
 def _terminal() -> Any:
-    return importlib.import_module("olla_xla.analysis.terminal")
+    return importlib.import_module("olla_xla.memory.analysis.terminal")
 
 
 def _optional(name: str, extra: str) -> Any:
     """A module of this folder that needs a package which is not always there."""
     try:
-        return importlib.import_module(f"olla_xla.analysis.{name}")
+        return importlib.import_module(f"olla_xla.memory.analysis.{name}")
     except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is missing; pip install 'olla-xla[{extra}]'") from error
 

@@ -5,7 +5,7 @@ import sysconfig
 import pytest
 
 import olla_xla
-from olla_xla.analysis.origins import is_users_file
+from olla_xla.memory.analysis.origins import is_users_file
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.palette import COLORS
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.palette import COLORS
 
 __all__ = ["MEGABYTE", "plots", "sampled"]
 

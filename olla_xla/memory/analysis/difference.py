@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from olla_xla.analysis.analysis import FORMAT, VERSION, Analysis
 from olla_xla.errors import InputError
+from olla_xla.memory.analysis.analysis import FORMAT, VERSION, Analysis
 from olla_xla.problem.plan import Plan
 
 __all__ = ["Change", "Difference", "Snapshot", "difference", "load_snapshot"]

@@ -11,8 +11,8 @@ import dataclasses
 from typing import Any
 
 from hlo.module import Computation
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.analysis.category import Category
+from olla_xla.memory.analysis.category import Category
 
 __all__ = ["COLORS"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.lines import short_line
-from olla_xla.analysis.memory_view import MemoryView, Spans
-from olla_xla.analysis.op_names import module_path
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.analysis.memory_view import MemoryView, Spans
+from olla_xla.memory.analysis.op_names import module_path
 
 __all__ = ["Texts", "view_tables"]
 

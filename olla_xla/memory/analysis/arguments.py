@@ -11,9 +11,9 @@ import dataclasses
 import re
 
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.op_names import Phase, phase_of
-from olla_xla.analysis.origins import Origins
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.op_names import Phase, phase_of
+from olla_xla.memory.analysis.origins import Origins
 
 __all__ = ["Argument", "arguments", "name_category"]
 

@@ -9,10 +9,10 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.palette import COLORS
 from olla_xla.errors import InputError
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.palette import COLORS
 
 __all__ = ["draw"]
 

@@ -12,13 +12,13 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.resources import Resources
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.html.plots import MEGABYTE, plots
-from olla_xla.analysis.html.tables import Texts, view_tables
-from olla_xla.analysis.lines import short_line
-from olla_xla.analysis.palette import COLORS
-from olla_xla.analysis.terminal import megabytes
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.html.plots import MEGABYTE, plots
+from olla_xla.memory.analysis.html.tables import Texts, view_tables
+from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.analysis.palette import COLORS
+from olla_xla.memory.analysis.terminal import megabytes
 
 __all__ = ["page"]
 
@@ -55,7 +55,9 @@ def page(analysis: Analysis) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("olla_xla.analysis.html").joinpath(name).read_text(encoding="utf-8")
+    return (
+        resources.files("olla_xla.memory.analysis.html").joinpath(name).read_text(encoding="utf-8")
+    )
 
 
 def _packed(data: object) -> str:

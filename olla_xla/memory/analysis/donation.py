@@ -17,15 +17,15 @@ from typing import Any
 from hlo.module import Instruction
 from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.leaves import (
+from olla_xla.memory.analysis.leaves import (
     Leaf,
     not_donated,
     other_form,
     parameter_of,
     place_of,
 )
-from olla_xla.analysis.lines import short_line
-from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.analysis.memory_view import MemoryView
 
 __all__ = ["DonationAudit", "DonationRow", "Leaf", "Outcome", "audit", "not_donated", "why_lost"]
 

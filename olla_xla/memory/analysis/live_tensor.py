@@ -7,11 +7,11 @@ from typing import Any
 
 from hlo.module import Instruction
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.arguments import arguments
-from olla_xla.analysis.categories import categories
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.op_names import module_path
-from olla_xla.analysis.origins import Origin, Origins
+from olla_xla.memory.analysis.arguments import arguments
+from olla_xla.memory.analysis.categories import categories
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.op_names import module_path
+from olla_xla.memory.analysis.origins import Origin, Origins
 
 __all__ = ["Describer", "LiveTensor", "operator_kind"]
 

@@ -10,12 +10,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.donation import DonationAudit, Outcome
-from olla_xla.analysis.lines import short_line
-from olla_xla.analysis.live_tensor import LiveTensor
-from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.donation import DonationAudit, Outcome
+from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.analysis.live_tensor import LiveTensor
+from olla_xla.memory.analysis.memory_view import MemoryView
 
 __all__ = ["html", "megabytes", "renderable", "where"]
 

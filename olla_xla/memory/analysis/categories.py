@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.arguments import Argument
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.op_names import Phase, phase_of
-from olla_xla.analysis.origins import Origins
+from olla_xla.memory.analysis.arguments import Argument
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.op_names import Phase, phase_of
+from olla_xla.memory.analysis.origins import Origins
 
 __all__ = ["categories"]
 

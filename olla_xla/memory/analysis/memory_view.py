@@ -12,9 +12,9 @@ import numpy as np
 from hlo.buffer_assignment import BufferAssignment
 from hlo.module import Instruction
 from hlo.values import Value
-from olla_xla.analysis.category import Category
-from olla_xla.analysis.live_tensor import Describer, LiveTensor
-from olla_xla.analysis.occupancy import Occupancy, occupancy
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.memory.analysis.occupancy import Occupancy, occupancy
 from olla_xla.memory.module_state import PlannedModule
 
 __all__ = ["MemoryView", "memory_view"]
