@@ -1,9 +1,15 @@
 """First calls are timed in processes of their own, and both kinds give totals."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import olla_xla
+from olla_xla.bench import dropout_steps, models
 from olla_xla.bench.first_call import Row, measure
 from olla_xla.bench.schedule import Case
+from olla_xla.cli.main import main
 from olla_xla.cli.report.first_call import first_call_table
 from olla_xla.errors import OllaError
 
@@ -24,3 +30,19 @@ def test_what_a_process_says_last_is_the_error():
 def test_ratio_and_saving():
     row = Row("a", 2.0, 3.0, 100, 75, 0.5, 3)
     assert (row.ratio, row.saving) == (1.5, 0.25)
+
+
+def test_steps_with_dropout_give_jits_results():
+    given = dropout_steps.CASES[0]
+    model = models.build(given.model, batch_size=given.batch_size, optimizer=given.optimizer)
+    results = [
+        make(model.step, **model.jit_options)(*jax.tree.map(jnp.copy, model.arguments))
+        for make in (jax.jit, olla_xla.plan)
+    ]
+    for expected, found in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_one_kind_of_steps_at_a_time(capsys):
+    assert main(["olla_xla", "bench", "first_call", "--libraries", "--dropout"]) == 2
+    assert "one of them" in capsys.readouterr().err

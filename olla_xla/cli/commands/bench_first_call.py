@@ -6,6 +6,7 @@ Each turn is a fresh process. With --cached they find plans and executables of a
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 
 from absl import flags
@@ -16,6 +17,7 @@ from olla_xla.bench.schedule import CASES, parse_cases
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.first_call import first_call_table
 from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
 
@@ -31,13 +33,23 @@ def define_flags(values: flags.FlagValues) -> None:
         "libraries", False, "Small steps of other libraries instead; uv run --group libraries.",
         flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_bool(
+        "dropout", False, "Steps with many dropout masks instead.", flag_values=values
+    )
     flags.DEFINE_integer("turns", 3, "Processes for each of both.", 1, flag_values=values)
     flags.DEFINE_bool("cached", False, "Find plans and executables on disk.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
-    cases = library_steps.CASES if values.libraries else CASES
+    if values.libraries and values.dropout:
+        raise InputError("--libraries and --dropout each name other steps; give one of them")
+    cases = CASES
+    if values.libraries:
+        cases = library_steps.CASES
+    if values.dropout:
+        # Flax and optax are what these steps are made of, not what the command needs.
+        cases = importlib.import_module("olla_xla.bench.dropout_steps").CASES
     if values.cases:
         cases = parse_cases(values.cases)
     rows = []

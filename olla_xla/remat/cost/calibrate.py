@@ -60,7 +60,7 @@ def _path() -> Path:
     import jax
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    machine = f"{platform.processor()} {platform.machine()} {os.cpu_count()} {jax.__version__}"
+    machine = f"{platform.machine()} {os.cpu_count()} {jax.__version__}"
     digest = hashlib.sha256(f"{_VERSION} {machine} {platform.node()}".encode()).hexdigest()[:16]
     return cache / "olla_xla" / f"cpu-{digest}.json"
 
