@@ -75,7 +75,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Analysis": "analysis.analysis",
+    "Analysis": "memory.analysis.analysis",
     "Plan": "problem.plan",
     "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",

@@ -17,7 +17,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
@@ -41,6 +41,7 @@ from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
+from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.errors import CheckError, FallbackError, InputError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
@@ -201,13 +202,15 @@ def _planned(fn: Any, ways: _Ways, jit_options: dict[str, Any]) -> PlannedFuncti
         function = getattr(fn, "__wrapped__", None)
         if function is None:
             raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
-    # A partial is another function to JAX: nothing it has cached for `function` is shared, so the
-    # plain jitted function and the planned one never run each other's executables.
+    function, alike = shared(function, (ways, jit_options), functools.partial(_jitted, jit_options))
+    return PlannedFunction(function, alike, ways, jit_options)
+
+
+def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.stages.Wrapped:
     try:
-        jitted = plain_jit(functools.partial(function), **jit_options)
+        return plain_jit(function, **jit_options)
     except TypeError as error:
         raise InputError(f"jax.jit refuses the function: {error}") from error
-    return PlannedFunction(function, jitted, ways, jit_options)
 
 
 class _First(NamedTuple):
@@ -219,20 +222,12 @@ class _First(NamedTuple):
     members: tuple[int, ...]
 
 
-class _Outcomes:
-    """What the compiles of one signature came to, and the lock under which that is found out."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.by_variant: dict[Hashable, Outcome] = {}
-
-
 class PlannedFunction:
     """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
 
     Args:
       function: the plain function.
-      jitted: a jitted form of it that nothing else uses.
+      alike: what it shares with functions of it that are planned alike.
       ways: how it is planned.
       jit_options: the arguments that `jitted` was made with.
     """
@@ -240,7 +235,7 @@ class PlannedFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        jitted: jax.stages.Wrapped,
+        alike: Shared,
         ways: _Ways,
         jit_options: Mapping[str, Any],
     ) -> None:
@@ -249,24 +244,18 @@ class PlannedFunction:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
-        self._jitted: Any = jitted
+        self._shared, self._jitted = alike, alike.jitted
         self._ways, self._options = ways, ways.options
         # Held weakly: what the function refers to goes when the planned one does, not in some later
         # garbage collection.
         before_miss = weakref.WeakMethod(self._before_miss)
-        self._call = with_miss_handler(jitted, before_miss) if ways.enabled else jitted
+        self._call = with_miss_handler(self._jitted, before_miss) if ways.enabled else self._jitted
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._lock = threading.Lock()
-        self._outcomes: weakref.WeakKeyDictionary[Any, _Outcomes] = weakref.WeakKeyDictionary()
-        self._plans: list[Plan] = []
-        self._said: set[str] = set()
         self._verify = ways.verify and ways.enabled
         self._pending = threading.local()
-        self._refused: set[str] = set()
-        """Digests of lowered modules whose planned results differed from XLA's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
@@ -286,7 +275,7 @@ class PlannedFunction:
         difference = self._difference(expected, outputs, first.digest, first.members)
         if not difference:
             return outputs
-        self._refused.add(first.digest)
+        self._shared.refused.add(first.digest)
         self.clear_cache()
         self._warn(verification.report(self.__name__, difference))
         return expected
@@ -307,9 +296,9 @@ class PlannedFunction:
         if settings.disabled():
             return
         lowered = self._jitted.lower(*args, **kwargs)
-        known = len(self._plans)
+        known = len(self._shared.plans)
         outcome = self._outcome(lowered, _device_key(args, kwargs))
-        if self._verify and outcome.planned and len(self._plans) > known:
+        if self._verify and outcome.planned and len(self._shared.plans) > known:
             if reason := verification.reason_not_to(outcome.compiled):
                 self._say(reason)
                 return
@@ -326,13 +315,13 @@ class PlannedFunction:
         return _planned, (self.__wrapped__, self._ways, self._jit_options)
 
     def __repr__(self) -> str:
-        count = len(self._plans)
+        count = len(self._shared.plans)
         if not self._ways.enabled:
             found = f"not planned: {_DISABLED}"
         elif not count:
             found = "nothing planned yet"
         else:
-            found = f"{in_a_line(self._plans[-1])}{f'; {count} plans' * (count > 1)}"
+            found = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
         return f"<olla_xla.plan of {self.__name__}: {found}>"
 
     def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
@@ -349,9 +338,9 @@ class PlannedFunction:
 
     def clear_cache(self) -> None:
         """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""
-        with self._lock:
+        with self._shared.lock:
             self._jitted.clear_cache()
-            self._outcomes.clear()
+            self._shared.outcomes.clear()
 
     def _cache_size(self) -> int:
         """As `jax.jit`'s: how many signatures calls have met; programs count compiles by it."""
@@ -365,7 +354,7 @@ class PlannedFunction:
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans made so far, in the order their signatures were compiled."""
-        return tuple(self._plans)
+        return tuple(self._shared.plans)
 
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
@@ -374,8 +363,8 @@ class PlannedFunction:
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
         variant = repr(sorted(compile_kwargs.items()))
-        with self._lock:
-            known = self._outcomes.setdefault(lowering_identity(lowered), _Outcomes())
+        with self._shared.lock:
+            known = self._shared.outcomes.setdefault(lowering_identity(lowered), Outcomes())
         # Other signatures are planned meanwhile: this one's lock alone is held through the search.
         with known.lock:
             outcomes = known.by_variant
@@ -415,7 +404,7 @@ class PlannedFunction:
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
         config: Any = jax.config
-        if self._refused and verification.digest(lowered) in self._refused:
+        if self._shared.refused and verification.digest(lowered) in self._shared.refused:
             return "its planned results differed from XLA's own"
         if jax.process_count() > 1 and not members:
             return "the processes that it is for are not known before it is compiled"
@@ -431,7 +420,7 @@ class PlannedFunction:
         if outcome.objection:
             self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
         if outcome.plan is not None:
-            self._plans.append(outcome.plan)
+            self._shared.plans.append(outcome.plan)
             self._say(donation_hint(outcome.compiled))
         elif outcome.error is None:
             if self._ways.enabled:
@@ -443,13 +432,13 @@ class PlannedFunction:
 
     def _warn(self, text: str) -> None:
         """Warns the user, once for each planned function."""
-        if "warned" not in self._said:
-            self._said.add("warned")
+        if "warned" not in self._shared.said:
+            self._shared.said.add("warned")
             warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
 
     def _say(self, text: str) -> None:
-        if text and text not in self._said:
-            self._said.add(text)
+        if text and text not in self._shared.said:
+            self._shared.said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
 
 

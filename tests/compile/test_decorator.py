@@ -262,7 +262,7 @@ def test_debug_nans_is_said_to_disable_donation(caplog):
     assert not arguments[0].is_deleted()
     assert "jax_debug_nans" in caplog.text and "donation" in caplog.text
     caplog.clear()
-    plan(branches, donate_argnums=0)(arguments, rows(10))
+    plan(functools.partial(branches), donate_argnums=0)(arguments, rows(10))
     assert arguments[0].is_deleted() and "nans" not in caplog.text
 
 
@@ -276,7 +276,7 @@ def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
         (tuple(types.SimpleNamespace(process_index=k) for k in range(2)), "distributed.initialize"),
     ]:
         monkeypatch.setattr(decorator, "devices_of", lambda _, devices=devices: devices)
-        planned = plan(branches)
+        planned = plan(functools.partial(branches))
         compiled = planned.lower(weights(), rows(11)).compile()
         assert not compiled.planned and reason in compiled.reason
         assert len(searches) == 1 and compiled.reason in caplog.text

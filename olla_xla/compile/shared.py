@@ -1,0 +1,93 @@
+"""What planned functions of one function share, as functions that `jax.jit` makes of one do.
+
+`jax.jit(f)(x)` twice traces and compiles once: JAX knows what it has made of `f`. A planned
+function must not share that with a plain one, which would run its executables, nor with one that
+is planned otherwise. So JAX is given a partial of the function, one for each way of planning it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+    from olla_xla.compile.planned import Outcome
+    from olla_xla.problem.plan import Plan
+
+__all__ = ["Outcomes", "Shared", "shared"]
+
+
+class Outcomes:
+    """What the compiles of one signature came to, and the lock under which that is found out."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_variant: dict[Hashable, Outcome] = {}
+
+
+class Shared:
+    """What is known of a function that is planned in one way.
+
+    Attributes:
+      jitted: a jitted form of it that only functions planned alike use.
+      lock: of what follows. outcomes: by JAX's lowering. plans: in the order they were made.
+      said: what the user has been told.
+      refused: digests of lowered modules whose planned results differed from XLA's.
+    """
+
+    def __init__(self, jitted: jax.stages.Wrapped) -> None:
+        self.jitted: Any = jitted
+        self.lock = threading.Lock()
+        self.outcomes: weakref.WeakKeyDictionary[Any, Outcomes] = weakref.WeakKeyDictionary()
+        self.plans: list[Plan] = []
+        self.said: set[str] = set()
+        self.refused: set[str] = set()
+
+
+def shared(
+    function: Callable[..., Any],
+    way: Any,
+    jit: Callable[[Callable[..., Any]], jax.stages.Wrapped],
+) -> tuple[Callable[..., Any], Shared]:
+    """What functions share that are planned like this one.
+
+    Args:
+      function: what is planned. way: all that says how, in tuples, lists and dictionaries.
+      jit: makes its jitted form.
+
+    Returns:
+      The function to hold, the first that was equal to it, and what is shared.
+    """
+    try:
+        key = _frozen(way)
+        hash(key)
+        ways = _known.get(function)
+    except TypeError:  # neither can be looked up again: nothing is shared
+        return function, Shared(jit(functools.partial(function)))
+    with _lock:
+        ways = _known.setdefault(function, {})
+        if key in ways and (first := ways[key][0]()) is not None:
+            return first, ways[key][1]
+        # Held weakly, or the function, which is the key, would live as long as what it leads to.
+        made = Shared(jit(functools.partial(weakref.proxy(function))))
+        ways[key] = weakref.ref(function), made
+        return function, made
+
+
+_known: weakref.WeakKeyDictionary[
+    Any, dict[Hashable, tuple[weakref.ref[Callable[..., Any]], Shared]]
+] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return "dict", tuple((name, _frozen(value[name])) for name in sorted(value))
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_frozen, value))
+    return value
