@@ -32,7 +32,8 @@ def outputs(compiled: jax.stages.Compiled, given: Any) -> list[bytes]:
 
     Returns:
       The bytes of each output, of each argument afterwards that was not donated, and what host
-      callbacks have seen.
+      callbacks have seen. That in no order: JAX keeps none, and XLA's CPU runtime starts what is
+      ready, whatever the schedule says. Where a result depends on it, the outputs show it.
     """
     copies = jax.tree.map(lambda a: jnp.array(a, copy=True), given)
     SEEN.clear()
@@ -45,4 +46,4 @@ def outputs(compiled: jax.stages.Compiled, given: Any) -> list[bytes]:
         if not info.donated
     ]
     arrays = [*jax.tree.leaves(results), *kept]
-    return [*(np.asarray(a).tobytes() for a in arrays), "\n".join(SEEN).encode()]
+    return [*(np.asarray(a).tobytes() for a in arrays), "\n".join(sorted(SEEN)).encode()]

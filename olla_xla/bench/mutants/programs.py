@@ -26,7 +26,7 @@ __all__ = [
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 SEEN: list[str] = []
-"""What the host callbacks were given, in the order of their calls."""
+"""What the host callbacks were given, in the order of their calls, which JAX does not keep."""
 
 _DONATED = {"donate_argnums": 0}
 
