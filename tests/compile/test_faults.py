@@ -77,7 +77,7 @@ def test_the_step_runs_and_one_line_says_why(monkeypatch, caplog, name):
     assert len(said) <= 1
     # As an error, if that is wanted; and nothing of it is remembered.
     monkeypatch.setenv("OLLA_XLA_STRICT", "1")
-    strict = plan(branches, donate_argnums=0)
+    strict = plan(branches, donate_argnums=(0,))  # shares nothing with the one above
     for _ in range(2):
         with pytest.raises(olla_xla.FallbackError, match="branches is not planned"):
             strict(weights(), rows(12))
@@ -184,7 +184,7 @@ def test_another_schedule_the_second_time(monkeypatch, caplog, other, searches):
 
     monkeypatch.setattr(compiles.Compiles, "_compiled", otherwise)
     with caplog.at_level(logging.INFO, "olla_xla"):
-        second = plan(branches, donate_argnums=0).lower(weights(), rows(20)).compile()
+        second = plan(branches, donate_argnums=(0,)).lower(weights(), rows(20)).compile()
     assert len(names) == searches
     assert ("no longer fits" in caplog.text) == (searches == 2)
     assert first.planned and second.planned

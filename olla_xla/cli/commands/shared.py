@@ -166,4 +166,4 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 def console() -> Console:
     """For results, on stdout; tables keep their width where that is no terminal."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=160)
+    return found if found.is_terminal else Console(highlight=False, width=400)

@@ -22,7 +22,7 @@ from hlo.values import Dataflow, Value
 
 __all__ = ["Origin", "Origins", "is_users_file"]
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[2])
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/jax/(_src|experimental|interpreters)/"
 )
