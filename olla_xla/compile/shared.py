@@ -65,9 +65,9 @@ def shared(
     """
     try:
         key = _frozen(way)
-        hash(key)
-        ways = _known.get(function)
-    except TypeError:  # neither can be looked up again: nothing is shared
+        hash((key, function))
+        weakref.ref(function)
+    except TypeError:  # one of them cannot be looked up again: nothing is shared
         return function, Shared(jit(functools.partial(function)))
     with _lock:
         ways = _known.setdefault(function, {})
