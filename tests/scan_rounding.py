@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.bench.random_programs.arithmetic import OPERATIONS
+from olla_xla.bench.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
@@ -30,8 +30,6 @@ from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.ladder import Ladder
 
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
-_SIZES = [(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)]
-"""Rows, width and layers: odd, as code for tiles and vectors has an end then, and even."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +47,8 @@ class Layers:
         """Gradients and loss."""
 
         def layer(h: Any, w: Any) -> Any:
-            values = [h, jnp.tanh(h @ w)]
-            for name, *reads in self.operations:
-                values.append(OPERATIONS[name](*(values[k % len(values)] for k in reads), w))
-            return jnp.tanh(sum(values[len(values) // 2 :]) * 0.3), None
+            operations = ((name, reads) for name, *reads in self.operations)
+            return arithmetic_layer(operations, h, w), None
 
         def loss(weights: Any, x: Any) -> Any:
             h, _ = jax.lax.scan(layer, x, weights, unroll=self.unroll, reverse=self.reverse)
@@ -78,7 +74,7 @@ def drawn(seed: int) -> Layers:
         for _ in range(pick.randint(3, 9))
     )
     unroll, reverse = pick.choice([1, 1, 1, 2]), pick.random() < 0.2
-    return Layers(operations, *pick.choice(_SIZES), unroll, reverse)
+    return Layers(operations, *pick.choice(SIZES), unroll, reverse)
 
 
 def outcomes(layers: Layers) -> list[str]:

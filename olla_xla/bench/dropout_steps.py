@@ -11,36 +11,31 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from olla_xla.bench.library_steps import made_optimizer, updated
 from olla_xla.bench.schedule import Case
 
 __all__ = ["CASES", "bert", "layers_10", "layers_20", "layers_40"]
 
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-_WIDTH, _RATE, _LEARNING_RATE = 64, 0.1, 1e-3
+_WIDTH, _RATE = 64, 0.1
 
 
 def _layers(depth: int, batch_size: int, optimizer: str) -> Built:
     """Dense layers with dropout behind each, trained by the mean of squares."""
-    update = getattr(optax, optimizer)(_LEARNING_RATE)
+    update = made_optimizer(optimizer)
 
-    def step(params: Any, state: Any, key: Any, x: Any) -> Any:
-        def loss(params: Any) -> Any:
-            h = x
-            for k, w in enumerate(params):
-                kept = jax.random.bernoulli(jax.random.fold_in(key, k), 1 - _RATE, h.shape)
-                h = jax.nn.relu(h @ w) * kept
-            return jnp.mean(h * h)
-
-        value, grads = jax.value_and_grad(loss)(params)
-        updates, state = update.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
+    def loss(params: Any, key: Any, h: Any) -> Any:
+        for k, w in enumerate(params):
+            kept = jax.random.bernoulli(jax.random.fold_in(key, k), 1 - _RATE, h.shape)
+            h = jax.nn.relu(h @ w) * kept
+        return jnp.mean(h * h)
 
     keys = jax.random.split(jax.random.key(0), depth)
     params = [jax.random.normal(k, (_WIDTH, _WIDTH)) * (2 / _WIDTH) ** 0.5 for k in keys]
     x = jax.random.normal(jax.random.key(1), (batch_size, _WIDTH))
     arguments = params, update.init(params), jax.random.key(2), x
-    return step, arguments, {"donate_argnums": (0, 1)}
+    return functools.partial(updated, update, loss), arguments, {"donate_argnums": (0, 1)}
 
 
 def layers_10(*, batch_size: int, optimizer: str) -> Built:
@@ -85,23 +80,18 @@ class _Bert(nn.Module):
 
 def bert(*, batch_size: int, optimizer: str) -> Built:
     """BERT-base on sequences of 128 tokens."""
-    network, update = _Bert(), getattr(optax, optimizer)(_LEARNING_RATE)
+    network, update = _Bert(), made_optimizer(optimizer)
 
-    def step(params: Any, state: Any, key: Any, tokens: Any, labels: Any) -> Any:
-        def loss(params: Any) -> Any:
-            logits: Any = network.apply(params, tokens, rngs={"dropout": key})
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-        value, grads = jax.value_and_grad(loss)(params)
-        updates, state = update.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
+    def loss(params: Any, key: Any, tokens: Any, labels: Any) -> Any:
+        logits: Any = network.apply(params, tokens, rngs={"dropout": key})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     tokens = jax.ShapeDtypeStruct((batch_size, 128), jnp.int32)
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     params = jax.eval_shape(network.init, keys, tokens)
     key = jax.eval_shape(lambda: jax.random.key(2))
     arguments = params, jax.eval_shape(update.init, params), key, tokens, tokens
-    return step, arguments, {"donate_argnums": (0, 1)}
+    return functools.partial(updated, update, loss), arguments, {"donate_argnums": (0, 1)}
 
 
 CASES = (

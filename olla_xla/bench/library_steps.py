@@ -19,12 +19,22 @@ import numpy as np
 from olla_xla.bench.schedule import Case
 from olla_xla.errors import InputError
 
-__all__ = ["CASES", "diffrax_ode", "equinox_mlp", "haiku_lstm", "jraph_network", "numpyro_svi"]
+__all__ = [
+    "CASES",
+    "diffrax_ode",
+    "equinox_mlp",
+    "haiku_lstm",
+    "jraph_network",
+    "made_optimizer",
+    "numpyro_svi",
+    "updated",
+]
 
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-def _optimizer(name: str) -> Any:
+def made_optimizer(name: str) -> Any:
+    """Optax's optimizer of that name. Raises InputError."""
     import optax
 
     if name not in ("sgd", "adam", "adamw"):
@@ -32,7 +42,8 @@ def _optimizer(name: str) -> Any:
     return getattr(optax, name)(1e-3)
 
 
-def _updated(optimizer: Any, loss: Callable[..., Any], params: Any, state: Any, *batch: Any) -> Any:
+def updated(optimizer: Any, loss: Callable[..., Any], params: Any, state: Any, *batch: Any) -> Any:
+    """Parameters and state after a step, and the loss before it."""
     import optax
 
     value, grads = jax.value_and_grad(loss)(params, *batch)
@@ -68,14 +79,14 @@ def diffrax_ode(*, batch_size: int, optimizer: str) -> Built:
 
         return ((jax.vmap(solve)(start) - wanted) ** 2).mean()
 
-    rule = _optimizer(optimizer)
+    rule = made_optimizer(optimizer)
     arguments = (
         params,
         rule.init(params),
         jnp.ones((batch_size, 2)),
         jnp.zeros((batch_size, 16, 2)),
     )
-    return functools.partial(_updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
 
 
 def equinox_mlp(*, batch_size: int, optimizer: str) -> Built:
@@ -90,10 +101,10 @@ def equinox_mlp(*, batch_size: int, optimizer: str) -> Built:
         scores = jax.vmap(eqx.combine(params, rest))(x)
         return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
 
-    rule = _optimizer(optimizer)
+    rule = made_optimizer(optimizer)
     batch = (jnp.zeros((batch_size, 784)), jnp.zeros((batch_size,), jnp.int32))
     return (
-        functools.partial(_updated, rule, loss),
+        functools.partial(updated, rule, loss),
         (params, rule.init(params), *batch),
         {"donate_argnums": (0, 1)},
     )
@@ -118,9 +129,9 @@ def haiku_lstm(*, batch_size: int, optimizer: str) -> Built:
         scores = net.apply(params, text)[:-1]
         return optax.softmax_cross_entropy_with_integer_labels(scores, text[1:]).mean()
 
-    rule = _optimizer(optimizer)
+    rule = made_optimizer(optimizer)
     arguments = (params, rule.init(params), text)
-    return functools.partial(_updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
 
 
 def jraph_network(*, batch_size: int, optimizer: str) -> Built:
@@ -156,9 +167,9 @@ def jraph_network(*, batch_size: int, optimizer: str) -> Built:
             graph = network(graph)
         return (graph.nodes**2).mean()
 
-    rule = _optimizer(optimizer)
+    rule = made_optimizer(optimizer)
     arguments = (params, rule.init(params), graph)
-    return functools.partial(_updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
 
 
 def numpyro_svi(*, batch_size: int, optimizer: str) -> Built:
@@ -174,7 +185,7 @@ def numpyro_svi(*, batch_size: int, optimizer: str) -> Built:
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(x @ weights, spread), obs=y)
 
-    inference = SVI(model, AutoNormal(model), _optimizer(optimizer), Trace_ELBO())
+    inference = SVI(model, AutoNormal(model), made_optimizer(optimizer), Trace_ELBO())
     x, y = jnp.ones((256 * batch_size, 32)), jnp.ones(256 * batch_size)
     state = inference.init(jax.random.key(0), x, y)
     return inference.update, (state, x, y), {"donate_argnums": 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,17 @@ import numpy as np
 
 from olla_xla.bench.random_programs.spec import Arithmetic
 
-__all__ = ["OPERATIONS", "arithmetic_batch", "arithmetic_loss", "arithmetic_parameters"]
+__all__ = [
+    "OPERATIONS",
+    "SIZES",
+    "arithmetic_batch",
+    "arithmetic_layer",
+    "arithmetic_loss",
+    "arithmetic_parameters",
+]
+
+SIZES = [(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)]
+"""Rows, width and layers: odd, as code for tiles and vectors has an end then, and even."""
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "product": lambda a, b, c, w: a * b,
@@ -43,15 +53,20 @@ def arithmetic_batch(body: Arithmetic, random: np.random.Generator) -> dict[str,
     return {"x": random.standard_normal((body.rows, body.width))}
 
 
+def arithmetic_layer(operations: Iterable[tuple[str, Sequence[int]]], h: Any, w: Any) -> Any:
+    """What a layer makes of h and a matrix: operations, with the numbers of what each reads."""
+    values = [h, jnp.tanh(h @ w)]
+    for name, reads in operations:
+        values.append(OPERATIONS[name](*(values[k % len(values)] for k in reads), w))
+    return jnp.tanh(sum(values[len(values) // 2 :]) * 0.3)
+
+
 def arithmetic_loss(body: Arithmetic, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
     """Loss, and values for additional results."""
+    operations = [(node.op, (*node.reads, 0, 0)[:3]) for node in body.operations]
 
     def layer(h: Any, w: Any) -> tuple[Any, None]:
-        values = [h, jnp.tanh(h @ w)]
-        for node in body.operations:
-            reads = [values[number % len(values)] for number in (*node.reads, 0, 0)[:3]]
-            values.append(OPERATIONS[node.op](*reads, w))
-        return jnp.tanh(sum(values[len(values) // 2 :]) * 0.3).astype(h.dtype), None
+        return arithmetic_layer(operations, h, w).astype(h.dtype), None
 
     first = batch["x"].astype(params["w"].dtype)
     if body.form == "unrolled":

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from olla_xla.bench.random_programs.arithmetic import OPERATIONS
+from olla_xla.bench.random_programs.arithmetic import OPERATIONS, SIZES
 from olla_xla.bench.random_programs.arrays import ARRAYS
 from olla_xla.bench.random_programs.callbacks import CALLBACKS
 from olla_xla.bench.random_programs.control import CONTROL, DERIVATIVES
@@ -142,15 +142,13 @@ _updates = st.builds(
 
 @st.composite
 def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
-    """Sizes are odd, as code for tiles and vectors has an end then, and even."""
+    """Layers of a few operations."""
     node = st.builds(
         Node,
         _pick([*OPERATIONS, "product", "thrice"]),
         st.tuples(*[st.integers(0, 99)] * 3),
     )
-    rows, width, layers = draw(
-        _pick([(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)])
-    )
+    rows, width, layers = draw(_pick(SIZES))
     return Arithmetic(
         operations=draw(st.lists(node, min_size=3, max_size=9).map(tuple)),
         rows=rows,
