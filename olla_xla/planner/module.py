@@ -108,11 +108,17 @@ def plan_module(
             progress=progress,
             more=more,
             schedule_seconds=schedule_seconds,
+            began=started,
         )
     else:
         total = steps.total
         plan = plan_order(
-            loops.data, first, target, progress=progress, schedule_seconds=schedule_seconds
+            loops.data,
+            first,
+            target,
+            progress=progress,
+            schedule_seconds=schedule_seconds,
+            began=started,
         )
         xla = total if xla_bytes is None else xla_bytes, total
         view = module_from_bytes(module)

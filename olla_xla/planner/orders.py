@@ -133,6 +133,7 @@ def plan_order(
     more: MoreOrders | None = None,
     schedule_seconds: float | None = None,
     released: frozenset[str] = frozenset(),
+    began: float | None = None,
 ) -> Plan:
     """Finds an order for every computation of a module, and nothing else.
 
@@ -141,11 +142,12 @@ def plan_order(
       target: "cpu" or "cuda". xla_bytes: XLA's own assigned total when it is known.
       progress, more, schedule_seconds: see `planner.plan_module`.
       released: starts of transfers that may hide less than in XLA's order.
+      began: when the caller began, on the monotonic clock, if that counts too.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
     """
-    started = time.monotonic()
+    started = time.monotonic() if began is None else began
     planned = PlannedModule(module, target, released)
     xla = planned.simulate()
     xla_orders = _order_names(planned)
