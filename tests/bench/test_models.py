@@ -90,3 +90,10 @@ def test_tracing_errors_become_one_line():
 
 def test_registry():
     assert {"mlp", "resnet50", "vgg11", "efficientnet_b0", "gpt"} <= set(models.known_models())
+
+
+@pytest.mark.parametrize("name", ["llama_layers", "gpt_layers", "lstm_steps"])
+def test_scanned_steps_are_scanned_forward_and_backward(name):
+    model = models.build(f"olla_xla.bench.scanned_steps:{name}", batch_size=2, optimizer="sgd")
+    lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    assert lowered.as_text().count("stablehlo.while") >= 2
