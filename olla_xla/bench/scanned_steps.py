@@ -1,6 +1,6 @@
 """Scanned models of a size that a CPU runs: nothing is rematerialised, so stacks are most of them.
 
-`olla_xla measure --model=olla_xla.bench.scanned_steps:llama_layers --batch_size=16 --max_overhead=0.1`
+`olla_xla measure --model=olla_xla.bench.scanned_steps:llama_layers --max_overhead=0.1` runs one.
 """
 
 from __future__ import annotations
