@@ -30,7 +30,7 @@ from olla_xla.problem.plan import VERSION, Plan
 
 __all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
-_FORMAT = 5
+_FORMAT = 6
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
 made must not be used again. Before 4, in-place results could overwrite what was still read."""
 

@@ -147,6 +147,10 @@ class Numbering:
                 proto.ClearField(field)
             if op.opcode not in _CONFIGURED:
                 proto.ClearField("backend_config")
+            if may_repeat(op) and proto.channel_id:
+                # What XLA's rematerialization runs again gets a new one. That there is one says
+                # who takes part; which one says nothing of the result.
+                proto.channel_id = 1
             if op.opcode.endswith("-start"):
                 proto.opcode = op.opcode.removesuffix("-start")
                 op.forget_shape()
