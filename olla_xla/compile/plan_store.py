@@ -32,7 +32,8 @@ __all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store",
 
 _FORMAT = 6
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
-made must not be used again. Before 4, in-place results could overwrite what was still read."""
+made must not be used again. Before 4, in-place results could overwrite what was still read;
+before 6 the referee's digests told channels of collectives apart."""
 
 _FOLDER = "olla_xla"
 """Where plans lie in the directory of JAX's persistent compilation cache."""

@@ -99,27 +99,18 @@ def plan_module(
     cost = CostModel(device(target, device_kind), target)
     steps = Ladder(module, target, cost) if options.loops else None
     loops = None if steps is None else free(steps)
-    if steps is None or loops is None:
-        plan = plan_order(
-            module,
-            first,
-            target,
-            xla_bytes=xla_bytes,
-            progress=progress,
-            more=more,
-            schedule_seconds=schedule_seconds,
-            began=started,
-        )
-    else:
+    plan = plan_order(
+        module if loops is None else loops.data,
+        first,
+        target,
+        xla_bytes=xla_bytes if loops is None else None,
+        progress=progress,
+        more=more if loops is None else None,
+        schedule_seconds=schedule_seconds,
+        began=started,
+    )
+    if steps is not None and loops is not None:
         total = steps.total
-        plan = plan_order(
-            loops.data,
-            first,
-            target,
-            progress=progress,
-            schedule_seconds=schedule_seconds,
-            began=started,
-        )
         xla = total if xla_bytes is None else xla_bytes, total
         view = module_from_bytes(module)
         plan = _priced(_without_stacks(plan, loops), view, xla, cost, started)

@@ -2,6 +2,7 @@
 
 import time
 
+from hlo.read import from_hlo_text
 from olla_xla.planner import module as planner_module
 from olla_xla.planner import warm_up
 from olla_xla.problem.options import PlanOptions
@@ -21,7 +22,7 @@ def test_what_comes_before_the_search_counts(monkeypatch):
 
     monkeypatch.setattr(planner_module, "Ladder", slow)
     monkeypatch.setattr(planner_module, "plan_order", measured)
-    module = warm_up.from_hlo_text(warm_up._text())
+    module = from_hlo_text(warm_up._text())
     plan = planner_module.plan_module(module, PlanOptions(time_limit=1), target="cpu")
     assert spent[0] >= 0.2
     assert plan.seconds >= 0.2
