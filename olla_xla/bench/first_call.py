@@ -133,6 +133,7 @@ def _one(request: dict[str, Any]) -> dict[str, Any]:
     # As in a training script: the state is made after the step is decorated, before its first call.
     given = model.arrays() if case.target == "cpu" else model.arguments
     arguments = targets.target(case.target).place(given)
+    jax.block_until_ready(arguments)  # What makes them would run beside either compile.
     with models.tracing(case.model):
         started = time.monotonic()
         compiled: Any = step.lower(*arguments).compile()

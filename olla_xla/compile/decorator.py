@@ -46,6 +46,7 @@ from olla_xla.errors import CheckError, FallbackError, InputError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
+from olla_xla.remat.cost.calibrate import is_measuring
 
 if TYPE_CHECKING:
     from olla_xla.compile.assignment import AssignmentReport
@@ -65,6 +66,7 @@ _logger = logging.getLogger("olla_xla")
 _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 """Where a warning is not located: it points at the caller's line."""
 _OLDEST_JAX = (0, 11, 2)
+_BENCHMARK = "benchmarks of this machine are not planned"
 _DISABLED = "enabled=False"
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
@@ -362,6 +364,8 @@ class PlannedFunction:
         """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
+        if is_measuring():  # where jax.jit itself was replaced by a planned one
+            return Outcome(lowered.compile(**compile_kwargs), None, False, _BENCHMARK)
         variant = repr(sorted(compile_kwargs.items()))
         with self._shared.lock:
             known = self._shared.outcomes.setdefault(lowering_identity(lowered), Outcomes())

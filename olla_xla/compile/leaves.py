@@ -35,6 +35,9 @@ def leaves(compiled: Any, module: Module | None = None) -> tuple[list[Leaf], lis
 def donation_hint(compiled: Any) -> str:
     """Which large arguments could be donated and are not, in one line; or ""."""
     try:
+        given = jax.tree.leaves(compiled.args_info)
+        if sum(_bytes(info) for info in given if not info.donated) < _NOTEWORTHY:
+            return ""
         taken, returned = leaves(compiled)
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
         # A hint must not keep a step from running.
@@ -49,8 +52,8 @@ def donation_hint(compiled: Any) -> str:
             free.append(result)
     found = [argument for argument, _ in not_donated(taken, free, set())]
     size = sum(argument.bytes for argument in found)
-    if size < max(_NOTEWORTHY, _NOTEWORTHY_SHARE * assigned_bytes(compiled)):
-        return ""
+    if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
+        return ""  # XLA's own count takes it a while, so it comes last.
     first = max(found, key=lambda argument: argument.bytes).path
     return (
         f"{len(found)} arguments ({first}, ...; {size / 2**20:,.1f} MB) are not donated though "
@@ -92,12 +95,16 @@ def _path(path: Sequence[Any]) -> str:
     return "argument " + jax.tree_util.keystr(tuple(path[1:]))
 
 
+def _bytes(info: Any) -> int:
+    return math.prod(info.shape) * info.dtype.itemsize
+
+
 def _leaf(path: str, info: Any, form: Any, donated: bool, number: int | None) -> Leaf:
     return Leaf(
         path=path,
         shape=tuple(info.shape),
         dtype=str(info.dtype),
-        bytes=math.prod(info.shape) * info.dtype.itemsize,
+        bytes=_bytes(info),
         donated=donated,
         number=number,
         layout="" if form is None else str(getattr(form.layout, "major_to_minor", "")),

@@ -7,7 +7,9 @@ is planned otherwise. So JAX is given a partial of the function, one for each wa
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -68,15 +70,26 @@ def shared(
         hash((key, function))
         weakref.ref(function)
     except TypeError:  # one of them cannot be looked up again: nothing is shared
-        return function, Shared(jit(functools.partial(function)))
+        return function, Shared(jit(_partial(function, function)))
     with _lock:
         ways = _known.setdefault(function, {})
         if key in ways and (first := ways[key][0]()) is not None:
             return first, ways[key][1]
         # Held weakly, or the function, which is the key, would live as long as what it leads to.
-        made = Shared(jit(functools.partial(weakref.proxy(function))))
+        made = Shared(jit(_partial(weakref.proxy(function), function)))
         ways[key] = weakref.ref(function), made
         return function, made
+
+
+def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A partial of its own, which says what the function takes where a proxy does not (ufuncs)."""
+    made = functools.partial(called)
+    try:
+        inspect.signature(made)
+    except ValueError:
+        with contextlib.suppress(ValueError):  # the function does not say so either
+            made.__signature__ = inspect.signature(function)  # pyright: ignore[reportAttributeAccessIssue]
+    return made
 
 
 _known: weakref.WeakKeyDictionary[

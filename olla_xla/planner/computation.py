@@ -180,7 +180,10 @@ def solve(
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
-    ours, aliases = work.with_chains(options.tolerance, own) if options.in_place else (work, {})
+    # Bindings take some ten simulations of the module, which a limit that has passed forbids.
+    late = options.time_limit is not None and time.monotonic() > deadline
+    binds = options.in_place and not late
+    ours, aliases = work.with_chains(options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))

@@ -30,6 +30,10 @@ _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each, half of what
 those before it left."""
 
+_AFTER = 2.0
+"""What writing a plan and judging its executable take, in terms of what looking at the module took:
+a limit that was asked for counts that too."""
+
 _NEGLIGIBLE = 1e-4
 """Part of the module's total below which what a loop or branch could gain is not looked for."""
 
@@ -154,6 +158,9 @@ def plan_order(
     looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
     bound = looks[planned.module.entry.name].bound
     worth = effort(options, schedule_seconds, xla.total_bytes, bound)
+    if options.time_limit is not None:
+        after = _AFTER * (time.monotonic() - started)
+        worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
     orders = _Orders(planned)
     limit = _Limit(worth, started, schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
@@ -182,7 +189,7 @@ def plan_order(
         seconds=time.monotonic() - started,
         steps=solved.steps,
         seed=options.seed,
-        time_limit=worth.seconds,
+        time_limit=worth.seconds if options.time_limit is None else options.time_limit,
         step_limit=options.step_limit,
         tolerance=options.tolerance,
     )

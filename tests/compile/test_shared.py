@@ -30,6 +30,12 @@ class Counted:
         return self(x)
 
 
+def test_callables_that_only_say_themselves_what_they_take_can_donate():
+    first, second = (olla_xla.plan(f, donate_argnums=(0,)) for f in (jnp.add, jnp.multiply))
+    np.testing.assert_array_equal(first(X + 1, X), 2 * X + 1)
+    np.testing.assert_array_equal(second(X + 1, X), X * X + X)
+
+
 def test_a_function_planned_twice_is_traced_and_planned_once():
     f = Counted()
     first = olla_xla.plan(f)(X)

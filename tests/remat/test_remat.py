@@ -560,22 +560,43 @@ def test_rates_are_measured(monkeypatch):
     assert rates["start_seconds"] < 1e-2 and rates["matrix_per_second"] > 1e6
 
 
+def test_benchmarks_are_not_planned_where_jit_is_replaced(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in (("_ELEMENTS", 1 << 20), ("_SQUARE", 64), ("_IMAGES", (2, 8, 8, 16))):
+        monkeypatch.setattr(calibrate, name, value)
+    monkeypatch.setattr(calibrate, "_MOMENT", 0.001)
+    calibrate._calibrated.cache_clear()
+    jit, planned = jax.jit, []
+
+    def replaced(function, **options):
+        planned.append(olla_xla.plan(jit(function, **options), time_limit=0.3))
+        return planned[-1]
+
+    monkeypatch.setattr(jax, "jit", replaced)
+    try:
+        assert calibrate.calibrated_cpu().bytes_per_second > 0
+    finally:
+        calibrate._calibrated.cache_clear()
+    assert planned and not any(function.plans for function in planned)
+    assert not calibrate.is_measuring()
+
+
 def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
     measured = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
     monkeypatch.setattr(calibrate, "_busy", lambda: False)
     for _ in range(2):
-        calibrate.calibrated_cpu.cache_clear()
+        calibrate._calibrated.cache_clear()
         assert calibrate.calibrated_cpu() == CPU
     assert len(measured) == 1
     (file,) = (tmp_path / "olla_xla").iterdir()
     kept = json.loads(file.read_text(), parse_constant=float)
     assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
     file.write_text("{")
-    calibrate.calibrated_cpu.cache_clear()
+    calibrate._calibrated.cache_clear()
     assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
-    calibrate.calibrated_cpu.cache_clear()
+    calibrate._calibrated.cache_clear()
 
 
 def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
@@ -584,6 +605,6 @@ def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
     for busy, times in ((True, 1), (True, 1), (False, 2), (True, 2), (False, 2)):
         monkeypatch.setattr(calibrate, "_busy", lambda busy=busy: busy)
-        calibrate.calibrated_cpu.cache_clear()
+        calibrate._calibrated.cache_clear()
         assert calibrate.calibrated_cpu() == CPU and len(measured) == times
-    calibrate.calibrated_cpu.cache_clear()
+    calibrate._calibrated.cache_clear()

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from olla_xla.remat.cost.roofline import Device
 
-__all__ = ["calibrated_cpu", "measure_cpu"]
+__all__ = ["calibrated_cpu", "is_measuring", "measure_cpu"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -33,19 +34,36 @@ _ACROSS = (3, 1, 2, 0)  # their dimensions by channel first
 _WINDOW = 3
 _ROUNDS, _MOMENT = 8, 0.05  # seconds
 
+_lock = threading.Lock()  # Two threads that measured at once would measure each other.
+_thread = threading.local()
 
-@functools.cache
+
+def is_measuring() -> bool:
+    """Whether this thread runs benchmarks, which are not to be planned: planning waits for them."""
+    return getattr(_thread, "measuring", False)
+
+
 def calibrated_cpu() -> Device:
     """This machine's rates: from the file of an earlier run, else measured (a few seconds).
 
     Rates measured while the machine was busy are low; they are measured again once it is not.
     """
+    with _lock:
+        return _calibrated()
+
+
+@functools.cache
+def _calibrated() -> Device:
     path = _path()
     busy = _busy()
     kept = _read(path)
     if kept is not None and (busy or not kept[1]):
         return kept[0]
-    found = measure_cpu()
+    _thread.measuring = True
+    try:
+        found = measure_cpu()
+    finally:
+        _thread.measuring = False
     _write(path, found, busy)
     return found
 
