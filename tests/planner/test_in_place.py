@@ -143,6 +143,13 @@ def test_xla_assigns_the_predicted_total_to_bound_results():
     assert total == pytest.approx(plan.predicted_bytes, rel=0.005)
 
 
+def test_nothing_is_bound_once_a_limit_has_passed():
+    module, _ = _compiled_on_h100(lambda module: None)
+    plan = plan_module(module, PlanOptions(time_limit=1e-4), target="cuda")
+    assert not plan.aliases and plan.predicted_bytes <= plan.xla_predicted_bytes
+    assert plan.time_limit == 1e-4
+
+
 def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     module, _ = _compiled_on_h100(lambda module: None)
     planned = PlannedModule(module, "cuda")
