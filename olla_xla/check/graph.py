@@ -184,6 +184,10 @@ def check_placement(
     handed = _handed(graph, steps)
     pairs = {frozenset(p) for p in graph.inplace}
     places = []
+
+    def dies_at(t: int, step: int) -> bool:
+        return not graph.tensors[t].live_out and _last(graph, t, steps) == step
+
     for t, tensor in enumerate(graph.tensors):
         if not tensor.bytes:
             continue
@@ -196,10 +200,14 @@ def check_placement(
         for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
-            dies = not a.live_out and _last(graph, o, steps) == start
+            dies = dies_at(o, start)
             # Callees that need less than operands and results together write over operands inside.
             inside = b.source < len(steps) and graph.operators[b.source].transient_bytes < 0
-            passes_on = dies and (frozenset((t, o)) in pairs or inside)
+            # Of what begins at one step, a callee's tensor and its caller's result, either may come
+            # first here; the callee's dies.
+            together = a.source == b.source and not a.live_in and dies_at(t, start)
+            paired = frozenset((t, o)) in pairs
+            passes_on = (dies and inside) or (paired and (dies or together))
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
                 if other_offset == offset or not one_offset:
                     continue

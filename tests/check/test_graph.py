@@ -149,6 +149,22 @@ def test_memory_that_passes_on_begins_at_one_offset():
         check_placement(graph, [0, 1], {"a": (0, 8), "b": (4, 8)}, 12)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["result first", "callee first"])
+def test_a_callee_may_use_the_memory_of_its_callers_last_result(order):
+    """Both begin at the caller's step, and nothing comes after it."""
+    both = Tensor("result", 8, 0, (), 0, live_out=True), Tensor("inside", 8, 0, (), 1)
+    tensors = tuple(both[k] for k in order)
+    graph = TensorGraph("call", (Operator("call", "while", 0, False),), tensors)
+    paired = dataclasses.replace(graph, inplace=((0, 1), (1, 0)))
+    places = {"result": (0, 8), "inside": (0, 8)}
+    check_placement(paired, [0], places, one_offset=False)
+    with pytest.raises(CheckError, match="overlap"):
+        check_placement(graph, [0], places, one_offset=False)
+    live = tuple(dataclasses.replace(t, live_out=True) for t in tensors)
+    with pytest.raises(CheckError, match="overlap"):
+        check_placement(dataclasses.replace(paired, tensors=live), [0], places, one_offset=False)
+
+
 def test_two_operators_of_a_large_graph_exchanged():
     graph = train_step(200)
     order = list(range(len(graph.operators)))

@@ -208,6 +208,47 @@ def test_instructions_gone_are_listed(case):
     assert report.added == (working,)
 
 
+def test_results_that_a_fusion_no_longer_makes_are_listed(case):
+    module, assignment, plan = case
+    fusion = next(n for n, (_, size) in plan.offsets.items() if "fusion" in n and size)
+    offsets = dict(plan.offsets)
+    kept = offsets.pop(fusion)
+    more = {f"{fusion}{{{k}}}": kept for k in range(2)}
+    offsets |= more
+    report = check_assignment(module, assignment, dataclasses.replace(plan, offsets=offsets))
+    assert report.unread == tuple(more)
+    assert report.tensors == check_assignment(module, assignment, plan).tensors - 1
+    lost = {**plan.offsets, "copy.9999": kept}
+    with pytest.raises(CheckError, match=r"no memory to tensor copy.9999"):
+        check_assignment(module, assignment, dataclasses.replace(plan, offsets=lost))
+
+
+def test_xla_takes_a_result_without_its_stack_out_of_a_fusion(tmp_path):
+    """On a GPU the gelu's fusion made two stacks; where one goes, so does its result."""
+    width, layers = 256, 4
+
+    def loss(weights, x):
+        def layer(h, w):
+            return h + jax.nn.gelu(h @ w[0]) @ w[1], None
+
+        return (jax.lax.scan(layer, x, weights)[0] ** 2).mean()
+
+    def train(weights, x):
+        return weights - 0.1 * jax.grad(loss)(weights, x)
+
+    arguments = on_h100(
+        (
+            jax.ShapeDtypeStruct((layers, 2, width, width), jnp.float32),
+            jax.ShapeDtypeStruct((64, 512, width), jnp.float32),
+        )
+    )
+    planned = olla_xla.plan(train, donate_argnums=0, time_limit=5, step_limit=2000)
+    result = planned.lower(*arguments).compile(compiler_options=dump_options(tmp_path))
+    assert result.planned and result.plan.loops, result.reason
+    report = check_compiled(result, result.plan, tmp_path)
+    assert report.unread and report.tensors > 20
+
+
 def test_gpu_needs_a_dump(tmp_path):
     arguments = on_h100(ARGUMENTS)
     (tmp_path / "empty").mkdir()

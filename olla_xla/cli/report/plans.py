@@ -124,4 +124,6 @@ def check_line(report: AssignmentReport) -> str:
         line += f" {report.elsewhere} ({megabytes(report.elsewhere_bytes)} MB) lie elsewhere."
     if report.added:
         line += f" XLA added {len(report.added)} instructions after planning."
+    if report.unread:
+        line += f" Results that nobody reads left the fusions of {len(report.unread)} others."
     return line
