@@ -89,6 +89,7 @@ def plan_module(
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the referee rejected the result (a bug).
     """
+    cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     started = time.monotonic()
     seconds = effort(options, None, 0, 0).seconds
     first = options
@@ -96,7 +97,6 @@ def plan_module(
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         options = _limited(options, seconds)
         first = _limited(options, seconds * _ORDER_SHARE)
-    cost = CostModel(device(target, device_kind), target)
     steps = Ladder(module, target, cost) if options.loops else None
     loops = None if steps is None else free(steps)
     plan = plan_order(

@@ -59,6 +59,7 @@ def _calibrated() -> Device:
     kept = _read(path)
     if kept is not None and (busy or not kept[1]):
         return kept[0]
+    _logger.info("measuring what this machine's CPU does in a second, once (some seconds)")
     _thread.measuring = True
     try:
         found = measure_cpu()
