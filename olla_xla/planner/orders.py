@@ -30,9 +30,9 @@ _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each, half of what
 those before it left."""
 
-_AFTER = 2.0
-"""What writing a plan and judging its executable take, in terms of what looking at the module took:
-a limit that was asked for counts that too."""
+_AFTER, _MOST_AFTER = 2.0, 1.0
+"""What writing a plan and judging its executable take, in terms of what looking at the module took,
+and the seconds of that which a limit that was asked for counts: a long one is not for them."""
 
 _NEGLIGIBLE = 1e-4
 """Part of the module's total below which what a loop or branch could gain is not looked for."""
@@ -159,7 +159,7 @@ def plan_order(
     bound = looks[planned.module.entry.name].bound
     worth = effort(options, schedule_seconds, xla.total_bytes, bound)
     if options.time_limit is not None:
-        after = _AFTER * (time.monotonic() - started)
+        after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
     orders = _Orders(planned)
     limit = _Limit(worth, started, schedule_seconds or 0.0)
