@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner import in_place
 from olla_xla.planner.module import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
+from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device
 
 TEXT = """
@@ -143,7 +145,14 @@ def test_xla_assigns_the_predicted_total_to_bound_results():
     assert total == pytest.approx(plan.predicted_bytes, rel=0.005)
 
 
-def test_nothing_is_bound_once_a_limit_has_passed():
+def test_nothing_is_bound_once_a_limit_has_passed(monkeypatch):
+    search = phases.search
+
+    def slow(*args, **kwargs):
+        time.sleep(0.1)
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(phases, "search", slow)
     module, _ = _compiled_on_h100(lambda module: None)
     plan = plan_module(module, PlanOptions(time_limit=1e-4), target="cuda")
     assert not plan.aliases and plan.predicted_bytes <= plan.xla_predicted_bytes
