@@ -297,7 +297,12 @@ class PlannedFunction:
             return
         if settings.disabled():
             return
-        lowered = self._jitted.lower(*args, **kwargs)
+        traced = self._jitted.trace(*args, **kwargs)
+        try:
+            lowered = traced.lower()
+        except Exception as error:
+            self._not_lowered(error)
+            return
         known = len(self._shared.plans)
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if self._verify and outcome.planned and len(self._shared.plans) > known:
@@ -307,6 +312,18 @@ class PlannedFunction:
             own_args, own_kwargs = verification.copies((args, kwargs))
             digest = verification.digest(lowered)
             self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
+
+    def _not_lowered(self, error: Exception) -> None:
+        """Leaves a call to JAX, which raises again what it cannot lower itself.
+
+        What it can: `lower()` has pytrees of the user's own hold descriptions of arrays, which some
+        refuse; a call does not.
+        """
+        _logger.debug("lowering failed", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        if settings.strict() or self._options.budget_bytes is not None:
+            raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
+        self._warn(f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}")
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""

@@ -11,6 +11,8 @@ import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import olla_xla
@@ -264,3 +266,34 @@ def test_signatures_of_one_function_are_planned_at_once(monkeypatch):
         expected = jax.jit(branches)(weights(), rows(count))
         assert_same(expected, found[count](weights(), rows(count)))
     assert len(step.plans) == 2
+
+
+@jax.tree_util.register_pytree_node_class
+class Vector:
+    """A pytree that holds arrays of one dimension and nothing else."""
+
+    def __init__(self, data):
+        assert data.ndim == 1
+        self.data = data
+
+    def tree_flatten(self):
+        return (self.data,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_a_pytree_that_takes_arrays_only_runs_as_with_jit(monkeypatch):
+    def doubled(v):
+        return Vector(v.data * 2)
+
+    x = Vector(jnp.arange(4.0))
+    planned = olla_xla.plan(doubled)
+    with pytest.warns(olla_xla.PlanWarning, match="ArgInfo.*ndim"):
+        np.testing.assert_array_equal(planned(x).data, jax.jit(doubled)(x).data)
+    with pytest.raises(olla_xla.FallbackError, match="is not planned"):
+        olla_xla.plan(doubled, memory_budget="1MiB")(x)
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    with pytest.raises(olla_xla.FallbackError, match="is not planned"):
+        olla_xla.plan(doubled, time_limit=2)(x)
