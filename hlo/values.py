@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterable
 
 from hlo.inplace import Pair, can_share, in_place_pairs
-from hlo.module import Computation, Instruction, Module
+from hlo.module import Computation, HloError, Instruction, Module
 from hlo.shapes import HOST_MEMORY_SPACE, Shape, ShapeIndex
 
 __all__ = ["Dataflow", "Sharing", "Use", "Value", "analyse", "sharing"]
@@ -106,7 +106,11 @@ class Dataflow:
 
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:
-    """Runs the analysis; `target` is "cpu" or "cuda" (their in-place rules differ slightly)."""
+    """Runs the analysis; `target` is "cpu" or "cuda" (their in-place rules differ slightly).
+
+    Raises:
+      HloError: what passes values on has another shape than they have.
+    """
     return _Analysis(module, target).run()
 
 
@@ -182,7 +186,10 @@ class _Analysis:
     def _instruction(self, i: Instruction) -> ValueMap:
         handler = _FORWARDING.get(i.opcode)
         if handler is not None:
-            return handler(self, i)
+            values = handler(self, i)
+            if any(index not in values for index, _ in i.shape.indices()):
+                raise HloError(f"{i.name} has not the shape of its operands; dump the module again")
+            return values
         if i.opcode.endswith("-done") and i.operands and i.operands[0].shape.is_tuple:
             return self._done(i)
         values = self._define_all(i)

@@ -432,3 +432,19 @@ ENTRY e {
                 getattr(i, field)[:] = [12345]
     with pytest.raises(HloError, match="unknown id"):
         runnable(proto.SerializeToString())
+
+
+def test_a_tuple_of_fewer_operands_than_its_shape_is_refused():
+    """Found by tests/fuzz: such a dump must not end in a KeyError."""
+    text = """HloModule m
+ENTRY e {
+  p = f32[8] parameter(0)
+  n = f32[8] negate(p)
+  ROOT t = (f32[8], f32[8]) tuple(p, n)
+}"""
+    proto = parse_module_proto(from_hlo_text(text))
+    for i in proto.computations[0].instructions:
+        if i.opcode == "tuple":
+            del i.operand_ids[1]
+    with pytest.raises(HloError, match="t has not the shape of its operands"):
+        runnable(proto.SerializeToString())
