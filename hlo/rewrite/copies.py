@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from hlo import xla_pb2
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import Computation, HloError, Instruction, Module, module_from_proto
-from hlo.shapes import ShapeIndex
+from hlo.shapes import TUPLE, ShapeIndex
 from hlo.values import Dataflow, Value, analyse
 
 __all__ = ["insert_copies"]
@@ -291,7 +291,7 @@ class _Writer:
     def _copied(self, number: int, indices: Sequence[ShapeIndex]) -> int:
         """A value with parts of it copied; the rest is handed on."""
         old = self._by_id[number]
-        if not old.shape.tuple_shapes:
+        if old.shape.element_type != TUPLE:
             return self._add("copy", old.shape, [number], old)
         elements = []
         for k, shape in enumerate(old.shape.tuple_shapes):

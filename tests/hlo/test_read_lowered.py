@@ -11,6 +11,7 @@ from jax import lax
 from jax._src.lib import hlo, xla_client  # pyright: ignore
 from jaxlib import _jax
 
+from hlo import xla_pb2
 from hlo.module import HloError, module_from_bytes, parse_module_proto
 from hlo.read import from_hlo_text, from_stablehlo, read_module, runnable, with_program_order
 from hlo.rewrite.calls import flatten, is_shared
@@ -448,3 +449,15 @@ ENTRY e {
             del i.operand_ids[1]
     with pytest.raises(HloError, match="t has not the shape of its operands"):
         runnable(proto.SerializeToString())
+
+
+def test_an_array_whose_shape_has_parts_is_read_as_an_array():
+    """Found by tests/fuzz: such a dump must not end in an IndexError."""
+    proto = parse_module_proto(
+        from_hlo_text("HloModule m\nENTRY e { ROOT p = f32[8] parameter(0) }")
+    )
+    for i in proto.computations[0].instructions:
+        part = xla_pb2.ShapeProto.FromString(i.shape.SerializeToString())
+        i.shape.tuple_shapes.append(part)
+    read = parse_module_proto(runnable(proto.SerializeToString()))
+    assert [i.opcode for i in read.computations[0].instructions] == ["parameter", "copy"]
