@@ -7,6 +7,7 @@ import functools
 import hashlib
 import operator
 import weakref
+from collections.abc import Iterable, Mapping
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
@@ -286,20 +287,38 @@ def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
         entry = computations[proto.entry_computation_id]
     except KeyError as error:
         raise HloError(f"the HLO module refers to unknown id {error}; dump it again") from error
+    aliases = {
+        tuple(e.output_shape_index): (e.parameter_number, tuple(e.parameter_shape_index))
+        for e in proto.input_output_alias.entries
+    }
+    donors = frozenset(
+        (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
+    )
+    _check_donation(entry, aliases, donors)
     return Module(
         name=proto.name,
         computations=list(computations.values()),
         entry=entry,
-        aliases={
-            tuple(e.output_shape_index): (e.parameter_number, tuple(e.parameter_shape_index))
-            for e in proto.input_output_alias.entries
-        },
-        donors=frozenset(
-            (e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.buffer_donor.entries
-        ),
+        aliases=aliases,
+        donors=donors,
         is_scheduled=entry.schedule is not None,
         frames=frames,
     )
+
+
+def _check_donation(
+    entry: Computation,
+    aliases: Mapping[ShapeIndex, tuple[int, ShapeIndex]],
+    donors: Iterable[tuple[int, ShapeIndex]],
+) -> None:
+    """Raises HloError if an argument or a result is named that the entry does not have."""
+    shapes = [p.shape for p in entry.parameters]
+    given = [*aliases.values(), *donors]
+    parts = [(shapes[number], i) for number, i in given if 0 <= number < len(shapes)]
+    if entry.root is not None:
+        parts += [(entry.root.shape, i) for i in aliases]
+    if len(parts) != len(given) + len(aliases) or not all(s.has(i) for s, i in parts):
+        raise HloError("the HLO module donates what it does not have; dump it again")
 
 
 def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: int) -> int:

@@ -110,6 +110,15 @@ class Shape:
             shape = shape.elements[i]
         return shape
 
+    def has(self, index: ShapeIndex) -> bool:
+        """Whether there is a subshape at `index`."""
+        shape = self
+        for i in index:
+            if not 0 <= i < len(shape.elements):
+                return False
+            shape = shape.elements[i]
+        return True
+
     def indices(self, prefix: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, Shape]]:
         """Every (index, subshape) in pre-order, the shape itself first."""
         yield prefix, self

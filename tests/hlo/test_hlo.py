@@ -136,6 +136,28 @@ def test_truncated_proto_is_an_error():
         parse_module_proto(data[: len(data) // 2])
 
 
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("output_shape_index", [2]),
+        ("output_shape_index", [0, 0]),
+        ("parameter_number", 2),
+        ("parameter_number", -1),
+        ("parameter_shape_index", [0]),
+    ],
+)
+def test_donation_of_what_is_not_there_is_refused(field, value):
+    """Found by tests/fuzz: such a dump must not end in a KeyError."""
+    proto = parse_module_proto(from_hlo_text(TEXT))
+    entry = proto.input_output_alias.entries[0]
+    if isinstance(value, list):
+        getattr(entry, field)[:] = value
+    else:
+        setattr(entry, field, value)
+    with pytest.raises(HloError, match="donates what it does not have"):
+        module_from_bytes(proto.SerializeToString())
+
+
 def test_missing_file_is_an_error(tmp_path):
     with pytest.raises(HloError, match="cannot read"):
         read_module(tmp_path / "none.pb")
