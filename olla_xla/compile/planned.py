@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from olla_xla.compile.accounting import (
 from olla_xla.compile.compiles import NO_HOOK, Applied, Captured, Compiles
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.waiting import waiting
-from olla_xla.errors import BudgetError, OllaError, PlanMismatchError
+from olla_xla.errors import BudgetError, LimitError, OllaError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 
@@ -62,6 +63,10 @@ _SMALL = 2**20
 """Bytes of a step's own values, at most live together, up to which none is planned by default."""
 _NOTHING = 256 * 2**10
 """Bytes below which a gain is none by default."""
+_ALL_OF_PLANNING = 8
+"""What all of planning takes at the least, in terms of what reading the module took."""
+_LATE, _TOO_LATE = 0.5, 1.5
+"""Seconds, and part of a limit that was asked for, by which planning may take longer."""
 _EXACT = 1e-6  # part of an assigned total by which a prediction may be off
 _CERTAIN = 0.01  # part of the gain by which a prediction may be off
 _BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
@@ -295,8 +300,12 @@ class Midst:
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
         captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
         self.captured = captured
+        began = time.thread_time()
         small = scratch_peak(captured.view) <= _SMALL  # read here, and kept for all that follow
         if options.is_default and small:
+            return None
+        if trouble := _too_late(options, _ALL_OF_PLANNING * (time.thread_time() - began)):
+            self._error = LimitError(trouble)
             return None
         with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
             loading.finish()
@@ -341,6 +350,17 @@ class Midst:
         if self._error is not None:
             return _text(self._error)
         return self._objection or NO_GAIN
+
+
+def _too_late(options: PlanOptions, least: float) -> str:
+    """Why a time limit is too short where planning takes at least so many seconds; or ""."""
+    limit = options.time_limit
+    if limit is None or least <= _TOO_LATE * limit + _LATE:
+        return ""
+    return (
+        f"time_limit={limit} is too short: planning this step takes at least {least:.1f} s, so ask "
+        f"for time_limit={math.ceil(least)} or more"
+    )
 
 
 def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions) -> Plan:

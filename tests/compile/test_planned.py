@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from olla_xla.compile import accounting, hook, objection, plan_store, planned
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
-from olla_xla.errors import OllaError, PlanMismatchError
+from olla_xla.errors import LimitError, OllaError, PlanMismatchError
 from olla_xla.memory import lifetimes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.options import PlanOptions
@@ -219,6 +220,26 @@ def test_trouble_in_the_planner_is_reported_not_raised(monkeypatch):
     for a, b in zip(outcome.compiled(*arguments()), branches(*arguments()), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4)
     assert_hook_gone()
+
+
+def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monkeypatch, compiles):
+    monkeypatch.setattr(planned, "_ALL_OF_PLANNING", 1e9)
+    monkeypatch.setattr(planner, "plan_module", None)  # would be called
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert isinstance(outcome.error, LimitError) and outcome.fell_back
+    assert re.fullmatch(
+        r"time_limit=2.0 is too short: planning this step takes at least [\d.]+ s, so ask for "
+        r"time_limit=\d+ or more",
+        outcome.reason,
+    )
+    assert len(compiles) == 1
+
+
+@pytest.mark.parametrize("limit, least, kept", [(1, 2, True), (1, 2.1, False), (20, 30, True)])
+def test_a_limit_may_be_passed_by_half_of_it(limit, least, kept):
+    trouble = planned._too_late(PlanOptions(time_limit=limit), least)
+    assert (trouble == "") == kept
+    assert planned._too_late(PlanOptions(), 1e9) == ""
 
 
 def test_trouble_on_the_compile_thread_is_reported_not_raised(depth_first_planner, monkeypatch):

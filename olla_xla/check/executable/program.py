@@ -124,6 +124,11 @@ def acts(op: Op) -> bool:
     return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
 
 
+def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:
+    """The same of an instruction as it was read."""
+    return kind_of(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
+
+
 def has_state(op: Op) -> bool:
     """Whether its result may depend on how often it ran before."""
     return _kind(op) in _STATEFUL or op.proto.custom_call_has_side_effect
@@ -138,7 +143,12 @@ def may_repeat(op: Op) -> bool:
 
 
 def _kind(op: Op) -> str:
-    return op.opcode.removesuffix("-start").removesuffix("-done")
+    return kind_of(op.opcode)
+
+
+def kind_of(opcode: str) -> str:
+    """An opcode without what says that it is one half of an asynchronous operation."""
+    return opcode.removesuffix("-start").removesuffix("-done")
 
 
 def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
