@@ -20,6 +20,7 @@ __all__ = [
     "assigned_bytes",
     "assignment_proto",
     "donation",
+    "executable_module",
     "final_module",
     "mentioned_bytes",
     "scratch_peak",
@@ -48,12 +49,17 @@ class Donation:
     aliased_bytes: int
 
 
-def final_module(compiled: jax.stages.Compiled) -> bytes:
-    """The serialized HloModuleProto that an executable runs. Raises OllaError without one."""
+def executable_module(compiled: jax.stages.Compiled) -> Any:
+    """The HloModule that an executable runs, as XLA holds it. Raises OllaError without one."""
     executable = compiled.runtime_executable()
     if executable is None:
         raise OllaError("the backend does not give its executable back")
-    return executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    return executable.hlo_modules()[0]
+
+
+def final_module(compiled: jax.stages.Compiled) -> bytes:
+    """The serialized HloModuleProto that an executable runs. Raises OllaError without one."""
+    return executable_module(compiled).as_serialized_hlo_module_proto()
 
 
 _STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Any] = weakref.WeakKeyDictionary()

@@ -20,9 +20,10 @@ import jax
 
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
-from olla_xla.check.executable import results_digest
+from hlo.text import is_same_text, module_text, text_of
+from olla_xla.check.executable import Accepted, results_digest
 from olla_xla.compile import objection, plan_store
-from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.accounting import assignment_proto, executable_module, final_module
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_kind,
@@ -104,8 +105,12 @@ class Compiles:
         """By an executable's id: its token, and the executable, so that the id stays its own."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
+        self._accepted: Accepted | None = None
+        """The planned module, once the referee has seen it."""
+        self._text: Future[str] | None = None
+        """What XLA prints of a plan that is an order alone, found while XLA goes on compiling."""
         self._results: Future[str] | None = None
-        """The digest of what XLA scheduled, found while XLA goes on compiling."""
+        """Of another plan: the digest of what XLA scheduled."""
 
     @property
     def name(self) -> str:
@@ -202,7 +207,7 @@ class Compiles:
             planned, objects = self.write(module, plan)
             return None if objects else planned
 
-        self._case = self._results = None
+        self._case = self._accepted = self._text = self._results = None
         digest = plan_store.plan_digest(plan)
         compiled = self._compiled(Token(key or digest), answer)
         if objects:
@@ -215,6 +220,13 @@ class Compiles:
                 return Applied(compiled, objects, True)
             final = final_module(compiled)
         known = _accepted_digest(final, digest)
+        if known not in accepted and self._case is None and not plan.results:
+            # An executable of JAX's cache, with nothing at hand to judge its results by.
+            compiled = self._compiled(Token(), answer)
+            if objects:
+                return Applied(compiled, objects, True)
+            final = final_module(compiled)
+            known = _accepted_digest(final, digest)
         if known in accepted:
             return Applied(compiled, "", False, plan.results, known, True)
         return self.judged(compiled, plan, final)
@@ -239,9 +251,14 @@ class Compiles:
             planned=planned,
             donated=view.donated,
         )
+        self._accepted = self._text = self._results = None
         objects = self._objection(self._case, plan)
-        if not objects:
-            self._results = _digested(module, plan.target, bool(plan.loops))
+        if self._accepted is not None and self._accepted.is_reordered:
+            self._text = _meanwhile(module_text, planned)
+        elif not objects:
+            self._results = _meanwhile(
+                functools.partial(results_digest, loops=bool(plan.loops)), module, plan.target
+            )
         return planned, objects
 
     def judged(self, compiled: jax.stages.Compiled, plan: Plan, final: bytes = b"") -> Applied:
@@ -252,20 +269,27 @@ class Compiles:
         """
         results = plan.results if self._results is None else self._results.result()
         final = final or final_module(compiled)
-        if reason := order_difference(plan, final):
+        accepted = self._accepted if self._runs_as_planned(compiled) else None
+        if accepted is None and (reason := order_difference(plan, final)):
             return Applied(compiled, reason, False, results)
         case = self._case or objection.Case(target=plan.target, results="")
         assignment = assignment_proto(compiled)
         case = dataclasses.replace(case, results=results, final=final, assignment=assignment)
-        if objects := self._objection(case, plan):
+        if objects := self._objection(case, plan, accepted):
             return Applied(compiled, objects, True, results)
         digest = _accepted_digest(final, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
 
-    def _objection(self, case: objection.Case, plan: Plan) -> str:
+    def _runs_as_planned(self, compiled: jax.stages.Compiled) -> bool:
+        """Whether an executable runs the planned module, an order of XLA's own, as it is."""
+        if self._text is None:
+            return False
+        return is_same_text(self._text.result(), text_of(executable_module(compiled)))
+
+    def _objection(self, case: objection.Case, plan: Plan, accepted: Accepted | None = None) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
         try:
-            case.check()
+            self._accepted = case.check(accepted)
         except CheckError as error:
             case = dataclasses.replace(case, stablehlo=self.text)
             try:
@@ -339,10 +363,10 @@ def _accepted_digest(final: bytes, plan: str) -> str:
     return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
 
 
-def _digested(module: bytes, target: str, loops: bool) -> Future[str]:
-    """The digest of a scheduled module's results, found in a thread of its own."""
+def _meanwhile(find: Callable[..., str], *arguments: Any) -> Future[str]:
+    """What a function finds, in a thread of its own."""
     pool = ThreadPoolExecutor(1, "olla_xla referee")
     try:
-        return pool.submit(results_digest, module, target, loops=loops)
+        return pool.submit(find, *arguments)
     finally:
         pool.shutdown(wait=False)

@@ -10,10 +10,17 @@ import os
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
-from olla_xla.check.executable import check_control, check_executable
+from olla_xla.check.executable import (
+    Accepted,
+    check_executable,
+    check_places,
+    check_planned,
+    results_digest,
+)
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
@@ -34,7 +41,8 @@ class Case:
       planned: the same as it was handed back, with the plan in it.
       final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
-      results: `check.executable.results_digest` of XLA's own module, or "".
+      results: `check.executable.results_digest` of XLA's own module, or "": of `scheduled`, if that
+        is there.
       donated: (parameter number, index) of the arguments that it takes over the memory of.
       stablehlo: the lowered step's text.
       plan: the text of a plan file.
@@ -52,24 +60,29 @@ class Case:
     plan: str = ""
     objection: str = ""
 
-    def check(self) -> None:
+    def check(self, accepted: Accepted | None = None) -> Accepted | None:
         """Asks the referee: of the executable, or before there is one of the planned module.
+
+        Args:
+          accepted: the planned module where it is known that the executable runs it as it is.
+
+        Returns:
+          The planned module where that was asked of.
 
         Raises:
           CheckError: it objects.
         """
-        results = self.results or None
-        if self.final:
-            check_executable(
-                self.final,
-                self.target,
-                results=results,
-                assignment=self.assignment,
-                donated=self.donated,
-            )
-        else:
-            check_control(self.scheduled, self.planned)
-            check_executable(self.planned, self.target)
+        if not self.final:
+            return check_planned(self.scheduled, self.planned, self.target)
+        given: dict[str, Any] = {"assignment": self.assignment, "donated": self.donated}
+        if accepted is not None:
+            check_places(accepted, self.final, self.target, **given)
+            return None
+        results = self.results
+        if not results and self.scheduled:
+            results = results_digest(self.scheduled, self.target)
+        check_executable(self.final, self.target, results=results or None, **given)
+        return None
 
 
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:

@@ -1,5 +1,6 @@
 """The referee of the final module, on small modules whose verdict is plain to see."""
 
+import contextlib
 import functools
 import itertools
 import re
@@ -9,7 +10,12 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.read import from_hlo_text
-from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.check.executable import (
+    check_executable,
+    check_places,
+    check_planned,
+    check_rewrite,
+)
 from olla_xla.check.executable import results_digest as digest_for
 from olla_xla.errors import CheckError
 from tests.support.compiles import STEPS, h100_device, raw_step
@@ -449,6 +455,36 @@ ENTRY e {
     assignment = assignment_of(data, {n: (k, 256) for n, k in places.items()})
     said = verdict(data, assignment=assignment)
     assert said == objection if not objection else objection in said
+    accepted = check_planned(data, data, "cpu")
+    with pytest.raises(CheckError) if objection else contextlib.nullcontext() as raised:
+        check_places(accepted, data, "cpu", assignment=assignment)
+    assert raised is None or said in re.sub(r"\.\d+", "", str(raised.value))
+
+
+def test_places_are_found_by_the_executables_own_ids():
+    data = module(SAFE["bound to a dying operand"])
+    accepted = check_planned(data, data, "cpu")
+    proto = xla_pb2.HloModuleProto.FromString(data)
+    ids = {i.name: i.id for c in proto.computations for i in c.instructions}
+    for i in (i for c in proto.computations for i in c.instructions):
+        i.id += 1000
+    found = xla_pb2.BufferAssignmentProto()
+    allocation = found.buffer_allocations.add(index=0, size=1 << 20)
+    for number, place in enumerate(ids.values()):
+        buffer = found.logical_buffers.add(id=number, size=256)
+        buffer.defined_at.instruction_id = place + 1000
+        allocation.assigned.add(logical_buffer_id=number, offset=512 * number, size=256)
+    final, assignment = proto.SerializeToString(), found.SerializeToString()
+    with pytest.raises(CheckError, match="no memory"):
+        check_places(accepted, data, "cpu", assignment=assignment)
+    check_places(accepted, final, "cpu", assignment=assignment)
+
+
+def test_what_is_accepted_keeps_its_donations():
+    data = module(SAFE["bound to a dying operand"])
+    accepted = check_planned(data, data, "cpu")
+    with pytest.raises(CheckError, match="keeps 1 of 1 donated arguments"):
+        check_places(accepted, data, "cpu", donated=frozenset({(0, ())}))
 
 
 CASES = [(name, target) for name in sorted(STEPS) for target in ("cpu", "cuda")]

@@ -22,6 +22,7 @@ import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla import planner
 from olla_xla.compile import accounting, hook, objection, plan_store, planned
+from olla_xla.compile import compiles as compiles_module
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
@@ -343,7 +344,9 @@ def test_an_executable_that_was_accepted_is_not_judged_again(depth_first_planner
     store, judged = plan_store.PlanStore(), []
     check = objection.Case.check
     monkeypatch.setattr(
-        objection.Case, "check", lambda case: (judged.append(bool(case.final)), check(case))
+        objection.Case,
+        "check",
+        lambda case, *given: (judged.append(bool(case.final)), check(case, *given))[1],
     )
     assert compile_planned(lower(), store=store).planned
     assert judged == [False, True]
@@ -356,6 +359,20 @@ def test_an_executable_that_was_accepted_is_not_judged_again(depth_first_planner
     assert compile_planned(lower(), store=store).planned
     assert judged == [False, True, False, False, True]
     assert len(store.accepted(key)) == 2
+
+
+def test_an_order_alone_is_compared_as_text_and_only_then_numbered(
+    depth_first_planner, monkeypatch
+):
+    numbered = []
+    digest = objection.results_digest
+    monkeypatch.setattr(objection, "results_digest", lambda *a: (numbered.append(a), digest(*a))[1])
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert outcome.planned and outcome.accepted and not outcome.plan.results and not numbered
+    # Where XLA changed something, results are numbered.
+    monkeypatch.setattr(compiles_module, "text_of", lambda module: "another")
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert outcome.planned and outcome.accepted and len(numbered) == 1
 
 
 def test_by_default_a_gain_of_next_to_nothing_is_none():

@@ -35,7 +35,7 @@ def wrong(monkeypatch):
 @pytest.fixture
 def blind(monkeypatch):
     """The referee accepts everything."""
-    monkeypatch.setattr(objection.Case, "check", lambda self: None)
+    monkeypatch.setattr(objection.Case, "check", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,21 @@ planner nor any analysis that feeds it: it shares their proto, and nothing else.
 """
 
 from olla_xla.check.executable.verdict import (
+    Accepted,
     check_control,
     check_executable,
+    check_places,
+    check_planned,
     check_rewrite,
     results_digest,
 )
 
-__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]
+__all__ = [
+    "Accepted",
+    "check_control",
+    "check_executable",
+    "check_places",
+    "check_planned",
+    "check_rewrite",
+    "results_digest",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
@@ -126,7 +127,13 @@ def acts(op: Op) -> bool:
 
 def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:
     """The same of an instruction as it was read."""
-    return kind_of(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
+    return _half(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
+
+
+@functools.cache
+def may_be_effect(opcode: str) -> bool:
+    """Whether `is_effect` may be true of an instruction with such an opcode."""
+    return _half(opcode) in _EFFECTS or opcode.startswith("custom-call")
 
 
 def has_state(op: Op) -> bool:
@@ -143,10 +150,10 @@ def may_repeat(op: Op) -> bool:
 
 
 def _kind(op: Op) -> str:
-    return kind_of(op.opcode)
+    return _half(op.opcode)
 
 
-def kind_of(opcode: str) -> str:
+def _half(opcode: str) -> str:
     """An opcode without what says that it is one half of an asynchronous operation."""
     return opcode.removesuffix("-start").removesuffix("-done")
 

@@ -2,17 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
+from hlo.module import parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.element_expressions import program_digest as element_digest
 from olla_xla.check.executable.expressions import program_digest
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
-from olla_xla.check.executable.values import follow
+from olla_xla.check.executable.same import is_reordered
+from olla_xla.check.executable.values import Values, follow
 from olla_xla.errors import CheckError
 
-__all__ = ["check_control", "check_executable", "check_rewrite", "results_digest"]
+__all__ = [
+    "Accepted",
+    "check_control",
+    "check_executable",
+    "check_places",
+    "check_planned",
+    "check_rewrite",
+    "results_digest",
+]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Accepted:
+    """A planned module as the referee has read and accepted it.
+
+    Attributes:
+      program, values: the module. is_reordered: whether it is XLA's own in another order, so that
+        its results are XLA's own.
+    """
+
+    program: Program
+    values: Values
+    is_reordered: bool
+
+
+@without_collection()
+def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
+    """Shows that a planned module keeps XLA's control edges and reads nothing overwritten.
+
+    Args:
+      scheduled: the module as XLA scheduled it. planned: as it is handed back.
+      target: "cpu" or "cuda".
+
+    Raises:
+      CheckError: it does not; the message names the instructions.
+    """
+    reordered = is_reordered(scheduled, planned)
+    if not reordered:
+        check_control(scheduled, planned)
+    program = read_program(planned)
+    values = follow(program)
+    run(program, values, shared_buffers(program, values, target), target)
+    return Accepted(program, values, reordered)
+
+
+@without_collection()
+def check_places(
+    accepted: Accepted,
+    module: bytes,
+    target: str,
+    *,
+    assignment: bytes = b"",
+    donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
+) -> None:
+    """What is left of `check_executable` for an executable that runs an accepted module as it is.
+
+    Args:
+      accepted: the module. module: the executable's, which has other ids, serialized.
+      target, assignment, donated: see `check_executable`.
+
+    Raises:
+      CheckError: as there.
+    """
+    _check_donation(accepted.program, donated)
+    if assignment:
+        proto = parse_module_proto(module)
+        names = {i.id: i.name for c in proto.computations for i in c.instructions}
+        places = assigned_places(accepted.values, _places(assignment, names))
+        run(accepted.program, accepted.values, places, target)
 
 
 @without_collection()
@@ -37,6 +110,18 @@ def check_executable(
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
+    _check_donation(program, donated)
+    values = follow(program)
+    run(program, values, shared_buffers(program, values, target), target)
+    if assignment:
+        places = assigned_places(values, _places(assignment, program.names))
+        run(program, values, places, target)
+    if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
+        raise CheckError("the executable's results are not the expressions that XLA's own has")
+
+
+def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:
+    """Raises CheckError if no output takes over the memory of an argument that one is to."""
     if lost := sorted(donated - frozenset(program.aliases.values())):
         number, index = lost[0]
         part = f", part {list(index)}" if index else ""
@@ -44,17 +129,10 @@ def check_executable(
             f"the executable keeps {len(lost)} of {len(donated)} donated arguments, the first of "
             f"them argument {number}{part}"
         )
-    values = follow(program)
-    run(program, values, shared_buffers(program, values, target), target)
-    if assignment:
-        places = assigned_places(values, _places(assignment, program))
-        run(program, values, places, target)
-    if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
-        raise CheckError("the executable's results are not the expressions that XLA's own has")
 
 
-def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex], Place]:
-    """Where XLA put the value that each instruction defines at each index."""
+def _places(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, ShapeIndex], Place]:
+    """Where XLA put the value that each instruction defines at each index; `names` are by id."""
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(assignment)
@@ -62,7 +140,7 @@ def _places(assignment: bytes, program: Program) -> dict[tuple[str, ShapeIndex],
         raise CheckError("not a buffer assignment proto") from error
     where = {
         b.id: (
-            b.defined_at.instruction_name or program.names.get(b.defined_at.instruction_id, ""),
+            b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, ""),
             tuple(b.defined_at.shape_index),
         )
         for b in proto.logical_buffers
