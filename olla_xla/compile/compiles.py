@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -363,10 +364,19 @@ def _accepted_digest(final: bytes, plan: str) -> str:
     return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
 
 
+_HEAD_START = 0.02
+"""Seconds in which a caller gets back into XLA; what XLA does for a thread holds Python's lock."""
+
+
 def _meanwhile(find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """What a function finds, in a thread of its own."""
+    """What a function finds, in a thread of its own, while the caller goes on."""
+
+    def found() -> str:
+        time.sleep(_HEAD_START)
+        return find(*arguments)
+
     pool = ThreadPoolExecutor(1, "olla_xla referee")
     try:
-        return pool.submit(find, *arguments)
+        return pool.submit(found)
     finally:
         pool.shutdown(wait=False)
