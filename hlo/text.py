@@ -6,12 +6,15 @@ execution as the order of lines, and no ids.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
 from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
 
-__all__ = ["is_same_text", "module_text", "text_of"]
+__all__ = ["is_text_digest", "module_text", "text_digest", "text_of"]
+
+_TEXT = "text:"
 
 _NOTES = re.compile(r', frontend_attributes=\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}')
 _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=\{[^{}]*\}")
@@ -19,25 +22,29 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 
 
 def module_text(module: bytes) -> str:
-    """A serialized HloModuleProto as XLA prints it: constants in full, no source locations."""
+    """What `text_of` gives for a serialized HloModuleProto."""
     return text_of(hlo.HloModule.from_serialized_hlo_module_proto(module))
 
 
 def text_of(module: Any) -> str:
-    """The same of a module that XLA holds, such as `runtime_executable().hlo_modules()` gives."""
+    """A module that XLA holds, as XLA prints it: constants in full, no locations, no notes.
+
+    Args:
+      module: such as `runtime_executable().hlo_modules()` gives. Frontend attributes are its notes;
+        XLA adds some of them after it has scheduled a module.
+    """
     options = hlo.HloPrintOptions()
     options.print_metadata = False
     options.print_large_constants = True
-    return module.to_string(options)
+    first, _, body = module.to_string(options).partition("\n")
+    return _NOTES.sub("", f"{_DONE.sub('', first)}\n{body}")
 
 
-def is_same_text(a: str, b: str) -> bool:
-    """Whether two such texts differ in frontend attributes at most, which XLA adds some of."""
-    (first, _, body), (other, _, rest) = a.partition("\n"), b.partition("\n")
-    return _bare(_DONE.sub("", first)) == _bare(_DONE.sub("", other)) and (
-        body == rest or _bare(body) == _bare(rest)
-    )
+def text_digest(text: str) -> str:
+    """Names a text; no other digest begins so."""
+    return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _bare(text: str) -> str:
-    return _NOTES.sub("", text)
+def is_text_digest(digest: str) -> bool:
+    """Whether a digest is one of a text."""
+    return digest.startswith(_TEXT)

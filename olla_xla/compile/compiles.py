@@ -21,7 +21,7 @@ import jax
 
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
-from hlo.text import is_same_text, module_text, text_of
+from hlo.text import is_text_digest, module_text, text_digest, text_of
 from olla_xla.check.executable import Accepted, results_digest
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import assignment_proto, executable_module, final_module
@@ -78,7 +78,7 @@ class Applied(NamedTuple):
 
     Attributes:
       reason: why it is to be rejected, or "". objects: whether the referee says so.
-      results: `results_digest` of the module as XLA scheduled it; "" where that was not seen.
+      results: of the plan (`Plan.results`); "" where nothing is known.
       digest: of what the referee accepted, "" if it did not. is_known: whether it did so before.
     """
 
@@ -221,7 +221,7 @@ class Compiles:
                 return Applied(compiled, objects, True)
             final = final_module(compiled)
         known = _accepted_digest(final, digest)
-        if known not in accepted and self._case is None and not plan.results:
+        if known not in accepted and self._case is None and not _says_results(plan, compiled):
             # An executable of JAX's cache, with nothing at hand to judge its results by.
             compiled = self._compiled(Token(), answer)
             if objects:
@@ -268,24 +268,31 @@ class Compiles:
         Args:
           compiled, plan: see above. final: the executable's module, if it is at hand.
         """
-        results = plan.results if self._results is None else self._results.result()
         final = final or final_module(compiled)
-        accepted = self._accepted if self._runs_as_planned(compiled) else None
+        results, accepted = self._expected(compiled, plan)
         if accepted is None and (reason := order_difference(plan, final)):
             return Applied(compiled, reason, False, results)
-        case = self._case or objection.Case(target=plan.target, results="")
-        assignment = assignment_proto(compiled)
-        case = dataclasses.replace(case, results=results, final=final, assignment=assignment)
+        case = dataclasses.replace(
+            self._case or objection.Case(target=plan.target, results=""),
+            results="" if is_text_digest(results) else results,
+            final=final,
+            assignment=assignment_proto(compiled),
+        )
         if objects := self._objection(case, plan, accepted):
             return Applied(compiled, objects, True, results)
         digest = _accepted_digest(final, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
 
-    def _runs_as_planned(self, compiled: jax.stages.Compiled) -> bool:
-        """Whether an executable runs the planned module, an order of XLA's own, as it is."""
-        if self._text is None:
-            return False
-        return is_same_text(self._text.result(), text_of(executable_module(compiled)))
+    def _expected(self, compiled: jax.stages.Compiled, plan: Plan) -> tuple[str, Accepted | None]:
+        """What tells the results of a plan; and the planned module, if it runs as it is."""
+        if self._results is not None:
+            return self._results.result(), None
+        if self._text is None or self._case is None:
+            return plan.results, None
+        text = text_of(executable_module(compiled))
+        if text == self._text.result():
+            return text_digest(text), self._accepted
+        return results_digest(self._case.scheduled, plan.target), None
 
     def _objection(self, case: objection.Case, plan: Plan, accepted: Accepted | None = None) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
@@ -362,6 +369,13 @@ class Compiles:
 def _accepted_digest(final: bytes, plan: str) -> str:
     """Names an executable of a plan, by its module and the plan's digest, and who looks at it."""
     return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
+
+
+def _says_results(plan: Plan, compiled: jax.stages.Compiled) -> bool:
+    """Whether a stored plan tells what an executable of it computes."""
+    if is_text_digest(plan.results):
+        return text_digest(text_of(executable_module(compiled))) == plan.results
+    return bool(plan.results)
 
 
 _HEAD_START = 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from olla_xla.problem.options import PlanOptions
 
@@ -18,8 +19,10 @@ _PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
 
-_SHORTEST, _SHORTEST_PER_GAP = 0.2, 4.0
-"""Seconds that any search may take, and more for the same gap; less finds next to nothing."""
+_SHORTEST, _SHORTEST_PER_ROOT, _SHORTEST_PER_GAP = 0.45, 0.5, 4.0
+"""Seconds that any search may take, less where the root of XLA's own, times this, is less; and more
+for the same gap. Even a small step's first round takes some tenths, and less finds next to nothing.
+"""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
@@ -51,7 +54,8 @@ class Effort:
             return self.seconds
         gap = min((total - self.bound) / max(self.bound, 1), _WIDEST)
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
-        return min(max(seconds, _SHORTEST + _SHORTEST_PER_GAP * gap), _LIMIT)
+        shortest = min(_SHORTEST, _SHORTEST_PER_ROOT * math.sqrt(self.schedule_seconds))
+        return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), _LIMIT)
 
 
 def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bound: int) -> Effort:

@@ -55,8 +55,9 @@ class Plan:
     Attributes:
       module: HLO module name.
       fingerprint: digest of the module without its schedule; a plan fits only that module.
-      results: digest of the module's results as expressions of its arguments (`check.executable`);
-        "" until the plan is about to be compiled.
+      results: what tells the results of an executable of it: where the plan is an order alone,
+        the digest of the executable's text (`hlo.text`), else that of its results as expressions
+        of its arguments (`check.executable`); "" until it has been compiled.
       target: "cpu" or "cuda".
       order: computation name -> instruction names in execution order.
       aliases: fusion name -> results that are bound to write over a dying operand, as (index of the

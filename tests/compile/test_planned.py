@@ -20,6 +20,7 @@ from jax.extend import xla
 
 import olla_xla
 from hlo.module import module_from_bytes
+from hlo.text import is_text_digest
 from olla_xla import planner
 from olla_xla.compile import accounting, hook, objection, plan_store, planned
 from olla_xla.compile import compiles as compiles_module
@@ -365,14 +366,18 @@ def test_an_order_alone_is_compared_as_text_and_only_then_numbered(
     depth_first_planner, monkeypatch
 ):
     numbered = []
-    digest = objection.results_digest
-    monkeypatch.setattr(objection, "results_digest", lambda *a: (numbered.append(a), digest(*a))[1])
+    digest = compiles_module.results_digest
+    monkeypatch.setattr(
+        compiles_module, "results_digest", lambda *a: (numbered.append(a), digest(*a))[1]
+    )
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
-    assert outcome.planned and outcome.accepted and not outcome.plan.results and not numbered
+    assert outcome.planned and outcome.accepted and is_text_digest(outcome.plan.results)
+    assert not numbered
     # Where XLA changed something, results are numbered.
     monkeypatch.setattr(compiles_module, "text_of", lambda module: "another")
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert outcome.planned and outcome.accepted and len(numbered) == 1
+    assert outcome.plan.results == digest(*numbered[0])
 
 
 def test_by_default_a_gain_of_next_to_nothing_is_none():
@@ -522,6 +527,7 @@ import json, os, sys
 import jax
 from olla_xla import planner
 from olla_xla.compile import accounting
+from olla_xla.compile.compiles import Compiles
 from tests_apply import arguments, branches
 import olla_xla
 
@@ -529,7 +535,9 @@ jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 args = arguments()
-events, searches = [], []
+events, searches, written = [], [], []
+write = Compiles.write
+Compiles.write = lambda *a: written.append(1) or write(*a)
 search = planner.plan_module
 planner.plan_module = lambda *a, **k: searches.append(1) or search(*a, **k)
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.split("/")[-1]))
@@ -537,6 +545,7 @@ planned = olla_xla.plan(branches, donate_argnums=0, time_limit=60, step_limit=20
 compiled = planned.lower(*args).compile()
 plan = compiled.plan
 result = dict(planned=compiled.planned, reason=compiled.reason, searches=len(searches),
+              written=len(written),
               hits=events.count("cache_hits"), assigned=plan.assigned_bytes, xla=plan.xla_bytes)
 plain = jax.jit(branches, donate_argnums=0).lower(*args).compile()
 result["plain"] = accounting.assigned_bytes(plain)
@@ -560,10 +569,10 @@ def test_persistent_cache_keeps_planned_and_unplanned_apart(tmp_path):
         assert run.returncode == 0, run.stderr
         results.append(json.loads(run.stdout.splitlines()[-1]))
     first, second = results
-    assert first["planned"] and first["searches"] == 1 and first["hits"] == 0
+    assert first["planned"] and first["searches"] == first["written"] == 1 and first["hits"] == 0
     assert first["assigned"] < first["plain"] == first["xla"]
     assert first["entries"] == 2, "the capture compile must leave nothing behind"
-    assert second == {**first, "searches": 0, "hits": 1}
+    assert second == {**first, "searches": 0, "written": 0, "hits": 1}
 
 
 def gpu_target():

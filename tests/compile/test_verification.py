@@ -11,6 +11,7 @@ import pytest
 import olla_xla
 from hlo import xla_pb2
 from olla_xla import planner
+from olla_xla.check.executable import results_digest
 from olla_xla.cli.main import main
 from olla_xla.compile import objection, verification
 from olla_xla.errors import CheckError, InputError
@@ -120,7 +121,7 @@ def test_a_case_without_an_objection_passes(folder, capsys):
     compiled = plan(branches, donate_argnums=0).lower(weights(), rows()).compile()
     assert compiled.planned and not list(folder.glob("olla_xla-*"))
     final, assignment = _final(compiled)
-    case = objection.Case("cpu", compiled.plan.results, final=final, assignment=assignment)
+    case = objection.Case("cpu", results_digest(final, "cpu"), final=final, assignment=assignment)
     case.check()
     path = objection.save(case, compiled.plan, CheckError("made for a test"))
     assert objection.load(path).objection == "made for a test"
