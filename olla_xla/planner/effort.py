@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from olla_xla.problem.options import PlanOptions
 
@@ -19,10 +18,11 @@ _PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
 
-_SHORTEST, _SHORTEST_PER_ROOT, _SHORTEST_PER_GAP = 0.45, 0.5, 4.0
-"""Seconds that any search may take, less where the root of XLA's own, times this, is less; and more
-for the same gap. Even a small step's first round takes some tenths, and less finds next to nothing.
-"""
+_SHORTEST, _SHORTEST_PER_GAP = 0.2, 4.0
+"""Seconds that any search may take, and more for the same gap; less finds next to nothing."""
+
+_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.45
+"""A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
@@ -52,9 +52,10 @@ class Effort:
         """
         if self.schedule_seconds is None:
             return self.seconds
-        gap = min((total - self.bound) / max(self.bound, 1), _WIDEST)
+        left = total - self.bound
+        gap = min(left / max(self.bound, 1), _WIDEST)
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
-        shortest = min(_SHORTEST, _SHORTEST_PER_ROOT * math.sqrt(self.schedule_seconds))
+        shortest = _SHORTEST if left < _LARGE_BYTES else _SHORTEST_WHERE_LARGE
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), _LIMIT)
 
 
