@@ -1,0 +1,30 @@
+"""What a search may take by default."""
+
+import pytest
+
+from olla_xla.planner.effort import effort
+from olla_xla.problem.options import PlanOptions
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total", "bound", "expected"),
+    [
+        (0.1, 1010 * MIB, 1000 * MIB, 0.2 + 4 * 0.01),  # a little to be gained
+        (0.1, 1100 * MIB, 1000 * MIB, 0.45 + 4 * 0.1),  # much
+        (0.1, 2000 * MIB, 1000 * MIB, 0.45 + 4 * 0.1),  # the widest gap that counts
+        (10.0, 1010 * MIB, 1000 * MIB, 10 * (0.15 + 6 * 0.01)),  # in proportion to XLA's time
+        (1000.0, 2000 * MIB, 1000 * MIB, 20.0),
+    ],
+)
+def test_seconds_by_what_xla_took_and_what_may_be_gained(seconds, total, bound, expected):
+    found = effort(PlanOptions(), seconds, total, bound)
+    assert found.seconds == found.worth(total) == pytest.approx(expected)
+    assert found.enough_bytes == max(256 * 2**10, bound // 2000)
+
+
+def test_limits_that_were_asked_for_stand_for_themselves():
+    assert effort(PlanOptions(time_limit=3.0), 0.1, 2000 * MIB, 1000 * MIB).worth(0) == 3.0
+    assert effort(PlanOptions(max_overhead=0.1), 0.1, 2000 * MIB, 1000 * MIB).seconds == 20.0
+    assert effort(PlanOptions(), None, 2000 * MIB, 1000 * MIB).seconds == 20.0
