@@ -49,6 +49,9 @@ def test_what_grows_is_named():
     assert "resident memory grows" in curve(resident=0.2).wrong(None)
     assert "a first call takes" in curve(first=30).wrong(None)
     assert "a call takes" in curve(call=30).wrong(None)
+    # As much longer as jit's own, on a machine that has more to do, is not longer.
+    assert not curve(first=30, call=30).wrong(curve(way="jit", first=30, call=30))
+    assert "a first call takes" in curve(first=30).wrong(curve(way="jit", call=30))
     few = dataclasses.replace(curve(), samples=curve().samples[:3])
     assert "too few" in few.wrong(None)
     # What a signature keeps is measured by what jax.jit keeps of it.
