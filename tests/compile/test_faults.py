@@ -53,8 +53,9 @@ FAULTS = {
     "the plan is another module's": lambda m: m.setattr(
         planner, "apply_plan", broken(olla_xla.PlanMismatchError("another module"))
     ),
-    "the executable runs another order": lambda m: m.setattr(
-        compiles, "order_difference", lambda *_: "it runs a where the plan has b"
+    "the executable runs another order": lambda m: (
+        m.setattr(compiles, "text_of", lambda _: "another"),
+        m.setattr(compiles, "order_difference", lambda *_: "it runs a where the plan has b"),
     ),
 }
 
