@@ -109,6 +109,7 @@ def _turn(case: Case, planned: bool, cache: str) -> dict[str, Any]:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a used installation has its bytecode
     run = subprocess.run(
         [sys.executable, "-m", "olla_xla.bench.first_call", request],
         env=environment | (caching if cache else {}),

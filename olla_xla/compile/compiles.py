@@ -242,6 +242,7 @@ class Compiles:
         """
         from olla_xla import planner
 
+        began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
         view = module_from_bytes(module)  # kept for all that read it here
         planned = planner.apply_plan(module, plan, mark)
@@ -255,11 +256,10 @@ class Compiles:
         self._accepted = self._text = self._results = None
         objects = self._objection(self._case, plan)
         if self._accepted is not None and self._accepted.is_reordered:
-            self._text = _meanwhile(module_text, planned)
+            self._text = _meanwhile(began, module_text, planned)
         elif not objects:
-            self._results = _meanwhile(
-                functools.partial(results_digest, loops=bool(plan.loops)), module, plan.target
-            )
+            digest = functools.partial(results_digest, loops=bool(plan.loops))
+            self._results = _meanwhile(began, digest, module, plan.target)
         return planned, objects
 
     def judged(self, compiled: jax.stages.Compiled, plan: Plan, final: bytes = b"") -> Applied:
@@ -378,15 +378,21 @@ def _says_results(plan: Plan, compiled: jax.stages.Compiled) -> bool:
     return bool(plan.results)
 
 
-_HEAD_START = 0.02
-"""Seconds in which a caller gets back into XLA; what XLA does for a thread holds Python's lock."""
+_HEAD_START, _HEAD_START_PART = 0.02, 0.2
+"""Seconds in which a caller gets back into XLA, and part of those that writing a plan took, for it
+frees what it made; what XLA does for a thread holds Python's lock."""
 
 
-def _meanwhile(find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """What a function finds, in a thread of its own, while the caller goes on."""
+def _meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
+    """What a function finds, in a thread of its own, while the caller goes on.
+
+    Args:
+      began: when the caller did, on the monotonic clock. find, arguments: the function and its own.
+    """
+    head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
 
     def found() -> str:
-        time.sleep(_HEAD_START)
+        time.sleep(head_start)
         return find(*arguments)
 
     pool = ThreadPoolExecutor(1, "olla_xla referee")

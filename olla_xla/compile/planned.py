@@ -36,15 +36,11 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 
 __all__ = [
-    "Outcome",
-    "compile_given",
-    "compile_planned",
-    "compile_without_clones",
-    "require_budget",
     "NO_GAIN",
     "Midst",
     "Outcome",
     "chosen",
+    "compile_given",
     "compile_planned",
     "compile_without_clones",
     "failed",

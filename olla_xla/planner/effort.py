@@ -18,10 +18,10 @@ _PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
 
-_SHORTEST, _SHORTEST_PER_GAP = 0.2, 4.0
+_SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.5
 """Seconds that any search may take, and more for the same gap; less finds next to nothing."""
 
-_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.45
+_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
 """A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4

@@ -65,3 +65,16 @@ def test_the_quick_estimate_is_close():
     orders = {c: c.schedule for c in model.computations}
     estimate = model.estimator(module.entry, orders)
     assert estimate(range(len(module.entry.schedule))) == pytest.approx(total, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ["scan_gradient", "two_layers"])
+def test_an_estimate_above_the_most_is_no_more_than_that(name):
+    module, _, _ = compile_step(name, "cpu")
+    model, _ = simulate(module, "cpu")
+    orders = {c: c.schedule for c in model.computations}
+    estimate = model.estimator(module.entry, orders)
+    order = range(len(module.entry.schedule))
+    total = estimate(order)
+    for most in (*range(0, 2 * total, max(total // 40, 1)), total - 1, total, total + 1):
+        value = estimate(order, most)
+        assert value == total if total <= most else most < value <= total

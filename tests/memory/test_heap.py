@@ -1,5 +1,7 @@
 """The simulated heap and the index of gaps, against the rules they speed up, read literally."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,9 +53,9 @@ def _groups(draw, most: int = 25):
     return start.astype(np.int64), end.astype(np.int64), root.astype(np.int64), classes[root]
 
 
-def _pack(start, end, root, size):
+def _pack(start, end, root, size, most=None):
     ids = np.arange(len(start), dtype=np.int64)
-    return heap.pack(ids, start, end, root, size.astype(np.int64), _ALIGNMENT)
+    return heap.pack(ids, start, end, root, size.astype(np.int64), _ALIGNMENT, most)
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,6 +75,24 @@ def test_heap_is_the_better_of_two_best_fits(groups, spread):
     found, placed = _pack(start, end, root, size)
     assert found == height
     assert {m: int(placed[m]) for m in range(len(start))} == offsets
+
+
+@settings(max_examples=300, deadline=None)
+@given(_groups(), st.integers(0, 300), st.booleans())
+def test_a_heap_that_is_too_large_is_not_packed(groups, most, touching):
+    start, end, root, size = groups
+    start, end = 2 * start, 2 * end
+    for r in np.unique(root) if touching else ():  # a set's next value begins, then one is freed
+        members = sorted(np.flatnonzero(root == r), key=lambda m: start[m])
+        for a, b in itertools.pairwise(members):
+            end[a] = start[b] + 1
+    height, placed = _pack(start, end, root, size)
+    found, where = _pack(start, end, root, size, most)
+    if height <= most:
+        assert found == height
+        assert (where == placed).all()
+    else:
+        assert most < found <= height
 
 
 def _shares_time(s, e, a, b):

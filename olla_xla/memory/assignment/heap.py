@@ -150,10 +150,13 @@ class _Blocks(NamedTuple):
     value: np.ndarray
 
 
-def _blocks(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Blocks:
-    """Empty lists that can hold the values, which live from tick `start` to `end` by value id."""
-    first, last = start[values], end[values]
+def _blocks(first: np.ndarray, last: np.ndarray) -> _Blocks:
+    """Empty lists that can hold values, which live from tick `first` to `last`."""
     latest, shift = int(last.max()), _BLOCK_BITS
+    if not latest >> shift:  # as below, sooner
+        count = len(first)
+        base, ptr = np.array([0, 1], np.int64), np.array([0, count], np.int64)
+        return _Blocks(base, ptr, np.zeros(1, np.int64), np.empty(count, np.int64))
     base, held = [0], []
     while True:
         blocks = (latest >> shift) + 1
@@ -290,32 +293,60 @@ def pack(
     root: np.ndarray,
     size: np.ndarray,
     alignment: int,
+    most: int | None = None,
 ) -> tuple[int, np.ndarray]:
     """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
 
     Args:
       ids: values to place, ascending. tick_start, tick_end, root: from share_in_place.
       size: bytes by value id. alignment: bytes.
+      most: if a heap must be larger than so many bytes, nothing is placed; None: no such limit.
 
     Returns:
-      (heap size in bytes, offset by value id).
+      (heap size in bytes, offset by value id); where nothing is placed for being too large, bytes
+      that any heap takes.
     """
     groups = _groups(ids, root)
     roots = groups.roots
     if not len(roots):
         return 0, np.zeros(len(root), np.int64)
     begins = groups.ptr[roots]  # the groups lie end to end
-    first = np.minimum.reduceat(tick_start[groups.idx], begins)
-    last = np.maximum.reduceat(tick_end[groups.idx], begins)
+    counts = groups.ptr[roots + 1] - begins
+    needs = np.maximum.reduceat(size[groups.idx], begins)
+    starts, ends = tick_start[groups.idx], tick_end[groups.idx]
+    least = _live(starts, ends, np.repeat(needs, counts), np.repeat(roots, counts))
+    if most is not None and least > most:
+        return least, np.zeros(len(root), np.int64)
+    first, last = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
     sizes = -size[roots]
     # By size, then duration (or the reverse), then id.
     spatial = roots[np.lexsort((tick_start[roots] - tick_end[roots], sizes))]
-    temporal = roots[np.lexsort((sizes, first - last))]
-    blocks = _blocks(groups.idx, tick_start, tick_end)
-    placed = np.zeros((2, 2, len(root)), np.int64)
-    heap = _place(spatial, groups, tick_start, tick_end, size, alignment, blocks, placed[0])
-    blocks.count[:] = 0
-    rival = _place(temporal, groups, tick_start, tick_end, size, alignment, blocks, placed[1])
-    if rival < heap:
-        return rival, placed[1, 0]
-    return heap, placed[0, 0]
+    blocks = _blocks(starts, ends)
+    placed = np.zeros((2, len(root)), np.int64)
+    heap = _place(spatial, groups, tick_start, tick_end, size, alignment, blocks, placed)
+    if heap > least:
+        temporal = roots[np.lexsort((sizes, first - last))]
+        blocks.count[:] = 0
+        other = np.zeros((2, len(root)), np.int64)
+        rival = _place(temporal, groups, tick_start, tick_end, size, alignment, blocks, other)
+        if rival < heap:
+            return rival, other[0]
+    return heap, placed[0]
+
+
+def _live(start: np.ndarray, end: np.ndarray, need: np.ndarray, root: np.ndarray) -> int:
+    """Bytes that any heap takes: the most that groups need at any one tick.
+
+    Args:
+      start, end: int64 [values], ticks, all distinct. need, root: the bytes and the root of the
+        group of each; groups lie end to end.
+    """
+    if (root[1:] == root[:-1]).any():  # where values of a group meet, it needs its bytes once
+        order = np.lexsort((start, root))
+        start, end, need, root = start[order], end[order], need[order], root[order]
+        again = root[1:] == root[:-1]
+        end[:-1][again] = np.minimum(end[:-1][again], start[1:][again] - 1)
+    change = np.zeros(int(end.max()) + 2, np.int64)
+    change[start] += need
+    np.subtract.at(change, end + 1, need)
+    return int(np.cumsum(change).max())

@@ -190,6 +190,8 @@ class AssignmentModel:
         self._set_of = set_of
         self._sets = AliasSets(pointers, members, *csr(operands), **by_set)
         self._bytes = self._sets.bytes[set_of]
+        self._color = self._sets.color[set_of]
+        self._spaces = np.unique(self._sets.color)
         self._single = np.diff(pointers)[set_of] == 1
         self._order = np.lexsort((self._sets.position, ~self._sets.live_out, -self._sets.bytes))
 
@@ -259,14 +261,16 @@ class AssignmentModel:
 
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> Callable[[np.ndarray], int]:
+    ) -> Callable[[np.ndarray, int | None], int]:
         """A quicker total for many orders of one computation, the others' orders as given.
 
         Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
         simulation; their arguments and outputs stay in the total.
 
         Returns:
-          A function from an order (positions in XLA's schedule of `computation`) to bytes.
+          A function from an order (positions in XLA's schedule of `computation`), and the most
+          bytes that are of interest or None, to bytes: where there are more, to some number above
+          that.
         """
         sets = self._sets
         sizes = sets.bytes[self._order]
@@ -278,8 +282,9 @@ class AssignmentModel:
         extra = int(sets.bytes[left_out][counts].sum())
         times = self._times_by_order(computation, orders)
 
-        def estimate(order: np.ndarray) -> int:
-            return self._simulate(*times(order), keep).total_bytes + extra
+        def estimate(order: np.ndarray, most: int | None = None) -> int:
+            most = None if most is None else most - extra
+            return self._simulate(*times(order), keep, most).total_bytes + extra
 
         return estimate
 
@@ -335,8 +340,13 @@ class AssignmentModel:
                 points += self._points(inner)
         return points
 
-    def _simulate(self, time: np.ndarray, total: int, keep: int) -> Assignment:
-        """The assignment of the `keep` largest alias sets at the given logical times."""
+    def _simulate(
+        self, time: np.ndarray, total: int, keep: int, most: int | None = None
+    ) -> Assignment:
+        """The assignment of the `keep` largest alias sets at the given logical times.
+
+        Where its total is above `most`, nothing is placed, and the total is some number above that.
+        """
         alone = self._starts.alone(time)
         if len(alone):
             time = self._starts.joined_times(time, alone)
@@ -346,14 +356,16 @@ class AssignmentModel:
         kept = np.zeros(len(self._sets.bytes), np.bool_)
         kept[self._order[:keep]] = True
         homeless = (found.allocation < 0) & kept[self._set_of]
-        offset, heaps = self._heaps(homeless, ranges, found, alone)
+        counted = int(found.bytes[found.counted].sum())
+        left = None if most is None else most - counted
+        offset, heaps = self._heaps(homeless, ranges, found, alone, left)
         tables = found.temporary.copy()
         for v in self._starts.gone(alone):
             if found.allocation[v] >= 0:
                 tables[found.allocation[v]] = False
         temp = joined(found.bytes[tables], heaps, self._applies, self.alignment)
         return Assignment(
-            total_bytes=int(found.bytes[found.counted].sum()) + temp,
+            total_bytes=counted + temp,
             temp_bytes=temp,
             allocation=found.allocation,
             offset=offset,
@@ -371,13 +383,19 @@ class AssignmentModel:
         return np.concatenate(([0], np.cumsum(keep)))[ptr], idx[keep]
 
     def _heaps(
-        self, homeless: np.ndarray, ranges: LiveRanges, found: Homes, alone: np.ndarray
+        self,
+        homeless: np.ndarray,
+        ranges: LiveRanges,
+        found: Homes,
+        alone: np.ndarray,
+        most: int | None,
     ) -> tuple[np.ndarray, list[int]]:
         """Packs what has no home, one heap a memory space; numbered after the allocations.
 
         Args:
           homeless: bool [values]. ranges: of all values. found: `allocation` is completed.
           alone: asynchronous pairs between which nothing runs.
+          most: a heap of more bytes is not packed; None: each is.
 
         Returns:
           (offset in bytes by value id, bytes of each heap).
@@ -385,8 +403,8 @@ class AssignmentModel:
         offset = np.zeros(len(homeless), np.int64)
         heaps: list[int] = []
         share = self._shared_in_heap(alone)
-        color = self._sets.color[self._set_of]
-        for space in np.unique(self._sets.color):
+        color = self._color
+        for space in self._spaces:
             ids = np.flatnonzero(homeless & (color == space))
             if not len(ids):
                 continue
@@ -399,7 +417,7 @@ class AssignmentModel:
                 self._single,
                 *share,
             )
-            size, placed = pack(ids, *ticks, self._bytes, self.alignment)
+            size, placed = pack(ids, *ticks, self._bytes, self.alignment, most)
             found.allocation[ids] = len(found.bytes) + len(heaps)
             offset[ids] = placed[ids]
             heaps.append(int(size))

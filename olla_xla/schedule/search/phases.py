@@ -46,8 +46,9 @@ _MIB = 2**20
 class SearchOptions(TypedDict, total=False):
     """What is asked of `search`, by keyword; all but `time_limit` may be left out."""
 
-    objective: Callable[[np.ndarray], int] | None
-    """Gives the bytes of an order; without it they are its lifetime peak."""
+    objective: Callable[[np.ndarray, int | None], int] | None
+    """Gives the bytes of an order, or, where these are more than the number that is given with it,
+    any number above that one; without an objective they are its lifetime peak."""
 
     exact: Callable[[np.ndarray], int] | None
     """The same more exactly and more slowly, to choose among the best orders."""
@@ -248,11 +249,19 @@ class _Run:
             self.least = _Scored(groups, peak, peak)
         return peak
 
-    def score(self, groups: np.ndarray, order: np.ndarray | None = None) -> _Scored:
-        """Evaluates an order and keeps it if it is the best; `order` where it is not condensed."""
+    def score(
+        self, groups: np.ndarray, order: np.ndarray | None = None, value: int | None = None
+    ) -> _Scored:
+        """Evaluates an order and keeps it if it is the best.
+
+        Args:
+          groups: the order. order: itself, where it is not condensed. value: its objective, where
+            that is known.
+        """
         order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)
-        value = peak if self.objective is None else int(self.objective(order))
+        if value is None:
+            value = peak if self.objective is None else int(self.objective(order, None))
         scored = _Scored(groups, value, peak)
         if self.best is None or _rank(scored) < _rank(self.best):
             self.best = scored
@@ -344,7 +353,7 @@ class _Run:
         if self.objective is None:
             self._prove()
         if self.objective is None and not self._near(self.least.peak):
-            groups = self.anneal(self.problem, self.least.groups, self.seed * 1000)
+            groups = self.anneal(self.problem, self.least.groups, self.seed * 1000, quick=True)
             groups, peak = improve(self.cuts, groups, offer)
             self.near.append((peak, groups))
             self._prove()
@@ -422,9 +431,10 @@ class _Run:
             now = start if k % 2 == 0 else self.best
             wide = start.objective > self._expected() * (1 + settings.rounds_gap)
             if len(problems) > 1 and wide:
-                now = min(now, self.score(self.anneal(problems[-1], now.groups, seed)), key=_rank)
+                found = self.anneal(problems[-1], now.groups, seed, quick=True)
+                now = min(now, self.score(found), key=_rank)
             gap = self.best.objective / max(self._expected(), 1) - 1
-            patience = self._patience(gap)
+            patience = self._patience(gap, fruitless)
             self.polish(problems, now, patience, seed)
             self.report(f"objective, round {k + 1}")
             fruitless = 0 if self._is_progress(self.best.objective, before) else fruitless + 1
@@ -435,19 +445,30 @@ class _Run:
             if fruitless >= settings.fruitless or spent > max(settings.least_work, most):
                 break
 
-    def _patience(self, gap: float) -> int:
-        """Evaluations without progress that a gap is worth; they are slower on large graphs."""
+    def _patience(self, gap: float, fruitless: int) -> int:
+        """Evaluations without progress that a gap is worth; they are slower on large graphs.
+
+        Each of the `fruitless` rounds before, in a row, doubles the most of them.
+        """
         settings = self.settings
-        most = min(settings.most_patience, settings.patience_work // self.full.n)
+        most = min(settings.first_patience << fruitless, settings.most_patience)
+        most = min(most, settings.patience_work // self.full.n)
         return max(settings.least_patience, min(most, int(settings.patience_per_gap * gap)))
 
-    def anneal(self, problem: Problem, groups: np.ndarray, seed: int) -> np.ndarray:
-        """Local search for the peak of a problem, until it stalls; returns the best groups."""
+    def anneal(
+        self, problem: Problem, groups: np.ndarray, seed: int, *, quick: bool = False
+    ) -> np.ndarray:
+        """Local search for the peak of a problem, until it stalls; returns the best groups.
+
+        A quick one takes the first stall for the last: another search follows it.
+        """
         self.limits.aside(load)
         state = new_state(problem, groups, seed)
         settings = self.settings
-        chunk = settings.chunk_work // len(groups)
-        chunk = max(settings.least_chunk, min(settings.chunk, chunk))
+        chunk = min(settings.chunk, settings.chunk_work // len(groups))
+        if quick:
+            chunk = int(settings.quick_part * chunk)
+        chunk = max(settings.least_chunk, chunk)
         history = np.empty(settings.history)
         met = groups.copy()
         best, peak = groups, int(state.live.max())
@@ -468,6 +489,8 @@ class _Run:
     def polish(self, problems: Sequence[Problem], now: _Scored, patience: int, seed: int) -> None:
         """Local search accepted on the objective, until `patience` evaluations bring nothing."""
         self.limits.aside(load)
+        objective = self.objective
+        assert objective is not None
         states = [
             new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)
         ]
@@ -478,16 +501,21 @@ class _Run:
             which = count % len(states)
             problem, state = problems[which], states[which]
             state.order[:] = now.groups
+            # Moves are chosen by the live bytes of the order that this state last held.
             cap = max(evaluate(problem, state) if which else 0, now.objective)
             idle += 1
             if not perturb(problem, state, self.first, cap):
                 self.limits.spend(1)
                 continue
-            trial = self.score(state.order.copy())
-            self.limits.spend(self.settings.objective_steps)
             slot = count % len(history)
-            if trial.objective <= max(now.objective, history[slot]):
-                now = trial
+            if not np.array_equal(state.order, now.groups):
+                groups = state.order.copy()
+                order = self.reduced.expand(groups)
+                most = max(now.objective, history[slot])
+                value = int(objective(order, most))
+                if value <= most:
+                    now = self.score(groups, order, value)
+            self.limits.spend(self.settings.objective_steps)
             history[slot] = now.objective
             count += 1
             if self._is_progress(now.objective, least):

@@ -40,6 +40,9 @@ class Settings:
     chunk_work: int = 5_000_000
     """Between looks at the limits, moves times groups of operators are at most this."""
 
+    quick_part: float = 0.03
+    """A quick search looks at the limits, and whether it stalls, after this part of the moves."""
+
     stall: float = 0.999
     """A chunk was in vain unless it led to a peak below this fraction of the best one."""
 
@@ -85,6 +88,9 @@ class Settings:
 
     least_patience: int = 50
     """A round ends after this many evaluations in vain, at least."""
+
+    first_patience: int = 200
+    """The first round ends after this many evaluations in vain, at most."""
 
     most_patience: int = 400
     """A round ends after this many evaluations in vain, at most."""
