@@ -82,8 +82,14 @@ def shared(
 
 
 def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A partial of its own, which says what the function takes where a proxy does not (ufuncs)."""
+    """A partial of its own, under the function's name, by which JAX's messages call it.
+
+    It says what the function takes where a proxy does not (ufuncs).
+    """
     made = functools.partial(called)
+    for name in ("__name__", "__qualname__"):
+        if hasattr(function, name):
+            setattr(made, name, getattr(function, name))
     try:
         inspect.signature(made)
     except ValueError:
