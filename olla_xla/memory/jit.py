@@ -7,47 +7,95 @@ not to those called within one.
 The first plan after installation compiles all that it calls, so that is kept cheap. What costs most
 there is what surrounds a loop: its entry from Python (some 10 ms for each array), the counting of
 references, and NumPy's sorts, which bring ten functions of their own.
+
+numba itself is imported with the first loop that is called: it takes longer than a command that
+needs none of them.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
-
-__all__ = ["inner", "is_kept", "jit", "loop"]
-
-_njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
+__all__ = ["Loop", "inner", "jit", "loop"]
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+class Loop:
+    """A function that numba compiles, or finds on disk, when it is first called.
+
+    Attributes:
+      interpreted: the function itself, for what is less work than to import numba.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.interpreted = function
+        self._options = options
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the compiled function."""
+        return self.compiled(*args)
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The dispatcher of numba, which is imported here."""
+        import numba
+
+        njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
+        options = {"no_cfunc_wrapper": True, **self._options}
+        with _lock:
+            if "compiled" in self.__dict__:  # by another thread meanwhile
+                return self.__dict__["compiled"]
+            try:
+                return njit(cache=True, **options)(self.interpreted)
+            except RuntimeError:  # read-only installation and no writable user cache directory
+                return njit(**options)(self.interpreted)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba takes this for where a compiled function calls it."""
+        return self.compiled._numba_type_
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether an earlier process left its machine code on disk."""
+        folder = self.compiled.stats.cache_path
+        name = self.interpreted.__name__
+        return folder is not None and any(Path(folder).glob(f"*{name}*.nbi"))
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether this process has called it, so that calling it again loads nothing."""
+        return "compiled" in self.__dict__ and bool(self.compiled.signatures)
+
+
+class _Inner(Loop):
+    """Without an entry from Python, which would end the process there: Python interprets it."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the function itself."""
+        return self.interpreted(*args)
+
+
+_lock = threading.Lock()
+
+
+def jit(function: Callable[..., Any]) -> Loop:
     """Compiles with numba; the machine code is cached on disk wherever a directory allows it."""
-    return _compiled(function)
+    return Loop(function)
 
 
-def loop(function: Callable[..., Any]) -> Callable[..., Any]:
+def loop(function: Callable[..., Any]) -> Loop:
     """The same without counting references: for what neither makes an array nor returns one."""
-    return _compiled(function, _nrt=False)
+    return Loop(function, _nrt=False)
 
 
-def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def inner(function: Callable[..., Any]) -> Loop:
     """A `loop` that only compiled functions call; it compiles in half the time or less.
 
-    Called from Python it would end the process, so it must be private to its module.
+    Called from Python it is interpreted.
     """
-    return _compiled(function, no_cpython_wrapper=True, _nrt=False)
-
-
-def is_kept(function: Any) -> bool:
-    """Whether an earlier process left machine code of a compiled function on disk."""
-    folder = function.stats.cache_path
-    return folder is not None and any(Path(folder).glob(f"*{function.py_func.__name__}*.nbi"))
-
-
-def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    try:
-        return _njit(cache=True, no_cfunc_wrapper=True, **options)(function)
-    except RuntimeError:  # read-only installation and no writable user cache directory
-        return _njit(no_cfunc_wrapper=True, **options)(function)
+    return _Inner(function, no_cpython_wrapper=True, _nrt=False)

@@ -11,7 +11,6 @@ import logging
 import threading
 
 from hlo.read import from_hlo_text
-from olla_xla.memory.jit import is_kept
 from olla_xla.memory.lifetimes import live_spans
 from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
@@ -64,6 +63,6 @@ def loaded() -> None:
 
 def load_kept() -> None:
     """The same where an earlier process has compiled the loops, those of local search included."""
-    if is_kept(live_spans):
+    if live_spans.is_kept:
         loaded()
         moves.load()

@@ -16,7 +16,7 @@ from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
-from olla_xla.place.rules.first_fit import first_fit
+from olla_xla.place.rules.first_fit import _first_fit, first_fit
 from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
@@ -181,6 +181,19 @@ def test_every_method_is_valid_and_above_the_bound(problem, method):
     packing = place(problem, method=method, node_limit=2000)
     assert packing.heights == {0: height(problem, packing.offsets)}
     assert load(problem) <= packing.bound <= packing.height
+
+
+@some
+@given(constrained(), st.randoms(use_true_random=False))
+def test_python_and_the_compiled_loop_place_alike(problem, random):
+    items, _ = items_of(problem, 0)
+    order = list(range(len(items)))
+    random.shuffle(order)
+    given = (
+        np.array(order, np.int64), items.part_ptr, items.part_first, items.part_last,
+        items.part_height, items.align, items.fixed,
+    )  # fmt: skip
+    assert (_first_fit.interpreted(*given) == _first_fit(*given)).all()
 
 
 @some

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 from olla_xla.place.items import Items
 
 __all__ = ["first_fit", "greedy_orders"]
+
+_FEW = 128
+"""Items that Python places in less time than it takes to load the compiled loop."""
 
 
 def greedy_orders(items: Items) -> dict[str, np.ndarray]:
@@ -24,7 +27,9 @@ def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
     order = np.asarray(order, np.int64)
     pinned = items.fixed[order] >= 0
     order = np.concatenate([order[pinned], order[~pinned]])
-    return _first_fit(
+    few = len(order) <= _FEW and not _first_fit.is_loaded
+    fit = _first_fit.interpreted if few else _first_fit
+    return fit(
         order,
         items.part_ptr,
         items.part_first,
@@ -85,7 +90,7 @@ def _first_fit(
     return offset
 
 
-@jit
+@inner
 def _lowest(
     first: np.ndarray,
     last: np.ndarray,
@@ -97,8 +102,9 @@ def _lowest(
     p_top: np.ndarray,
 ) -> int:
     """The lowest aligned offset at which no part of the item meets a placed part."""
-    x = 0
-    tallest = height.max()
+    x, tallest = 0, 0
+    for q in range(len(height)):
+        tallest = max(tallest, height[q])
     moved = True
     while moved:
         moved = False
