@@ -22,7 +22,7 @@ __all__ = [
     "donation",
     "executable_module",
     "final_module",
-    "mentioned_bytes",
+    "mentions_more",
     "scratch_peak",
     "temporary_bytes",
 ]
@@ -91,12 +91,18 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     return 0 if stats is None else stats.temp_size_in_bytes
 
 
-def mentioned_bytes(stablehlo: str) -> int:
-    """Bytes of all tensor types in a StableHLO text: far more than the step will need."""
+def mentions_more(stablehlo: str, limit: int) -> bool:
+    """Whether the tensor types in a StableHLO text, each as often as it is there, have more bytes.
+
+    That is far more than the step will need.
+    """
     total = 0
-    for dims, width in _TENSOR.findall(stablehlo):
+    for found in _TENSOR.finditer(stablehlo):
+        dims, width = found.groups()
         total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
-    return total
+        if total > limit:
+            return True
+    return False
 
 
 _MADE_NOWHERE = frozenset(("parameter", "constant"))

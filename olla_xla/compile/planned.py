@@ -24,7 +24,7 @@ from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import (
     assigned_bytes,
     final_module,
-    mentioned_bytes,
+    mentions_more,
     scratch_peak,
     temporary_bytes,
 )
@@ -283,7 +283,7 @@ class Midst:
         self.plan: Plan | None = None
         self._objection = ""
         self._error: Exception | None = None
-        if mentioned_bytes(compiles.text) > _SMALL:
+        if mentions_more(compiles.text, _SMALL):
             loading.begin(compile=True)
 
     @without_collection()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from olla_xla.memory.jit import loop
+from olla_xla.memory.jit import inner
 
 __all__ = ["new_gaps", "previous", "put"]
 
@@ -32,7 +32,7 @@ def new_gaps(count: int) -> np.ndarray:
     return gaps
 
 
-@loop
+@inner
 def put(
     gaps: np.ndarray, k: int, members: np.ndarray, start: np.ndarray, end: np.ndarray, clock: int
 ) -> None:
@@ -59,7 +59,7 @@ def put(
         gaps[node, _END] = max(gaps[2 * node, _END], gaps[2 * node + 1, _END])
 
 
-@loop
+@inner
 def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
     """The last allocation before k that may take the live range [start, end]; -1 if none.
 

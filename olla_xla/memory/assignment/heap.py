@@ -111,25 +111,90 @@ def _replay(
 
 
 class _Groups(NamedTuple):
-    """Values that share memory, by the root of the group.
+    """Values that share memory: value id of a root -> values of its group, ascending (CSR)."""
 
-    Attributes:
-      roots: int64 [groups], ascending. ptr, idx: value id of a root -> values (CSR).
-    """
-
-    roots: np.ndarray
     ptr: np.ndarray
     idx: np.ndarray
 
 
-def _groups(ids: np.ndarray, root: np.ndarray) -> _Groups:
-    """The groups of some values, ascending; `root` by value id, -1 for those not placed."""
-    roots = root[ids]
-    placed = roots >= 0
-    ids, roots = ids[placed], roots[placed]
-    ptr = np.zeros(len(root) + 1, np.int64)
-    np.cumsum(np.bincount(roots, minlength=len(root)), out=ptr[1:])
-    return _Groups(ids[roots == ids], ptr, ids[np.argsort(roots, kind="stable")])
+def _grouped(
+    ids: np.ndarray, start: np.ndarray, end: np.ndarray, root: np.ndarray, size: np.ndarray
+) -> tuple[_Groups, np.ndarray, int, int]:
+    """The groups of some values.
+
+    Args:
+      ids: ascending. start, end: ticks, all distinct, by value id. root: by value id, -1 for those
+        that are not placed. size: bytes by value id.
+
+    Returns:
+      The groups; int64 [4, groups], of each its root, ascending, then what orders are made by: the
+      root's bytes and the ticks that it lives, and the ticks that the group does, all three below
+      0; bytes that any heap takes; the last tick.
+    """
+    n, latest = len(root), int(end.max())
+    groups = _Groups(np.zeros(n + 1, np.int64), np.empty(len(ids), np.int64))
+    keys, ticks = np.empty((4, len(ids)), np.int64), np.zeros(latest + 2, np.int64)
+    by_root = np.zeros((3, n), np.int64)
+    least = _gather(ids, start, end, root, size, groups.ptr, groups.idx, keys, by_root, ticks)
+    return groups, keys[:, : np.count_nonzero(by_root[1])], least, latest
+
+
+@loop
+def _gather(
+    ids: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    root: np.ndarray,
+    size: np.ndarray,
+    ptr: np.ndarray,
+    idx: np.ndarray,
+    keys: np.ndarray,
+    by_root: np.ndarray,
+    ticks: np.ndarray,
+) -> int:
+    """Writes `ptr`, all 0 at first, `idx` and `keys`; the most bytes that groups need at any tick.
+
+    Args:
+      ids, start, end, root, size, keys: as in `_grouped`. ptr, idx: as in `_Groups`.
+      by_root: int64 [3, values], 0 at first, for bytes, values and live values of each group; the
+        first two stay. ticks: int64, 0 at first, longer than the last tick.
+    """
+    need, members, lives, count = by_root[0], by_root[1], by_root[2], 0
+    for v in ids:
+        if root[v] >= 0:
+            ptr[root[v] + 1] += 1
+    for v in range(len(root)):
+        ptr[v + 1] += ptr[v]
+    for v in ids:
+        r = root[v]
+        if r >= 0:
+            idx[ptr[r] + members[r]] = v
+            members[r] += 1
+            need[r] = max(need[r], size[v])
+            ticks[start[v]], ticks[end[v]] = r + 1, -r - 1
+    for r in ids:
+        if root[r] == r:
+            first, last = start[r], end[r]
+            for k in range(ptr[r], ptr[r + 1]):
+                first, last = min(first, start[idx[k]]), max(last, end[idx[k]])
+            keys[0, count], keys[1, count] = r, -size[r]
+            keys[2, count], keys[3, count] = start[r] - end[r], first - last
+            count += 1
+    live, most = np.int64(0), np.int64(0)
+    for entry in ticks:
+        if entry == 0:
+            continue
+        r = abs(entry) - 1
+        if entry > 0:
+            lives[r] += 1
+            if lives[r] == 1:  # where values of a group meet, it needs its bytes once
+                live += need[r]
+                most = max(most, live)
+        else:
+            lives[r] -= 1
+            if lives[r] == 0:
+                live -= need[r]
+    return int(most)
 
 
 class _Blocks(NamedTuple):
@@ -150,13 +215,17 @@ class _Blocks(NamedTuple):
     value: np.ndarray
 
 
-def _blocks(first: np.ndarray, last: np.ndarray) -> _Blocks:
-    """Empty lists that can hold values, which live from tick `first` to `last`."""
-    latest, shift = int(last.max()), _BLOCK_BITS
+def _blocks(groups: _Groups, start: np.ndarray, end: np.ndarray, latest: int) -> _Blocks:
+    """Empty lists that can hold all values of the groups.
+
+    Args:
+      groups: of the values. start, end: ticks by value id. latest: the last tick.
+    """
+    count, shift = int(groups.ptr[-1]), _BLOCK_BITS
     if not latest >> shift:  # as below, sooner
-        count = len(first)
         base, ptr = np.array([0, 1], np.int64), np.array([0, count], np.int64)
         return _Blocks(base, ptr, np.zeros(1, np.int64), np.empty(count, np.int64))
+    first, last = start[groups.idx[:count]], end[groups.idx[:count]]
     base, held = [0], []
     while True:
         blocks = (latest >> shift) + 1
@@ -306,47 +375,20 @@ def pack(
       (heap size in bytes, offset by value id); where nothing is placed for being too large, bytes
       that any heap takes.
     """
-    groups = _groups(ids, root)
-    roots = groups.roots
-    if not len(roots):
-        return 0, np.zeros(len(root), np.int64)
-    begins = groups.ptr[roots]  # the groups lie end to end
-    counts = groups.ptr[roots + 1] - begins
-    needs = np.maximum.reduceat(size[groups.idx], begins)
-    starts, ends = tick_start[groups.idx], tick_end[groups.idx]
-    least = _live(starts, ends, np.repeat(needs, counts), np.repeat(roots, counts))
-    if most is not None and least > most:
+    groups, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
+    roots, sizes, durations, spans = keys
+    if not len(roots) or (most is not None and least > most):
         return least, np.zeros(len(root), np.int64)
-    first, last = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
-    sizes = -size[roots]
     # By size, then duration (or the reverse), then id.
-    spatial = roots[np.lexsort((tick_start[roots] - tick_end[roots], sizes))]
-    blocks = _blocks(starts, ends)
+    spatial = roots[np.lexsort((durations, sizes))]
+    blocks = _blocks(groups, tick_start, tick_end, latest)
     placed = np.zeros((2, len(root)), np.int64)
     heap = _place(spatial, groups, tick_start, tick_end, size, alignment, blocks, placed)
     if heap > least:
-        temporal = roots[np.lexsort((sizes, first - last))]
+        temporal = roots[np.lexsort((sizes, spans))]
         blocks.count[:] = 0
         other = np.zeros((2, len(root)), np.int64)
         rival = _place(temporal, groups, tick_start, tick_end, size, alignment, blocks, other)
         if rival < heap:
             return rival, other[0]
     return heap, placed[0]
-
-
-def _live(start: np.ndarray, end: np.ndarray, need: np.ndarray, root: np.ndarray) -> int:
-    """Bytes that any heap takes: the most that groups need at any one tick.
-
-    Args:
-      start, end: int64 [values], ticks, all distinct. need, root: the bytes and the root of the
-        group of each; groups lie end to end.
-    """
-    if (root[1:] == root[:-1]).any():  # where values of a group meet, it needs its bytes once
-        order = np.lexsort((start, root))
-        start, end, need, root = start[order], end[order], need[order], root[order]
-        again = root[1:] == root[:-1]
-        end[:-1][again] = np.minimum(end[:-1][again], start[1:][again] - 1)
-    change = np.zeros(int(end.max()) + 2, np.int64)
-    change[start] += need
-    np.subtract.at(change, end + 1, need)
-    return int(np.cumsum(change).max())

@@ -226,16 +226,13 @@ def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
 
 @inner
 def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
-    """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes)."""
+    """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes).
+
+    That is if the later one may take over the memory of the other, as it is seen last.
+    """
     if ranges.end[b] == ranges.start[a]:
-        return _shares(links, a, b, ranges.last[b])
-    return _shares(links, b, a, ranges.last[a])
-
-
-@inner
-def _shares(links: Links, b: int, a: int, position: int) -> bool:
-    """Whether b may take over the memory of its operand a, last seen at that position."""
+        a, b = b, a
     for e in range(links.share_ptr[b], links.share_ptr[b + 1]):
-        if links.share_idx[e] == a and links.share_position[e] == position:
+        if links.share_idx[e] == a and links.share_position[e] == ranges.last[a]:
             return True
     return False

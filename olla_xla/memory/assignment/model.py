@@ -369,7 +369,7 @@ class AssignmentModel:
             temp_bytes=temp,
             allocation=found.allocation,
             offset=offset,
-            sizes=np.array([*found.bytes, *heaps], np.int64),
+            sizes=np.append(found.bytes, np.array(heaps, np.int64)),
             start=ranges.start,
             end=ranges.end,
         )
