@@ -7,11 +7,9 @@ nothing that XLA does (compile/loading.py). The first time after installation lo
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import threading
 
-from hlo.gc_pause import without_collection
 from hlo.read import from_hlo_text
 from olla_xla.memory.lifetimes import live_spans
 from olla_xla.planner.module import plan_module
@@ -53,10 +51,7 @@ _lock = threading.Lock()
 def _load() -> None:
     # A GPU's rates are known; a CPU's would be measured, beside all that goes on meanwhile.
     options = PlanOptions(time_limit=60, step_limit=3000)
-    with without_collection():
-        plan_module(from_hlo_text(_text()), options, target="cuda")
-    # What is made lasts. Looked over once now, it makes no collection longer amid the first trace.
-    gc.collect()
+    plan_module(from_hlo_text(_text()), options, target="cuda")
     _logger.debug("loaded in %s", threading.current_thread().name)
 
 
