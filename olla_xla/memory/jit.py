@@ -66,11 +66,6 @@ class Loop:
         name = self.interpreted.__name__
         return folder is not None and any(Path(folder).glob(f"*{name}*.nbi"))
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether this process has called it, so that calling it again loads nothing."""
-        return "compiled" in self.__dict__ and bool(self.compiled.signatures)
-
 
 class _Inner(Loop):
     """Without an entry from Python, which would end the process there: Python interprets it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from olla_xla.memory.jit import inner, jit
@@ -10,7 +12,7 @@ from olla_xla.place.items import Items
 __all__ = ["first_fit", "greedy_orders"]
 
 _FEW = 128
-"""Items that Python places in less time than it takes to load the compiled loop."""
+"""Items that Python places in less time than it takes to import numba for the compiled loop."""
 
 
 def greedy_orders(items: Items) -> dict[str, np.ndarray]:
@@ -27,7 +29,7 @@ def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
     order = np.asarray(order, np.int64)
     pinned = items.fixed[order] >= 0
     order = np.concatenate([order[pinned], order[~pinned]])
-    few = len(order) <= _FEW and not _first_fit.is_loaded
+    few = len(order) <= _FEW and "numba" not in sys.modules
     fit = _first_fit.interpreted if few else _first_fit
     return fit(
         order,
