@@ -92,9 +92,9 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def mentions_more(stablehlo: str, limit: int) -> bool:
-    """Whether the tensor types in a StableHLO text, each as often as it is there, have more bytes.
+    """Whether the tensor types in a StableHLO text, each as often as it is there, exceed `limit`.
 
-    That is far more than the step will need.
+    Their bytes are far more than the step will need.
     """
     total = 0
     for found in _TENSOR.finditer(stablehlo):

@@ -15,12 +15,13 @@ needs none of them.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Loop", "inner", "jit", "loop"]
+__all__ = ["Loop", "has_numba", "inner", "jit", "loop"]
 
 
 class Loop:
@@ -76,6 +77,11 @@ class _Inner(Loop):
 
 
 _lock = threading.Lock()
+
+
+def has_numba() -> bool:
+    """Whether this process has imported numba, so that calling a loop does not wait for that."""
+    return "numba" in sys.modules
 
 
 def jit(function: Callable[..., Any]) -> Loop:

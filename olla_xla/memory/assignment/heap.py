@@ -131,7 +131,7 @@ def _grouped(
       root's bytes and the ticks that it lives, and the ticks that the group does, all three below
       0; bytes that any heap takes; the last tick.
     """
-    n, latest = len(root), int(end.max())
+    n, latest = len(root), int(end.max(initial=-1))
     groups = _Groups(np.zeros(n + 1, np.int64), np.empty(len(ids), np.int64))
     keys, ticks = np.empty((4, len(ids)), np.int64), np.zeros(latest + 2, np.int64)
     by_root = np.zeros((3, n), np.int64)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import has_numba, inner, jit
 from olla_xla.place.items import Items
 
 __all__ = ["first_fit", "greedy_orders"]
@@ -29,7 +27,7 @@ def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
     order = np.asarray(order, np.int64)
     pinned = items.fixed[order] >= 0
     order = np.concatenate([order[pinned], order[~pinned]])
-    few = len(order) <= _FEW and "numba" not in sys.modules
+    few = len(order) <= _FEW and not has_numba()
     fit = _first_fit.interpreted if few else _first_fit
     return fit(
         order,
