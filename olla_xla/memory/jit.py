@@ -4,12 +4,12 @@ Loops take NamedTuples of arrays. Mind that a function compiled by `jit` counts 
 array that it is given, at some 10 ns each: large tuples go to functions with a loop of their own,
 not to those called within one.
 
-The first plan after installation compiles all that it calls, so that is kept cheap. What costs most
-there is what surrounds a loop: its entry from Python (some 10 ms for each array), the counting of
-references, and NumPy's sorts, which bring ten functions of their own.
+What a first plan needs is made by `loop`: its machine code is run without numba, whose import and
+entries from Python take longer than a small step's compile (machine_code.py). The first plan after
+installation compiles all that it calls, so that is kept cheap: no references, no NumPy sorts, which
+bring ten functions of their own.
 
-numba itself is imported with the first loop that is called: it takes longer than a command that
-needs none of them.
+numba itself is imported where a loop is to be compiled, or is made by `jit`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from olla_xla.memory import code_store, machine_code
+from olla_xla.memory.arguments import Kinds, flattened
 
 __all__ = ["Loop", "has_numba", "inner", "jit", "loop"]
 
@@ -46,26 +48,19 @@ class Loop:
         import numba
 
         njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
-        options = {"no_cfunc_wrapper": True, **self._options}
         with _lock:
             if "compiled" in self.__dict__:  # by another thread meanwhile
                 return self.__dict__["compiled"]
             try:
-                return njit(cache=True, **options)(self.interpreted)
+                return njit(no_cfunc_wrapper=True, **self._options)(self.interpreted)
             except RuntimeError:  # read-only installation and no writable user cache directory
-                return njit(**options)(self.interpreted)
+                options = {**self._options, "cache": False}
+                return njit(no_cfunc_wrapper=True, **options)(self.interpreted)
 
     @property
     def _numba_type_(self) -> Any:
         """What numba takes this for where a compiled function calls it."""
         return self.compiled._numba_type_
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether an earlier process left its machine code on disk."""
-        folder = self.compiled.stats.cache_path
-        name = self.interpreted.__name__
-        return folder is not None and any(Path(folder).glob(f"*{name}*.nbi"))
 
 
 class _Inner(Loop):
@@ -76,7 +71,48 @@ class _Inner(Loop):
         return self.interpreted(*args)
 
 
+class _Kept(Loop):
+    """One whose machine code is run without numba where an earlier process left it on disk."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        super().__init__(function, **options)
+        self._linked: dict[Kinds, Callable[[bytes], Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the compiled function."""
+        kinds, words = flattened(args)
+        run = self._linked.get(kinds)
+        if run is None:
+            run = self._link(kinds, args)
+        return run(words)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether an earlier process left its machine code on disk."""
+        return code_store.holds(self._name, self._source)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.interpreted.__module__}.{self.interpreted.__qualname__}"
+
+    @functools.cached_property
+    def _source(self) -> str:
+        return code_store.source(self.interpreted, lambda x: getattr(x, "interpreted", None))
+
+    def _link(self, kinds: Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
+        with _compiling:
+            if kinds in self._linked:  # by another thread meanwhile
+                return self._linked[kinds]
+            code = code_store.load(self._name, kinds, self._source)
+            if code is None:
+                code = machine_code.compiled(self.compiled, args)
+                code_store.save(self._name, kinds, self._source, code)
+            run = self._linked[kinds] = code.linked()
+        return run
+
+
 _lock = threading.Lock()
+_compiling = threading.Lock()
 
 
 def has_numba() -> bool:
@@ -86,17 +122,18 @@ def has_numba() -> bool:
 
 def jit(function: Callable[..., Any]) -> Loop:
     """Compiles with numba; the machine code is cached on disk wherever a directory allows it."""
-    return Loop(function)
+    return Loop(function, cache=True)
 
 
-def loop(function: Callable[..., Any]) -> Loop:
-    """The same without counting references: for what neither makes an array nor returns one."""
-    return Loop(function, _nrt=False)
+def loop(function: Callable[..., Any]) -> _Kept:
+    """The same without counting references: for what neither makes an array nor returns one.
+
+    It takes arrays and numbers, and NamedTuples of them; it returns nothing, a number or a tuple of
+    numbers.
+    """
+    return _Kept(function, no_cpython_wrapper=True, _nrt=False)
 
 
 def inner(function: Callable[..., Any]) -> Loop:
-    """A `loop` that only compiled functions call; it compiles in half the time or less.
-
-    Called from Python it is interpreted.
-    """
+    """A `loop` that only compiled functions call. Called from Python it is interpreted."""
     return _Inner(function, no_cpython_wrapper=True, _nrt=False)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.jit import inner, jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["intervals", "live_at", "live_spans", "passes_on", "peak_bytes", "timeline"]
@@ -30,7 +30,8 @@ def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarra
     """int64 [m, 2]: the half-open steps over which each tensor occupies memory of its own."""
     g = GraphArrays.of(graph)
     spans = np.empty((g.m, 2), np.int64)
-    live_spans(g, g.positions(order), spans, np.empty(len(g.pair_b), np.bool_))
+    passes = np.empty(len(g.pair_b), np.bool_)
+    live_spans(g, g.positions(order), spans, passes, np.zeros((2, g.m), np.bool_))
     return spans
 
 
@@ -60,22 +61,29 @@ def live_at(
 def passes_on(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
     """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
-    live_spans(graph, position, np.empty((graph.m, 2), np.int64), passes)
+    spans = np.empty((graph.m, 2), np.int64)
+    live_spans(graph, position, spans, passes, np.zeros((2, graph.m), np.bool_))
     return passes
 
 
-@jit
-def live_spans(g: GraphArrays, position: np.ndarray, spans: np.ndarray, passes: np.ndarray) -> None:
+@loop
+def live_spans(
+    g: GraphArrays,
+    position: np.ndarray,
+    spans: np.ndarray,
+    passes: np.ndarray,
+    met: np.ndarray,
+) -> None:
     """The rule itself, for compiled loops: writes `spans` and `passes`.
 
     Args:
       g: the graph. position: int64 [n], the step of each operator.
       spans: int64 [m, 2], the half-open steps over which each tensor has memory of its own.
       passes: bool [pairs], whether memory passes on by the pair.
+      met: bool [2, m], False at first.
     """
     _uses(g, position, spans)
-    given = np.zeros(g.m, np.bool_)  # a has passed its memory on
-    taken = np.zeros(g.m, np.bool_)  # b has memory passed on to it
+    given, taken = met[0], met[1]  # a has passed its memory on; b has memory passed on to it
     # Pairs lie by operator, same-buffer pairs first; operators do not compete with each other.
     for k in range(len(g.pair_b)):
         b, a = g.pair_b[k], g.pair_a[k]

@@ -24,7 +24,6 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.ilp import order_by_ilp
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.proof import Proof
@@ -174,6 +173,8 @@ def solve(
     )
     proof = None
     if by_ilp:
+        from olla_xla.planner.ilp import order_by_ilp  # its models take as long to load as all else
+
         seconds = (deadline - time.monotonic()) * _ILP
         least, proof = order_by_ilp(work.graph, least, options, seconds, progress)
     own = "ilp" if by_ilp else "lifetimes"

@@ -367,7 +367,8 @@ def _relive(
 
     -1 if some part never lives, or memory passes on by other pairs than it must.
     """
-    live_spans(graph, position, lives.spans, lives.passes)
+    met = np.zeros((2, graph.m), np.bool_)
+    live_spans(graph, position, lives.spans, lives.passes, met)
     for k in range(len(fixed.passes)):
         if lives.passes[k] != fixed.passes[k]:
             return -1

@@ -1,0 +1,166 @@
+"""How arguments are passed to machine code: as words in memory, one after the other.
+
+A number is one word. An array is five and two for each dimension: two that only reference counts
+need, its number of items, bytes of an item, address, shape and strides. A tuple is its items.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Kinds", "flattened", "parameters", "spelled"]
+
+Kinds = tuple[Any, ...]
+"""What is passed, as far as machine code depends on it: equal for arguments of the same types."""
+
+_REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
+"""Tuples whose words are remembered, at least, and the bytes of arrays that each may have."""
+
+
+def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
+    """The kinds of arguments, and the words by which they are passed.
+
+    Raises:
+      TypeError: an argument is no array, number, or tuple of these.
+    """
+    kinds: list[Any] = []
+    words: list[bytes] = []
+    _flatten(arguments, kinds, words)
+    return tuple(kinds), b"".join(words)
+
+
+_HEADER = object.__basicsize__
+"""Where an array object holds its address, the first field of NumPy's PyArrayObject_fields."""
+
+_ORDERED, _OTHER = 0x501, 0x502
+"""Of an array's flags those that machine code depends on, as NumPy numbers them: contiguous in C's
+order, aligned, writeable; for those that are not the former, contiguous in Fortran's order."""
+
+_DTYPES = tuple(np.dtype(t) for t in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f8"))
+_DTYPE_BY_ID = {id(dtype): k for k, dtype in enumerate(_DTYPES)}
+
+_address = ctypes.c_size_t.from_address
+
+
+def _dtype(dtype: np.dtype) -> int:
+    """The number of a type of items; most arrays have the very object of `_DTYPE_BY_ID`."""
+    if dtype not in _DTYPES:
+        raise TypeError(f"a compiled loop takes no array of {dtype}")
+    return _DTYPES.index(dtype)
+
+
+_SCALARS = (np.int64, np.bool_, np.float64)
+_PACK = {
+    int: struct.Struct("q").pack,
+    bool: struct.Struct("q").pack,
+    float: struct.Struct("d").pack,
+}
+_PACK_ARRAY = tuple(struct.Struct(f"{5 + 2 * ndim}q").pack for ndim in range(4))
+
+
+def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> int:
+    """Appends to both; bytes of the values' arrays."""
+    taken = 0
+    for value in values:
+        kind = type(value)
+        if kind is np.ndarray:
+            dtype = value.dtype
+            number = _DTYPE_BY_ID.get(id(dtype))
+            number = _dtype(dtype) if number is None else number
+            flags = value.flags.num
+            flags &= _ORDERED if flags & 1 else _OTHER
+            ndim, size, itemsize = value.ndim, value.size, value.itemsize
+            kinds.append(number | ndim << 8 | flags << 16)
+            address = _address(id(value) + _HEADER).value
+            pack = _PACK_ARRAY[ndim]
+            words.append(pack(0, 0, size, itemsize, address, *value.shape, *value.strides))
+            taken += size * itemsize
+        elif kind is int or kind is bool or kind is float:
+            kinds.append(kind)
+            words.append(_PACK[kind](value))
+        elif isinstance(value, tuple):
+            found = _tuple(value)
+            kinds.append(found.kind)
+            words.append(found.words)
+            taken += found.bytes
+        elif kind in _SCALARS:
+            item = value.item()
+            kinds.append(type(item))
+            words.append(_PACK[type(item)](item))
+        else:
+            raise TypeError(f"a compiled loop takes arrays and numbers, no {kind.__name__}")
+    return taken
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _TupleKind:
+    """The kind of a tuple: one object for all that are alike, which is quick to compare."""
+
+    type: type
+    kinds: Kinds
+
+
+class _Tuple(NamedTuple):
+    """A tuple as it is passed; arrays of `value` are neither moved nor resized while it is here."""
+
+    value: tuple[Any, ...]
+    kind: _TupleKind
+    words: bytes
+    bytes: int
+
+
+@functools.cache
+def _tuple_kind(kind: type, kinds: Kinds) -> _TupleKind:
+    return _TupleKind(kind, kinds)
+
+
+_young: dict[int, _Tuple] = {}
+_old: dict[int, _Tuple] = {}
+
+
+def _tuple(value: tuple[Any, ...]) -> _Tuple:
+    """A tuple as it is passed. A search passes the same ones thousands of times."""
+    global _young, _old
+    found = _young.get(id(value)) or _old.get(id(value))
+    if found is not None and found.value is value:
+        return found
+    kinds: list[Any] = []
+    words: list[bytes] = []
+    taken = _flatten(value, kinds, words)
+    found = _Tuple(value, _tuple_kind(type(value), tuple(kinds)), b"".join(words), taken)
+    if taken <= _REMEMBERED_BYTES:
+        if len(_young) >= _REMEMBERED:
+            _old, _young = _young, {}
+        _young[id(value)] = found
+    return found
+
+
+def parameters(kinds: Kinds) -> Iterator[str]:
+    """LLVM's types of the arguments of these kinds."""
+    for kind in kinds:
+        if isinstance(kind, _TupleKind):
+            yield from parameters(kind.kinds)
+        elif isinstance(kind, int):
+            yield from ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * (kind >> 8 & 0xFF)))
+        else:
+            yield {int: "i64", bool: "i8", float: "double"}[kind]
+
+
+def spelled(kinds: Kinds) -> list[Any]:
+    """Kinds by what tells them from others in any process."""
+    told: list[Any] = []
+    for kind in kinds:
+        if isinstance(kind, _TupleKind):
+            fields = getattr(kind.type, "_fields", ())
+            name = f"{kind.type.__module__}.{kind.type.__qualname__}"
+            told.append((name, fields, spelled(kind.kinds)))
+        else:
+            told.append(kind if isinstance(kind, int) else kind.__name__)
+    return told

@@ -1,0 +1,146 @@
+"""Machine code of a loop: compiled by numba, and linked without it, as its import takes long.
+
+A loop that numba has compiled without counting references is a C function (numba's documentation,
+"Notes on the calling convention"):
+
+    int32 loop(result *, exception **, arguments...)
+
+To pass some hundred arguments would take Python longer than many a loop runs, so each loop gets an
+entry that reads them from memory, as `arguments` lays them out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from olla_xla.memory.arguments import Kinds, flattened, parameters
+
+__all__ = ["Code", "compiled"]
+
+_RESULT_WORDS = 8
+_OK, _NONE = 0, -2  # codes of numba's calling convention: an error is any other
+
+
+class Code(NamedTuple):
+    """What a loop was compiled to.
+
+    Attributes:
+      name: of its entry. result: its format, as `struct` has it.
+      single: whether the result is one value, no tuple.
+      images: object files: of the loop, and of its entry.
+    """
+
+    name: str
+    result: str
+    single: bool
+    images: tuple[bytes, ...]
+
+    def linked(self) -> Callable[[bytes], Any]:
+        """A function of the words that `flattened` makes of arguments of its kinds."""
+        takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
+        function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.name, self.images))
+        read = struct.Struct(self.result).unpack_from
+        single, name = self.single, self.name
+
+        def call(words: bytes) -> Any:
+            result = (ctypes.c_int64 * _RESULT_WORDS)()
+            error = ctypes.c_void_p()
+            status = function(ctypes.addressof(result), ctypes.addressof(error), words)
+            if status not in (_OK, _NONE):
+                raise RuntimeError(f"compiled loop {name} ended with code {status}")
+            found = read(result) or (None,)
+            return found[0] if single else found
+
+        return call
+
+
+def _entry(name: str, loop: str, kinds: Kinds) -> bytes:
+    """An object file with a function `name`, which calls a loop with the words at an address."""
+    import llvmlite.binding as llvm
+
+    takes = list(parameters(kinds))
+    reads = [
+        f"%at{k} = getelementptr i64, ptr %words, i64 {k}\n  %word{k} = load {t}, ptr %at{k}"
+        for k, t in enumerate(takes)
+    ]
+    text = "\n  ".join(reads)
+    given = ", ".join(
+        ["ptr %result", "ptr %error", *(f"{t} %word{k}" for k, t in enumerate(takes))]
+    )
+    module = llvm.parse_assembly(
+        f'declare i32 @"{loop}"({", ".join(["ptr", "ptr", *takes])})\n'
+        f"define i32 @{name}(ptr %result, ptr %error, ptr %words) {{\n  {text}\n"
+        f'  %status = call i32 @"{loop}"({given})\n  ret i32 %status\n}}\n'
+    )
+    _jit()  # LLVM is initialised
+    machine = llvm.Target.from_default_triple().create_target_machine(codemodel="large")
+    return machine.emit_object(module)
+
+
+_lock = threading.Lock()
+
+
+@functools.cache
+def _jit() -> Any:
+    """LLVM's linker for this process, without what would import numba."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler()
+
+
+_libraries: list[Any] = []
+"""What is linked stays, as its addresses are good while it is referenced."""
+
+
+def _link(name: str, images: tuple[bytes, ...]) -> int:
+    """The address of a function of object files."""
+    import llvmlite.binding as llvm
+
+    builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(name)
+    for image in images:
+        builder.add_object_img(image)
+    with _lock:
+        library = builder.link(_jit(), f"olla_xla.{len(_libraries)}")
+        _libraries.append(library)
+    return library[name]
+
+
+def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
+    """Compiles a loop for arguments of these types.
+
+    Args:
+      dispatcher: numba's, without entries from Python and without counts of references.
+
+    Raises:
+      TypeError: the loop returns what is no number or tuple of numbers.
+    """
+    import numba
+
+    signature = tuple(numba.typeof(a) for a in arguments)
+    dispatcher.compile(signature)
+    made = dispatcher.overloads[signature]
+    result, single = _result(made.signature.return_type, dispatcher.py_func.__qualname__)
+    loop = made.library._get_compiled_object()  # what numba itself keeps in its cache
+    entry = _entry("entry", made.fndesc.llvm_func_name, flattened(arguments)[0])
+    return Code("entry", result, single, (loop, entry))
+
+
+def _result(kind: Any, name: str) -> tuple[str, bool]:
+    """How a loop's result lies in memory, and whether it is one value."""
+    from numba.core import types as numba_types
+
+    if kind == numba_types.none:
+        return "", True
+    formats = {numba_types.int64: "q", numba_types.boolean: "?", numba_types.float64: "d"}
+    single = not isinstance(kind, (numba_types.UniTuple, numba_types.Tuple))
+    parts = [kind] if single else list(kind.types)
+    if len(parts) > _RESULT_WORDS or not all(p in formats for p in parts):
+        raise TypeError(f"the compiled loop {name} returns {kind}, which is no number")
+    return "".join(formats[p] for p in parts), single

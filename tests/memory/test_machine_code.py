@@ -1,0 +1,246 @@
+"""Machine code of loops: what it is called with, and what is kept of it."""
+
+import os
+import subprocess
+import sys
+import threading
+from typing import NamedTuple
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from olla_xla.memory import code_store
+from olla_xla.memory.jit import inner, loop
+
+
+class _Grid(NamedTuple):
+    cells: np.ndarray
+    wanted: np.ndarray
+    scale: float
+    first: int
+
+
+@inner
+def _weight(grid, row, column):
+    return grid.cells[row, column] * (column + 1)
+
+
+@loop
+def _total(grid, negative, limit, rows):
+    """Sums what is wanted: the sum, the cells taken, and whether the limit was passed."""
+    total, taken = 0.0, 0
+    for k in range(len(rows)):
+        row = rows[k]
+        for column in range(grid.first, grid.cells.shape[1]):
+            if grid.wanted[row]:
+                total += grid.scale * _weight(grid, row, column)
+                taken += 1
+    total = -total if negative else total
+    return total, np.float64(taken), np.float64(total > limit)
+
+
+@loop
+def _put(values, at, value):
+    values[at] = value
+
+
+@loop
+def _fails(values):
+    return 1 // len(values)
+
+
+@loop
+def _count(values):
+    return len(values)
+
+
+@loop
+def _given(values):
+    return values
+
+
+_LAYOUTS = {
+    "contiguous": lambda a: a,
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "backward": lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1],
+    "Fortran": np.asfortranarray,
+}
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(data=st.data())
+def test_arrays_of_any_layout_and_numbers_reach_the_loop(data):
+    height, width = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 5))
+    numbers = np.random.default_rng(data.draw(st.integers(0, 99)))
+    layout = st.sampled_from(sorted(_LAYOUTS))
+    cells = _LAYOUTS[data.draw(layout)](numbers.integers(-9, 9, (height, width)))
+    cells.setflags(write=data.draw(st.booleans()))
+    wanted = _LAYOUTS[data.draw(layout)](numbers.integers(0, 2, height).astype(np.bool_))
+    rows = _LAYOUTS[data.draw(layout)](np.arange(height))
+    grid = _Grid(cells, wanted, data.draw(st.floats(-4, 4)), data.draw(st.integers(0, 2)))
+    limit = data.draw(st.sampled_from([3, np.int64(-(2**40)), 2**62]))
+    negative = data.draw(st.sampled_from([True, False, np.bool_(True)]))
+    for _ in range(2):  # the second time its words are remembered
+        assert _total(grid, negative, limit, rows) == _total.interpreted(
+            grid, negative, limit, rows
+        )
+
+
+def test_what_is_written_is_seen_and_a_tuple_remembered_by_another_array_is_not_taken():
+    values = np.zeros(4, np.int64)
+    _put(values, 2, 7)
+    assert values.tolist() == [0, 0, 7, 0]
+    for length in range(200):  # new tuples, many at the address of an earlier one
+        assert _count(np.zeros(length, np.int64)) == length
+        grid = _Grid(np.full((1, 2), length), np.ones(1, np.bool_), 1.0, 0)
+        assert _total(grid, False, 0, np.zeros(1, np.int64))[0] == 3 * length
+
+
+def test_an_array_that_must_not_be_written_is_not():
+    import numba
+
+    values = np.zeros(4, np.int64)
+    _put(values, 1, 1)
+    values.setflags(write=False)
+    with pytest.raises(numba.TypingError, match="readonly"):
+        _put(values, 2, 1)
+    assert values.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "value", ["text", [1], np.zeros(2, "M8[s]"), np.zeros(2, ">i8"), np.float32(1)]
+)
+def test_what_no_loop_takes_is_refused(value):
+    with pytest.raises(TypeError, match="a compiled loop takes"):
+        _count(value)
+
+
+def test_a_loop_that_returns_an_array_is_refused():
+    """Nobody would count its references."""
+    with pytest.raises(TypeError, match=r"_given returns array.* which is no number"):
+        _given(np.zeros(3))
+
+
+def test_an_error_within_a_loop_is_one():
+    assert _fails(np.zeros(1)) == 1
+    with pytest.raises(RuntimeError, match="entry ended with code 1"):
+        _fails(np.zeros(0))
+
+
+def test_threads_that_call_a_loop_at_once_compile_it_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    ours = loop(_count.interpreted)
+    found = []
+    threads = [
+        threading.Thread(target=lambda k=k: found.append(ours(np.zeros(k)))) for k in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(8))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "other"])
+def test_a_damaged_file_is_compiled_anew(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert loop(_count.interpreted)(np.zeros(2)) == 2
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    changed = {
+        "cut": good[:-9],
+        "changed": good[:-9] + bytes(9),
+        "empty": b"",
+        "other": b"{}\n" + good,
+    }
+    file.write_bytes(changed[damage])
+    again = loop(_count.interpreted)
+    assert again(np.zeros(3)) == 3
+    assert vars(again).get("compiled") is not None
+    after = loop(_count.interpreted)
+    assert after(np.zeros(4)) == 4
+    assert vars(after).get("compiled") is None
+
+
+def test_what_cannot_be_kept_is_compiled_in_every_process(monkeypatch, tmp_path):
+    file = tmp_path / "no folder"
+    file.write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(file))
+    ours = loop(_count.interpreted)
+    assert ours(np.zeros(5)) == 5
+    assert not ours.is_kept
+
+
+def test_without_a_folder_beside_the_package_the_users_cache_has_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    package, user = code_store.folders()
+    assert package.name == "__pycache__" and user == tmp_path / "olla_xla"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError()))
+    assert list(code_store.folders()) == [package]
+
+
+_CALLER = """
+import numpy as np
+from {name} import count
+print(count(np.zeros(3)), __import__("sys").modules.get("numba") is not None)
+"""
+_MODULE = """
+import enum
+from olla_xla.memory.jit import inner, loop
+from {name}_parts import Kind, more
+
+_EXTRA = {extra}
+
+
+@loop
+def count(values):
+    total = 0
+    for _ in values:
+        total = more(total) + _EXTRA
+    return total + Kind.FIRST
+"""
+_PARTS = """
+import enum
+from olla_xla.memory.jit import inner
+
+
+class Kind(enum.IntEnum):
+    FIRST = {first}
+
+
+@inner
+def more(number):
+    return number + {step}
+"""
+
+
+def test_a_change_in_what_a_loop_calls_or_names_is_seen_in_the_next_process(tmp_path):
+    """Also in another file, where numba's own cache would not see it."""
+
+    def ran(**values):
+        chosen = {"name": "steps", "extra": 0, "first": 0, "step": 1} | values
+        (tmp_path / "steps.py").write_text(_MODULE.format(**chosen))
+        (tmp_path / "steps_parts.py").write_text(_PARTS.format(**chosen))
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": str(tmp_path / "kept"),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        code = [sys.executable, "-c", _CALLER.format(**chosen)]
+        done = subprocess.run(code, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert ran() == "3 True"
+    assert ran() == "3 False"
+    assert ran(step=2) == "6 True"
+    assert ran(extra=1) == "6 True"
+    assert ran(first=10) == "13 True"
+    assert ran(first=10) == "13 False"
+    assert len(list((tmp_path / "kept").iterdir())) == 1, "what was compiled before is gone"
