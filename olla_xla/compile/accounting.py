@@ -8,7 +8,7 @@ import math
 import re
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,6 +20,7 @@ __all__ = [
     "assigned_bytes",
     "assignment_proto",
     "donation",
+    "Final",
     "executable_module",
     "final_module",
     "mentions_more",
@@ -57,9 +58,26 @@ def executable_module(compiled: jax.stages.Compiled) -> Any:
     return executable.hlo_modules()[0]
 
 
+class Final(NamedTuple):
+    """The module that an executable runs: as XLA holds it, and serialized."""
+
+    module: Any
+    proto: bytes
+
+    @classmethod
+    def of(cls, compiled: jax.stages.Compiled) -> Final:
+        """Asked for once: XLA reads the executable of an absent GPU anew each time.
+
+        Raises:
+          OllaError: the backend does not give it back.
+        """
+        module = executable_module(compiled)
+        return cls(module, module.as_serialized_hlo_module_proto())
+
+
 def final_module(compiled: jax.stages.Compiled) -> bytes:
     """The serialized HloModuleProto that an executable runs. Raises OllaError without one."""
-    return executable_module(compiled).as_serialized_hlo_module_proto()
+    return Final.of(compiled).proto
 
 
 _STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Any] = weakref.WeakKeyDictionary()

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hlo import gc_pause
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 from olla_xla.check.executable import Accepted, results_digest
 from olla_xla.compile import objection, plan_store
-from olla_xla.compile.accounting import assignment_proto, executable_module, final_module
+from olla_xla.compile.accounting import Final, assignment_proto
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_kind,
@@ -213,21 +214,21 @@ class Compiles:
         compiled = self._compiled(Token(key or digest), answer)
         if objects:
             return Applied(compiled, objects, True)
-        final = final_module(compiled)
-        if key and mark_in(final) != digest:
+        final = Final.of(compiled)
+        if key and mark_in(final.proto) != digest:
             # JAX's persistent cache had an executable of another plan for the same key.
             compiled = self._compiled(Token(digest), answer)
             if objects:
                 return Applied(compiled, objects, True)
-            final = final_module(compiled)
-        known = _accepted_digest(final, digest)
-        if known not in accepted and self._case is None and not _says_results(plan, compiled):
+            final = Final.of(compiled)
+        known = _accepted_digest(final.proto, digest)
+        if known not in accepted and self._case is None and not _says_results(plan, final):
             # An executable of JAX's cache, with nothing at hand to judge its results by.
             compiled = self._compiled(Token(), answer)
             if objects:
                 return Applied(compiled, objects, True)
-            final = final_module(compiled)
-            known = _accepted_digest(final, digest)
+            final = Final.of(compiled)
+            known = _accepted_digest(final.proto, digest)
         if known in accepted:
             return Applied(compiled, "", False, plan.results, known, True)
         return self.judged(compiled, plan, final)
@@ -262,34 +263,36 @@ class Compiles:
             self._results = _meanwhile(began, digest, module, plan.target)
         return planned, objects
 
-    def judged(self, compiled: jax.stages.Compiled, plan: Plan, final: bytes = b"") -> Applied:
+    def judged(
+        self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
+    ) -> Applied:
         """An executable with a plan, after the referee and the check of its order.
 
         Args:
           compiled, plan: see above. final: the executable's module, if it is at hand.
         """
-        final = final or final_module(compiled)
-        results, accepted = self._expected(compiled, plan)
-        if accepted is None and (reason := order_difference(plan, final)):
+        final = final or Final.of(compiled)
+        results, accepted = self._expected(final, plan)
+        if accepted is None and (reason := order_difference(plan, final.proto)):
             return Applied(compiled, reason, False, results)
         case = dataclasses.replace(
             self._case or objection.Case(target=plan.target, results=""),
             results="" if is_text_digest(results) else results,
-            final=final,
+            final=final.proto,
             assignment=assignment_proto(compiled),
         )
         if objects := self._objection(case, plan, accepted):
             return Applied(compiled, objects, True, results)
-        digest = _accepted_digest(final, plan_store.plan_digest(plan))
+        digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
 
-    def _expected(self, compiled: jax.stages.Compiled, plan: Plan) -> tuple[str, Accepted | None]:
+    def _expected(self, final: Final, plan: Plan) -> tuple[str, Accepted | None]:
         """What tells the results of a plan; and the planned module, if it runs as it is."""
         if self._results is not None:
             return self._results.result(), None
         if self._text is None or self._case is None:
             return plan.results, None
-        text = text_of(executable_module(compiled))
+        text = text_of(final.module)
         if text == self._text.result():
             return text_digest(text), self._accepted
         return results_digest(self._case.scheduled, plan.target), None
@@ -371,10 +374,10 @@ def _accepted_digest(final: bytes, plan: str) -> str:
     return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
 
 
-def _says_results(plan: Plan, compiled: jax.stages.Compiled) -> bool:
+def _says_results(plan: Plan, final: Final) -> bool:
     """Whether a stored plan tells what an executable of it computes."""
     if is_text_digest(plan.results):
-        return text_digest(text_of(executable_module(compiled))) == plan.results
+        return text_digest(text_of(final.module)) == plan.results
     return bool(plan.results)
 
 
@@ -386,17 +389,26 @@ frees what it made; what XLA does for a thread holds Python's lock."""
 def _meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
     """What a function finds, in a thread of its own, while the caller goes on.
 
+    Nor does the caller collect garbage before it is back in XLA.
+
     Args:
       began: when the caller did, on the monotonic clock. find, arguments: the function and its own.
     """
     head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
 
     def found() -> str:
-        time.sleep(head_start)
+        try:
+            time.sleep(head_start)
+        finally:
+            gc_pause.release()
         return find(*arguments)
 
     pool = ThreadPoolExecutor(1, "olla_xla referee")
+    gc_pause.hold()
     try:
         return pool.submit(found)
+    except BaseException:
+        gc_pause.release()
+        raise
     finally:
         pool.shutdown(wait=False)

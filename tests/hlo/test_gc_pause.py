@@ -1,0 +1,54 @@
+"""Garbage collection: off as long as anybody holds it off, and never longer."""
+
+import gc
+import os
+import threading
+
+import pytest
+
+from hlo.gc_pause import hold, release, without_collection
+
+
+def test_it_is_off_inside_and_on_again_after_an_error():
+    assert gc.isenabled()
+    with pytest.raises(ValueError), without_collection():
+        with without_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise ValueError
+    assert gc.isenabled()
+
+
+def test_another_thread_may_end_it():
+    let_go = threading.Event()
+    thread = threading.Thread(target=lambda: (let_go.wait(), release()))
+    with without_collection():
+        hold()
+        thread.start()
+    assert not gc.isenabled()
+    let_go.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_where_it_was_off_it_stays_off():
+    gc.disable()
+    try:
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_child_forked_inside_collects():
+    hold()
+    try:
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not gc.isenabled()
+    finally:
+        release()
+    assert gc.isenabled()
