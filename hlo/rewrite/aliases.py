@@ -38,6 +38,8 @@ def with_aliases(module: bytes, aliases: Mapping[str, Sequence[Alias]]) -> bytes
 
 def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> None:
     """The same, in place. Raises HloError."""
+    if not aliases:
+        return
     missing = dict(aliases)
     fused = {c.id: c for c in proto.computations}
     for computation in proto.computations:

@@ -83,7 +83,8 @@ def check_places(
     _check_donation(accepted.program, donated)
     if assignment:
         proto = parse_module_proto(module)
-        names = {i.id: i.name for c in proto.computations for i in c.instructions}
+        placed = (c for c in proto.computations if c.id in proto.schedule.sequences)
+        names = {i.id: i.name for c in placed for i in c.instructions}
         places = assigned_places(accepted.values, _places(assignment, names))
         run(accepted.program, accepted.values, places, target)
 
