@@ -44,6 +44,7 @@ _ORDERED, _OTHER = 0x501, 0x502
 order, aligned, writeable; for those that are not the former, contiguous in Fortran's order."""
 
 _DTYPES = tuple(np.dtype(t) for t in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f8"))
+_ITEMSIZES = tuple(dtype.itemsize for dtype in _DTYPES)
 _DTYPE_BY_ID = {id(dtype): k for k, dtype in enumerate(_DTYPES)}
 
 _address = ctypes.c_size_t.from_address
@@ -63,6 +64,7 @@ _PACK = {
     float: struct.Struct("d").pack,
 }
 _PACK_ARRAY = tuple(struct.Struct(f"{5 + 2 * ndim}q").pack for ndim in range(4))
+_pack_plain, _PLAIN = _PACK_ARRAY[1], 1 << 8 | _ORDERED << 16
 
 
 def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> int:
@@ -71,16 +73,21 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
     for value in values:
         kind = type(value)
         if kind is np.ndarray:
-            dtype = value.dtype
-            number = _DTYPE_BY_ID.get(id(dtype))
-            number = _dtype(dtype) if number is None else number
+            number = _DTYPE_BY_ID.get(id(value.dtype))
+            number = _dtype(value.dtype) if number is None else number
             flags = value.flags.num
-            flags &= _ORDERED if flags & 1 else _OTHER
-            ndim, size, itemsize = value.ndim, value.size, value.itemsize
-            kinds.append(number | ndim << 8 | flags << 16)
             address = _address(id(value) + _HEADER).value
-            pack = _PACK_ARRAY[ndim]
-            words.append(pack(0, 0, size, itemsize, address, *value.shape, *value.strides))
+            itemsize = _ITEMSIZES[number]
+            if value.ndim == 1 and flags & _ORDERED == _ORDERED:  # as below; nearly all are so
+                size = len(value)
+                kinds.append(number | _PLAIN)
+                words.append(_pack_plain(0, 0, size, itemsize, address, size, itemsize))
+            else:
+                ndim, size = value.ndim, value.size
+                flags &= _ORDERED if flags & 1 else _OTHER
+                kinds.append(number | ndim << 8 | flags << 16)
+                pack = _PACK_ARRAY[ndim]
+                words.append(pack(0, 0, size, itemsize, address, *value.shape, *value.strides))
             taken += size * itemsize
         elif kind is int or kind is bool or kind is float:
             kinds.append(kind)

@@ -14,7 +14,7 @@ _LIMIT = 20.0
 _ILP_LIMIT = 60.0
 """Seconds of the integer program."""
 
-_PART, _PART_PER_GAP, _WIDEST = 0.15, 6.0, 0.1
+_PART, _PART_PER_GAP, _WIDEST = 0.1, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
 
@@ -23,6 +23,10 @@ _SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.5
 
 _LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
 """A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
+
+_IDLE, _IDLE_PART = 0.1, 0.6
+"""Seconds without a better total after which a search ends, and the part of what it has taken up to
+the last one, if that is more."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
@@ -57,6 +61,17 @@ class Effort:
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
         shortest = _SHORTEST if left < _LARGE_BYTES else _SHORTEST_WHERE_LARGE
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), _LIMIT)
+
+    def until(self, total: int, started: float, now: float) -> float:
+        """Up to when a search is worth it that has just found the best total so far.
+
+        Args:
+          total: bytes. started, now: when it began, and the time, on one clock.
+        """
+        end = started + self.worth(total)
+        if self.schedule_seconds is None:
+            return end
+        return min(end, now + max(_IDLE, _IDLE_PART * (now - started)))
 
 
 def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bound: int) -> Effort:

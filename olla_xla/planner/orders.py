@@ -162,7 +162,9 @@ def plan_order(
         after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
     orders = _Orders(planned)
-    limit = _Limit(worth, started, schedule_seconds or 0.0)
+    # A default is what a search is worth; a limit that was asked for counts all of planning.
+    since = time.monotonic() if options.time_limit is None else started
+    limit = _Limit(worth, since, schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
     final = orders.planned.simulate()
     offsets = _offsets(orders.planned, final)
@@ -207,9 +209,9 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 
 def _deadline(worth: Effort) -> Callable[[int], float]:
-    """Up to when searching is worth it, where the best total so far is `total` bytes."""
-    now = time.monotonic()
-    return lambda total: now + worth.worth(total)
+    """Up to when searching is worth it, asked when the best total so far, in bytes, was found."""
+    started = time.monotonic()
+    return lambda total: worth.until(total, started, time.monotonic())
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

@@ -14,7 +14,7 @@ MIB = 2**20
         (0.1, 1010 * MIB, 1000 * MIB, 0.15 + 1.5 * 0.01),  # a little to be gained
         (0.1, 1100 * MIB, 1000 * MIB, 0.25 + 1.5 * 0.1),  # much
         (0.1, 2000 * MIB, 1000 * MIB, 0.25 + 1.5 * 0.1),  # the widest gap that counts
-        (10.0, 1010 * MIB, 1000 * MIB, 10 * (0.15 + 6 * 0.01)),  # in proportion to XLA's time
+        (10.0, 1010 * MIB, 1000 * MIB, 10 * (0.1 + 6 * 0.01)),  # in proportion to XLA's time
         (1000.0, 2000 * MIB, 1000 * MIB, 20.0),
     ],
 )
@@ -22,6 +22,15 @@ def test_seconds_by_what_xla_took_and_what_may_be_gained(seconds, total, bound, 
     found = effort(PlanOptions(), seconds, total, bound)
     assert found.seconds == found.worth(total) == pytest.approx(expected)
     assert found.enough_bytes == max(256 * 2**10, bound // 2000)
+
+
+def test_a_search_that_finds_nothing_more_ends_early():
+    found = effort(PlanOptions(), 10.0, 1100 * MIB, 1000 * MIB)
+    assert found.until(1100 * MIB, started=5.0, now=5.01) == pytest.approx(5.11)
+    assert found.until(1100 * MIB, started=5.0, now=7.0) == pytest.approx(8.2)
+    assert found.until(1100 * MIB, started=5.0, now=11.9) == 5.0 + found.worth(1100 * MIB)
+    asked = effort(PlanOptions(time_limit=3.0), 10.0, 1100 * MIB, 1000 * MIB)
+    assert asked.until(1100 * MIB, started=5.0, now=5.01) == 8.0
 
 
 def test_limits_that_were_asked_for_stand_for_themselves():
