@@ -107,7 +107,7 @@ class _Kept(Loop):
             if code is None:
                 code = machine_code.compiled(self.compiled, args)
                 code_store.save(self._name, kinds, self._source, code)
-            run = self._linked[kinds] = code.linked()
+            run = self._linked[kinds] = code.linked(self._name)
         return run
 
 

@@ -40,19 +40,23 @@ class Code(NamedTuple):
     single: bool
     images: tuple[bytes, ...]
 
-    def linked(self) -> Callable[[bytes], Any]:
-        """A function of the words that `flattened` makes of arguments of its kinds."""
+    def linked(self, loop: str) -> Callable[[bytes], Any]:
+        """A function of the words that `flattened` makes of arguments of its kinds.
+
+        Args:
+          loop: the loop's name, for errors.
+        """
         takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
         function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.name, self.images))
         read = struct.Struct(self.result).unpack_from
-        single, name = self.single, self.name
+        single = self.single
 
         def call(words: bytes) -> Any:
             result = (ctypes.c_int64 * _RESULT_WORDS)()
             error = ctypes.c_void_p()
             status = function(ctypes.addressof(result), ctypes.addressof(error), words)
             if status not in (_OK, _NONE):
-                raise RuntimeError(f"compiled loop {name} ended with code {status}")
+                raise RuntimeError(f"the compiled loop {loop} ended with code {status}")
             found = read(result) or (None,)
             return found[0] if single else found
 
@@ -78,11 +82,9 @@ def _entry(name: str, loop: str, kinds: Kinds) -> bytes:
         f'  %status = call i32 @"{loop}"({given})\n  ret i32 %status\n}}\n'
     )
     _jit()  # LLVM is initialised
-    machine = llvm.Target.from_default_triple().create_target_machine(codemodel="large")
-    return machine.emit_object(module)
-
-
-_lock = threading.Lock()
+    target = llvm.Target.from_default_triple()
+    reloc = "static" if target.name.startswith("x86") else "default"  # as numba has its own
+    return target.create_target_machine(reloc=reloc).emit_object(module)
 
 
 @functools.cache
@@ -95,6 +97,7 @@ def _jit() -> Any:
     return llvm.create_lljit_compiler()
 
 
+_lock = threading.Lock()
 _libraries: list[Any] = []
 """What is linked stays, as its addresses are good while it is referenced."""
 

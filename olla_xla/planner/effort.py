@@ -14,14 +14,14 @@ _LIMIT = 20.0
 _ILP_LIMIT = 60.0
 """Seconds of the integer program."""
 
-_PART, _PART_PER_GAP, _WIDEST = 0.1, 6.0, 0.1
+_PART, _PART_PER_GAP, _WIDEST = 0.12, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, and this much
 times the gap between the best total so far and the bound; no more than the widest counts."""
 
-_SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.5
+_SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.0
 """Seconds that any search may take, and more for the same gap; less finds next to nothing."""
 
-_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
+_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.2
 """A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
 
 _IDLE, _IDLE_PART = 0.1, 0.6

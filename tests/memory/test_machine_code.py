@@ -125,7 +125,7 @@ def test_a_loop_that_returns_an_array_is_refused():
 
 def test_an_error_within_a_loop_is_one():
     assert _fails(np.zeros(1)) == 1
-    with pytest.raises(RuntimeError, match="entry ended with code 1"):
+    with pytest.raises(RuntimeError, match="_fails ended with code 1"):
         _fails(np.zeros(0))
 
 
