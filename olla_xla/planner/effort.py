@@ -21,7 +21,7 @@ times the gap between the best total so far and the bound; no more than the wide
 _SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.0
 """Seconds that any search may take, and more for the same gap; less finds next to nothing."""
 
-_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.2
+_LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
 """A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
 
 _IDLE, _IDLE_PART = 0.1, 0.6
