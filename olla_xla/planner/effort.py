@@ -21,6 +21,9 @@ times the gap between the best total so far and the bound; no more than the wide
 _SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.0
 """Seconds that any search may take, and more for the same gap; less finds next to nothing."""
 
+_LITTLE_BYTES = 2**20
+"""A gap for which no search takes more than the shortest, however long XLA took."""
+
 _LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
 """A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
 
@@ -57,6 +60,8 @@ class Effort:
         if self.schedule_seconds is None:
             return self.seconds
         left = total - self.bound
+        if left < _LITTLE_BYTES:
+            return _SHORTEST
         gap = min(left / max(self.bound, 1), _WIDEST)
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
         shortest = _SHORTEST if left < _LARGE_BYTES else _SHORTEST_WHERE_LARGE

@@ -16,6 +16,7 @@ MIB = 2**20
         (0.1, 2000 * MIB, 1000 * MIB, 0.25 + 0.1),  # the widest gap that counts
         (10.0, 1010 * MIB, 1000 * MIB, 10 * (0.12 + 6 * 0.01)),  # in proportion to XLA's time
         (1000.0, 2000 * MIB, 1000 * MIB, 20.0),
+        (1000.0, 2 * MIB - 1, MIB, 0.15),  # whatever the part, it is less than 1 MiB
     ],
 )
 def test_seconds_by_what_xla_took_and_what_may_be_gained(seconds, total, bound, expected):
