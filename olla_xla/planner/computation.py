@@ -181,8 +181,10 @@ def solve(
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = _bound(work, least)
-    # Bindings take some ten simulations of the module, which a limit that has passed forbids.
-    late = options.time_limit is not None and time.monotonic() > deadline
+    # Bindings take some ten simulations of the module, which a limit that has passed forbids: one
+    # that was asked for, or what the whole is worth.
+    limited = options.time_limit is not None or limits.deadline is not None
+    late = limited and time.monotonic() > deadline
     binds = options.in_place and not late
     ours, aliases = work.with_chains(options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
