@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
-import re
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,18 +16,16 @@ from olla_xla.errors import OllaError
 
 __all__ = [
     "Donation",
+    "Final",
+    "ask_ahead",
     "assigned_bytes",
     "assignment_proto",
     "donation",
-    "Final",
     "executable_module",
     "final_module",
-    "mentions_more",
     "scratch_peak",
     "temporary_bytes",
 ]
-
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +77,25 @@ def final_module(compiled: jax.stages.Compiled) -> bytes:
     return Final.of(compiled).proto
 
 
-_STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Any] = weakref.WeakKeyDictionary()
+_STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Future[Any]] = weakref.WeakKeyDictionary()
+
+
+def ask_ahead(compiled: jax.stages.Compiled) -> None:
+    """Has XLA count an executable's memory in a thread of its own, for what will ask for it soon.
+
+    It serializes the whole buffer assignment, and does not hold Python's lock meanwhile.
+    """
+    pool = ThreadPoolExecutor(1, "olla_xla accounting")
+    _STATS[compiled] = pool.submit(compiled.memory_analysis)
+    pool.shutdown(wait=False)
 
 
 def _stats(compiled: jax.stages.Compiled) -> Any:
-    """XLA's memory analysis or None, asked for once: it serializes the whole buffer assignment."""
+    """XLA's memory analysis or None, asked for once."""
     if compiled not in _STATS:
-        _STATS[compiled] = compiled.memory_analysis()
-    return _STATS[compiled]
+        _STATS[compiled] = found = Future()
+        found.set_result(compiled.memory_analysis())
+    return _STATS[compiled].result()
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
@@ -107,20 +115,6 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     """The part of `assigned_bytes` that an order can change: temp, in bytes."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.temp_size_in_bytes
-
-
-def mentions_more(stablehlo: str, limit: int) -> bool:
-    """Whether the tensor types in a StableHLO text, each as often as it is there, exceed `limit`.
-
-    Their bytes are far more than the step will need.
-    """
-    total = 0
-    for found in _TENSOR.finditer(stablehlo):
-        dims, width = found.groups()
-        total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
-        if total > limit:
-            return True
-    return False
 
 
 _MADE_NOWHERE = frozenset(("parameter", "constant"))

@@ -34,6 +34,7 @@ from olla_xla.compile.jax_private import (
     no_cache_writes,
 )
 from olla_xla.compile.order import order_difference
+from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.plan import Plan
@@ -92,7 +93,11 @@ class Applied(NamedTuple):
 
 
 class Compiles:
-    """The compiles of one lowered stage; nothing else may compile it meanwhile."""
+    """The compiles of one lowered stage; nothing else may compile it meanwhile.
+
+    Attributes:
+      stablehlo: what is compiled.
+    """
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class Compiles:
         compile_kwargs: dict[str, Any],
     ) -> None:
         self._lowered = lowered
+        self.stablehlo = StableHlo(lowered)
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._tokens: set[bytes] = set()
         self._made: dict[int, tuple[Token, Any]] = {}
@@ -117,14 +123,7 @@ class Compiles:
     @property
     def name(self) -> str:
         """The module's, for messages."""
-        module = self._lowered.compiler_ir("stablehlo")
-        attributes = {} if module is None else module.operation.attributes
-        return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
-
-    @property
-    def text(self) -> str:
-        """The module as StableHLO."""
-        return self._lowered.as_text()
+        return self.stablehlo.name
 
     # Compiles.
 
@@ -302,7 +301,7 @@ class Compiles:
         try:
             self._accepted = case.check(accepted)
         except CheckError as error:
-            case = dataclasses.replace(case, stablehlo=self.text)
+            case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
             try:
                 where = f"the case is in {objection.save(case, plan, error)}"
             except OSError as trouble:

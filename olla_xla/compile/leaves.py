@@ -35,8 +35,10 @@ def leaves(compiled: Any, module: Module | None = None) -> tuple[list[Leaf], lis
 def donation_hint(compiled: Any) -> str:
     """Which large arguments could be donated and are not, in one line; or ""."""
     try:
-        given = jax.tree.leaves(compiled.args_info)
-        if sum(_bytes(info) for info in given if not info.donated) < _NOTEWORTHY:
+        # Formats take a while, so what no output is like in shape and type is left out before.
+        alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
+        given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
+        if sum(_bytes(i) for i in given if _type(i) in alike) < _NOTEWORTHY:
             return ""
         taken, returned = leaves(compiled)
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
@@ -97,6 +99,10 @@ def _path(path: Sequence[Any]) -> str:
 
 def _bytes(info: Any) -> int:
     return math.prod(info.shape) * info.dtype.itemsize
+
+
+def _type(info: Any) -> tuple[Any, str]:
+    return tuple(info.shape), str(info.dtype)
 
 
 def _leaf(path: str, info: Any, form: Any, donated: bool, number: int | None) -> Leaf:

@@ -52,15 +52,15 @@ _logger = logging.getLogger("olla_xla")
 
 
 def plan_key(
-    stablehlo: str,
+    program: bytes,
     environment: str,
     compiler_options: Mapping[str, Any] | None,
     options: PlanOptions,
 ) -> str:
     """Digest of all that decides a plan: program, compiler and its options, devices, limits.
 
-    A key that fails to tell two modules apart costs time only: a plan carries the fingerprint of
-    its module and is refused for another.
+    `program` is the lowered module's bytecode (stablehlo.py). A key that fails to tell two modules
+    apart costs time only: a plan carries the fingerprint of its module and is refused for another.
     """
     config: Any = jax.config
     parts = (
@@ -75,7 +75,7 @@ def plan_key(
         options,
     )
     digest = hashlib.sha256(repr(parts).encode())
-    digest.update(stablehlo.encode())
+    digest.update(program)
     return digest.hexdigest()[:32]
 
 

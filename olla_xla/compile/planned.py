@@ -22,9 +22,9 @@ from hlo.gc_pause import without_collection
 from olla_xla.check.graph import lifetime_peak
 from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import (
+    ask_ahead,
     assigned_bytes,
     final_module,
-    mentions_more,
     scratch_peak,
     temporary_bytes,
 )
@@ -207,7 +207,9 @@ def _compile(
 ) -> Outcome:
     """The best executable, planned or XLA's own; trouble with the plan is in the outcome."""
     try:
-        key = plan_store.plan_key(compiles.text, environment, compiler_options, options)
+        key = plan_store.plan_key(
+            compiles.stablehlo.bytecode, environment, compiler_options, options
+        )
         store = store or plan_store.process_store()
         plan = store.load(key)
         if plan is not None:
@@ -283,7 +285,7 @@ class Midst:
         self.plan: Plan | None = None
         self._objection = ""
         self._error: Exception | None = None
-        if mentions_more(compiles.text, _SMALL):
+        if compiles.stablehlo.mentions_more(_SMALL):
             loading.begin(compile=True)
 
     @without_collection()
@@ -332,6 +334,7 @@ class Midst:
         if self._is_idle(plan):
             plan = unplanned(plan, captured, assigned_bytes(compiled))
             return Outcome(compiled, plan, False, NO_GAIN)
+        ask_ahead(compiled)
         compiles = self._compiles
         return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
 

@@ -106,7 +106,7 @@ def compile_together(
       Whatever XLA raises compiling its own schedule.
     """
     compiles = Compiles(lowered, compiler_options, compile_kwargs)
-    key = plan_store.plan_key(compiles.text, environment, compiler_options, options)
+    key = plan_store.plan_key(compiles.stablehlo.bytecode, environment, compiler_options, options)
     store = store or plan_store.process_store()
     if given is not None:  # Kept apart: what is agreed on it says nothing of plans that are made.
         key = hashlib.sha256(f"{key} {plan_store.plan_digest(given)}".encode()).hexdigest()[:32]

@@ -99,6 +99,10 @@ def _solve_all(
 ) -> Solved:
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.planned.simulate().total_bytes
+    # The entry's bound has that of all it calls in it.
+    if options.method == "search" and total <= looks[entry].bound + limit.effort.enough_bytes:
+        orders.entry = unchanged(looks[entry], total)
+        return orders.entry
     for key in orders.planned.computations:
         planned = orders.planned
         computation, look = planned.computations[key], looks[key]
@@ -111,13 +115,6 @@ def _solve_all(
                 if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
                     Look.at(planned, computation)
                 continue
-        elif (
-            options.method == "search"
-            and total <= look.bound + limit.effort.enough_bytes
-            and orders.entry is None
-        ):
-            orders.entry = unchanged(look, total)
-            break
         if not look.holds(planned):
             look = Look.at(planned, computation)
         limits = limit.limits(options, seconds, key == entry)

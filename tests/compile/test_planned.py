@@ -479,8 +479,8 @@ def test_compiler_options_are_honoured(depth_first_planner):
 
 def test_plan_keys_and_digests_tell_plans_apart():
     keys = {
-        plan_store.plan_key(text, devices, options, limits)
-        for text in ("a", "b")
+        plan_store.plan_key(program, devices, options, limits)
+        for program in (b"a", b"b")
         for devices in ("cpu", "cuda")
         for options in (None, {"o": 1})
         for limits in (OPTIONS, PlanOptions(seed=1))

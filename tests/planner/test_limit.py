@@ -2,8 +2,14 @@
 
 import time
 
+import jax
+import pytest
+
 from hlo.read import from_hlo_text
+from olla_xla.bench.dropout_steps import layers_10
+from olla_xla.compile.capture import capture
 from olla_xla.planner import module as planner_module
+from olla_xla.planner import orders
 from olla_xla.planner import warm_up
 from olla_xla.problem.options import PlanOptions
 
@@ -27,3 +33,18 @@ def test_what_comes_before_the_search_counts(monkeypatch):
     assert spent[0] >= 0.2
     assert plan.seconds >= 0.2
     assert plan.time_limit == 1
+
+
+def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound(monkeypatch):
+    def asked(look, *_):
+        raise LookupError(look.work.lowered.computation.name)
+
+    monkeypatch.setattr(orders, "solve", asked)
+    step, arguments, options = layers_10(batch_size=32, optimizer="sgd")
+    module = capture(jax.jit(step, **options).lower(*arguments)).module
+    plan = planner_module.plan_module(module, PlanOptions(), target="cpu", schedule_seconds=1.0)
+    assert plan.predicted_bytes == plan.xla_predicted_bytes
+    assert plan.lower_bound_bytes < plan.predicted_bytes < plan.lower_bound_bytes + 2**18
+    assert set(plan.candidates) == {"xla"} and plan.steps == 0
+    with pytest.raises(LookupError):
+        planner_module.plan_module(module, PlanOptions(time_limit=1), target="cpu")

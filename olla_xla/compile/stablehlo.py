@@ -1,0 +1,84 @@
+"""A lowered step as StableHLO: its text, what tells it from others, how large its tensors are."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import re
+from typing import TYPE_CHECKING
+
+import jax
+
+if TYPE_CHECKING:
+    from jax.extend.mlir import ir
+
+__all__ = ["StableHlo"]
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
+
+
+class StableHlo:
+    """The StableHLO module of a lowered stage.
+
+    Args:
+      lowered: the stage. One from `jax.export` or another JAX may have no module, then it is empty.
+    """
+
+    def __init__(self, lowered: jax.stages.Lowered) -> None:
+        self._lowered = lowered
+
+    @functools.cached_property
+    def _module(self) -> ir.Module | None:
+        return self._lowered.compiler_ir("stablehlo")
+
+    @property
+    def name(self) -> str:
+        """The module's, for messages."""
+        attributes = {} if self._module is None else self._module.operation.attributes
+        return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
+
+    @property
+    def text(self) -> str:
+        """The module, printed: for people, as it takes a while."""
+        return self._lowered.as_text()
+
+    @property
+    def bytecode(self) -> bytes:
+        """The module without locations, the same for one program in every process."""
+        from jax.extend.mlir import passmanager  # absent in a JAX too old for us
+
+        if self._module is None:
+            return self.text.encode()
+        with self._module.context:
+            bare = self._module.operation.clone()
+            passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(bare)
+        output = io.BytesIO()
+        bare.write_bytecode(output)
+        return output.getvalue()
+
+    def mentions_more(self, limit: int) -> bool:
+        """Whether its tensor types, each as often as it is there, have more bytes than `limit`.
+
+        Their bytes are far more than the step will need.
+        """
+        return _bytes(self._signature(), limit) > limit or _bytes(self.text, limit) > limit
+
+    def _signature(self) -> str:
+        """The types of the functions, which are part of the text; of a large step they say it."""
+        functions = () if self._module is None else self._module.body.operations
+        types = (
+            f.attributes["function_type"] for f in functions if "function_type" in f.attributes
+        )
+        return " ".join(map(str, types))
+
+
+def _bytes(text: str, limit: int) -> int:
+    """Bytes of the tensor types in a text; counting ends above the limit."""
+    total = 0
+    for found in _TENSOR.finditer(text):
+        dims, width = found.groups()
+        total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
+        if total > limit:
+            break
+    return total
