@@ -21,10 +21,11 @@ import numpy as np
 
 from olla_xla.memory.arguments import Kinds, spelled
 from olla_xla.memory.machine_code import Code
+from olla_xla.memory.user_cache import user_cache
 
 __all__ = ["folders", "holds", "load", "save", "source"]
 
-_FORMAT = 1
+_FORMAT = 2
 """Of kept files; raise it when what they say, or how loops are called, changes."""
 
 _FOLDER_VARIABLE = "NUMBA_CACHE_DIR"
@@ -37,7 +38,7 @@ def folders() -> Iterator[Path]:
         return
     yield Path(__file__).with_name("__pycache__")
     with contextlib.suppress(RuntimeError):  # a user without a home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
+        yield user_cache()
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from olla_xla.memory.arguments import Kinds, flattened, parameters
 
 __all__ = ["Code", "compiled"]
 
+_ENTRY = "entry"
 _RESULT_WORDS = 8
 _OK, _NONE = 0, -2  # codes of numba's calling convention: an error is any other
 
@@ -30,12 +30,11 @@ class Code(NamedTuple):
     """What a loop was compiled to.
 
     Attributes:
-      name: of its entry. result: its format, as `struct` has it.
+      result: its format, as `struct` has it.
       single: whether the result is one value, no tuple.
       images: object files: of the loop, and of its entry.
     """
 
-    name: str
     result: str
     single: bool
     images: tuple[bytes, ...]
@@ -47,7 +46,7 @@ class Code(NamedTuple):
           loop: the loop's name, for errors.
         """
         takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
-        function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.name, self.images))
+        function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.images))
         read = struct.Struct(self.result).unpack_from
         single = self.single
 
@@ -63,8 +62,8 @@ class Code(NamedTuple):
         return call
 
 
-def _entry(name: str, loop: str, kinds: Kinds) -> bytes:
-    """An object file with a function `name`, which calls a loop with the words at an address."""
+def _entry(loop: str, kinds: Kinds) -> bytes:
+    """An object file with `_ENTRY`, which calls a loop with the words at an address."""
     import llvmlite.binding as llvm
 
     takes = list(parameters(kinds))
@@ -78,7 +77,7 @@ def _entry(name: str, loop: str, kinds: Kinds) -> bytes:
     )
     module = llvm.parse_assembly(
         f'declare i32 @"{loop}"({", ".join(["ptr", "ptr", *takes])})\n'
-        f"define i32 @{name}(ptr %result, ptr %error, ptr %words) {{\n  {text}\n"
+        f"define i32 @{_ENTRY}(ptr %result, ptr %error, ptr %words) {{\n  {text}\n"
         f'  %status = call i32 @"{loop}"({given})\n  ret i32 %status\n}}\n'
     )
     _jit()  # LLVM is initialised
@@ -97,22 +96,20 @@ def _jit() -> Any:
     return llvm.create_lljit_compiler()
 
 
-_lock = threading.Lock()
 _libraries: list[Any] = []
 """What is linked stays, as its addresses are good while it is referenced."""
 
 
-def _link(name: str, images: tuple[bytes, ...]) -> int:
-    """The address of a function of object files."""
+def _link(images: tuple[bytes, ...]) -> int:
+    """The address of the entry of object files; jit.py asks in one thread at a time."""
     import llvmlite.binding as llvm
 
-    builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(name)
+    builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(_ENTRY)
     for image in images:
         builder.add_object_img(image)
-    with _lock:
-        library = builder.link(_jit(), f"olla_xla.{len(_libraries)}")
-        _libraries.append(library)
-    return library[name]
+    library = builder.link(_jit(), f"olla_xla.{len(_libraries)}")
+    _libraries.append(library)
+    return library[_ENTRY]
 
 
 def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
@@ -131,8 +128,8 @@ def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
     made = dispatcher.overloads[signature]
     result, single = _result(made.signature.return_type, dispatcher.py_func.__qualname__)
     loop = made.library._get_compiled_object()  # what numba itself keeps in its cache
-    entry = _entry("entry", made.fndesc.llvm_func_name, flattened(arguments)[0])
-    return Code("entry", result, single, (loop, entry))
+    entry = _entry(made.fndesc.llvm_func_name, flattened(arguments)[0])
+    return Code(result, single, (loop, entry))
 
 
 def _result(kind: Any, name: str) -> tuple[str, bool]:

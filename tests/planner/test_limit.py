@@ -9,8 +9,7 @@ from hlo.read import from_hlo_text
 from olla_xla.bench.dropout_steps import layers_10
 from olla_xla.compile.capture import capture
 from olla_xla.planner import module as planner_module
-from olla_xla.planner import orders
-from olla_xla.planner import warm_up
+from olla_xla.planner import orders, warm_up
 from olla_xla.problem.options import PlanOptions
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from olla_xla.memory.user_cache import user_cache
 from olla_xla.remat.cost.roofline import Device
 
 __all__ = ["calibrated_cpu", "is_measuring", "measure_cpu"]
@@ -78,10 +79,9 @@ def _path() -> Path:
     """In the user's cache directory, by machine and JAX version."""
     import jax
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     machine = f"{platform.machine()} {os.cpu_count()} {jax.__version__}"
     digest = hashlib.sha256(f"{_VERSION} {machine} {platform.node()}".encode()).hexdigest()[:16]
-    return cache / "olla_xla" / f"cpu-{digest}.json"
+    return user_cache() / f"cpu-{digest}.json"
 
 
 def _read(path: Path) -> tuple[Device, bool] | None:
