@@ -34,6 +34,12 @@ the last one, if that is more."""
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
 
+_NEGLIGIBLE = 1e-4
+"""Part of the module's total below which what a loop or branch could gain is not looked for."""
+
+_MINOR, _MINOR_PER_GAP = 1e-3, 1e-2
+"""By default nor is a larger part, if it is no more than this part of what there is to gain."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
@@ -66,6 +72,17 @@ class Effort:
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
         shortest = _SHORTEST if left < _LARGE_BYTES else _SHORTEST_WHERE_LARGE
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), _LIMIT)
+
+    def negligible(self, total: int) -> float:
+        """Bytes below which what a loop or branch alone could gain is not looked for.
+
+        Args:
+          total: bytes of XLA's order.
+        """
+        least = _NEGLIGIBLE * total
+        if self.schedule_seconds is None:
+            return least
+        return max(least, min(_MINOR * total, _MINOR_PER_GAP * (total - self.bound)))
 
     def until(self, total: int, started: float, now: float) -> float:
         """Up to when a search is worth it that has just found the best total so far.

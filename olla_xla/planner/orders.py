@@ -34,9 +34,6 @@ _AFTER, _MOST_AFTER = 2.0, 1.0
 """What writing a plan and judging its executable take, in terms of what looking at the module took,
 and the seconds of that which a limit that was asked for counts: a long one is not for them."""
 
-_NEGLIGIBLE = 1e-4
-"""Part of the module's total below which what a loop or branch could gain is not looked for."""
-
 
 class _Limit(NamedTuple):
     """What planning one module may take.
@@ -103,6 +100,7 @@ def _solve_all(
     if options.method == "search" and total <= looks[entry].bound + limit.effort.enough_bytes:
         orders.entry = unchanged(looks[entry], total)
         return orders.entry
+    negligible = limit.effort.negligible(total)
     for key in orders.planned.computations:
         planned = orders.planned
         computation, look = planned.computations[key], looks[key]
@@ -111,7 +109,7 @@ def _solve_all(
             seconds = limit.nested()
             gain = look.peak - look.bound
             orders.out_of_time |= seconds <= 0 < gain
-            if gain <= _NEGLIGIBLE * total or seconds <= 0:
+            if gain <= negligible or seconds <= 0:
                 if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
                     Look.at(planned, computation)
                 continue

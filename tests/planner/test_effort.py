@@ -38,3 +38,12 @@ def test_limits_that_were_asked_for_stand_for_themselves():
     assert effort(PlanOptions(time_limit=3.0), 0.1, 2000 * MIB, 1000 * MIB).worth(0) == 3.0
     assert effort(PlanOptions(max_overhead=0.1), 0.1, 2000 * MIB, 1000 * MIB).seconds == 20.0
     assert effort(PlanOptions(), None, 2000 * MIB, 1000 * MIB).seconds == 20.0
+
+
+def test_a_loop_that_could_gain_little_of_it_is_left():
+    found = effort(PlanOptions(), 1.0, 1100 * MIB, 1000 * MIB)
+    assert found.negligible(1100 * MIB) == pytest.approx(1.0 * MIB)  # a hundredth of the gap
+    assert found.negligible(2000 * MIB) == pytest.approx(2.0 * MIB)  # a thousandth of the total
+    assert found.negligible(1001 * MIB) == pytest.approx(0.1001 * MIB)  # nearly nothing to gain
+    asked = effort(PlanOptions(time_limit=3.0), 1.0, 1100 * MIB, 1000 * MIB)
+    assert asked.negligible(1100 * MIB) == pytest.approx(0.11 * MIB)
