@@ -93,8 +93,9 @@ def ask_ahead(compiled: jax.stages.Compiled) -> None:
 def _stats(compiled: jax.stages.Compiled) -> Any:
     """XLA's memory analysis or None, asked for once."""
     if compiled not in _STATS:
+        stats = compiled.memory_analysis()  # what it raises is nothing to remember
         _STATS[compiled] = found = Future()
-        found.set_result(compiled.memory_analysis())
+        found.set_result(stats)
     return _STATS[compiled].result()
 
 

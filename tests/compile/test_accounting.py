@@ -1,0 +1,49 @@
+"""XLA's totals are asked for once, ahead or not."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from olla_xla.compile.accounting import ask_ahead, assigned_bytes, assignment_proto, temporary_bytes
+
+
+class _Watched:
+    """An executable that counts how often it is asked, and fails at first."""
+
+    def __init__(self, compiled, failures=0):
+        self._compiled, self.failures, self.asked = compiled, failures, 0
+
+    def memory_analysis(self):
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise NotImplementedError("not on this backend")
+        return self._compiled.memory_analysis()
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return jax.jit(lambda x: jnp.sin(x @ x).sum()).lower(jnp.zeros((64, 64))).compile()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_it_is_asked_once_for_all_totals(compiled, ahead):
+    watched = _Watched(compiled)
+    if ahead:
+        ask_ahead(watched)
+    stats = compiled.memory_analysis()
+    whole = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    assert assigned_bytes(watched) == whole - stats.alias_size_in_bytes
+    assert temporary_bytes(watched) == stats.temp_size_in_bytes
+    assert assignment_proto(watched) == stats.serialized_buffer_assignment_proto
+    assert watched.asked == 1
+
+
+def test_what_it_raises_is_raised_where_the_total_is_asked_for(compiled):
+    ahead = _Watched(compiled, failures=1)
+    ask_ahead(ahead)
+    with pytest.raises(NotImplementedError):
+        assigned_bytes(ahead)
+    later = _Watched(compiled, failures=1)
+    with pytest.raises(NotImplementedError):
+        assigned_bytes(later)
+    assert assigned_bytes(later) == assigned_bytes(compiled)
