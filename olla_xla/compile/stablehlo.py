@@ -22,7 +22,7 @@ class StableHlo:
     """The StableHLO module of a lowered stage.
 
     Args:
-      lowered: the stage. One from `jax.export` or another JAX may have no module, then it is empty.
+      lowered: the stage. Where JAX gives no module of it, its text stands for that.
     """
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:

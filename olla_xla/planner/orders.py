@@ -67,11 +67,13 @@ class _Orders:
     """What was found for a module's computations.
 
     Attributes:
-      planned: the module with it. entry: of the entry computation, which is the last.
+      planned: the module with it. xla_bytes: predicted total of XLA's order.
+      entry: of the entry computation, which is the last.
       out_of_time: whether one of them could have been better with more of it.
     """
 
     planned: PlannedModule
+    xla_bytes: int
     entry: Solved | None = None
     aliases: dict[str, tuple[Alias, ...]] = dataclasses.field(default_factory=dict)
     proofs: tuple[Proof, ...] = ()
@@ -95,7 +97,7 @@ def _solve_all(
     more: MoreOrders | None,
 ) -> Solved:
     """Plans the computations that matter, callees first; returns what was found for the entry."""
-    entry, total = orders.planned.module.entry.name, orders.planned.simulate().total_bytes
+    entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound has that of all it calls in it.
     if options.method == "search" and total <= looks[entry].bound + limit.effort.enough_bytes:
         orders.entry = unchanged(looks[entry], total)
@@ -156,7 +158,7 @@ def plan_order(
     if options.time_limit is not None:
         after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
-    orders = _Orders(planned)
+    orders = _Orders(planned, xla.total_bytes)
     # A default is what a search is worth; a limit that was asked for counts all of planning.
     since = time.monotonic() if options.time_limit is None else started
     limit = _Limit(worth, since, schedule_seconds or 0.0)
