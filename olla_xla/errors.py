@@ -7,6 +7,7 @@ __all__ = [
     "FallbackError",
     "GraphError",
     "InputError",
+    "KernelError",
     "LimitError",
     "ModuleFormatError",
     "OllaError",
@@ -69,6 +70,10 @@ class GraphError(OllaError, ValueError):
 
 class PlanMismatchError(OllaError):
     """A plan was made for another module than the one it is applied to."""
+
+
+class KernelError(OllaError):
+    """A module was changed so that a kernel cannot have the memory that it has in XLA's order."""
 
 
 class CheckError(OllaError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hlo.module import parse_module_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.clones import Clone, add_clones
+from hlo.rewrite.holds import add_holds
 from hlo.rewrite.loops import LoopEdit, change_loops
 from hlo.rewrite.schedule import set_schedule
 
@@ -39,6 +40,11 @@ class Edit:
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
         """As `hlo.rewrite.aliases.with_aliases`."""
         add_aliases(self._proto, aliases)
+        return self
+
+    def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
+        """As `hlo.rewrite.holds.add_holds`."""
+        add_holds(self._proto, holds)
         return self
 
     def schedule(

@@ -23,7 +23,13 @@ from hlo import gc_pause
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
-from olla_xla.check.executable import Accepted, results_digest
+from olla_xla.check.executable import (
+    Accepted,
+    KernelMemory,
+    check_executable,
+    differing,
+    results_digest,
+)
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto
 from olla_xla.compile.hook import Request, listening
@@ -117,6 +123,8 @@ class Compiles:
         """The planned module, once the referee has seen it."""
         self._text: Future[str] | None = None
         """What XLA prints of a plan that is an order alone, found while XLA goes on compiling."""
+        self._kernels: Mapping[str, KernelMemory] = {}
+        """Of the last executable that the referee has seen."""
         self._results: Future[str] | None = None
         """Of another plan: the digest of what XLA scheduled."""
 
@@ -280,7 +288,8 @@ class Compiles:
             final=final.proto,
             assignment=assignment_proto(compiled),
         )
-        if objects := self._objection(case, plan, accepted):
+        objects = self._objection(case, plan, accepted)
+        if objects := objects or self._other_kernels(case, plan):
             return Applied(compiled, objects, True, results)
         digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
@@ -299,15 +308,41 @@ class Compiles:
     def _objection(self, case: objection.Case, plan: Plan, accepted: Accepted | None = None) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
         try:
-            self._accepted = case.check(accepted)
+            self._accepted, self._kernels = case.check(accepted)
         except CheckError as error:
-            case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
-            try:
-                where = f"the case is in {objection.save(case, plan, error)}"
-            except OSError as trouble:
-                where = f"the case could not be written: {trouble}"
-            return f"the referee objects: {error}; {where}"
+            return self._saved(case, plan, error)
         return ""
+
+    def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
+        case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
+        try:
+            where = f"the case is in {objection.save(case, plan, error)}"
+        except OSError as trouble:
+            where = f"the case could not be written: {trouble}"
+        return f"the referee objects: {error}; {where}"
+
+    def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
+        """What the referee says of kernels that have other memory than in XLA's own order, or "".
+
+        The plan says what they have there, by a simulation; in doubt XLA's own executable does.
+        """
+        doubtful = differing(self._kernels, plan.kernels)
+        if not doubtful:
+            return ""
+        _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
+        own = self.own()
+        kernels = check_executable(
+            Final.of(own).proto, plan.target, assignment=assignment_proto(own)
+        )
+        found = {name: memory.found for name, memory in kernels.items()}
+        found = {**found, **_copied(found, plan)}
+        doubtful = [name for name in doubtful if self._kernels[name].found != found.get(name)]
+        if not doubtful:
+            return ""
+        error = CheckError(
+            f"{doubtful[0]} has other memory than in XLA's own order, and may round otherwise"
+        )
+        return self._saved(case, plan, error)
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
         """Compiles with the scheduled module as `rewrite` makes it."""
@@ -411,3 +446,8 @@ def _meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Futur
         raise
     finally:
         pool.shutdown(wait=False)
+
+
+def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The patterns of a plan's clones, which are to be those of their originals."""
+    return {c: found[original] for c, original, *_ in plan.clones if original in found}

@@ -9,13 +9,15 @@ import io
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable import (
     Accepted,
+    KernelMemory,
     check_executable,
     check_places,
     check_planned,
@@ -25,10 +27,22 @@ from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 
-__all__ = ["Case", "load", "save"]
+__all__ = ["Case", "Seen", "load", "save"]
 
 _MEMBERS = ("scheduled", "planned", "final", "assignment")
 """The parts of a case that are serialized protos, as `Case` names them."""
+
+
+class Seen(NamedTuple):
+    """What the referee has seen and does not object to.
+
+    Attributes:
+      accepted: the planned module, where that was asked of.
+      kernels: of the executable, which arrays of a kernel are the same memory.
+    """
+
+    accepted: Accepted | None = None
+    kernels: Mapping[str, KernelMemory] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,29 +74,25 @@ class Case:
     plan: str = ""
     objection: str = ""
 
-    def check(self, accepted: Accepted | None = None) -> Accepted | None:
+    def check(self, accepted: Accepted | None = None) -> Seen:
         """Asks the referee: of the executable, or before there is one of the planned module.
 
         Args:
           accepted: the planned module where it is known that the executable runs it as it is.
 
-        Returns:
-          The planned module where that was asked of.
-
         Raises:
           CheckError: it objects.
         """
         if not self.final:
-            return check_planned(self.scheduled, self.planned, self.target)
+            return Seen(check_planned(self.scheduled, self.planned, self.target))
         given: dict[str, Any] = {"assignment": self.assignment, "donated": self.donated}
         if accepted is not None:
-            check_places(accepted, self.final, self.target, **given)
-            return None
+            return Seen(kernels=check_places(accepted, self.final, self.target, **given))
         results = self.results
         if not results and self.scheduled:
             results = results_digest(self.scheduled, self.target)
-        check_executable(self.final, self.target, results=results or None, **given)
-        return None
+        results = results or None
+        return Seen(kernels=check_executable(self.final, self.target, results=results, **given))
 
 
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:

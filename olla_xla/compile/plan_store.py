@@ -30,10 +30,11 @@ from olla_xla.problem.plan import VERSION, Plan
 
 __all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
-_FORMAT = 6
+_FORMAT = 7
 """Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
 made must not be used again. Before 4, in-place results could overwrite what was still read;
-before 6 the referee's digests told channels of collectives apart."""
+before 6 the referee's digests told channels of collectives apart; before 7 kernels could be given
+other memory than in XLA's own order, and round otherwise."""
 
 _FOLDER = "olla_xla"
 """Where plans lie in the directory of JAX's persistent compilation cache."""
@@ -81,7 +82,7 @@ def plan_key(
 
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all that is written into it: 32 hex digits."""
-    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases)]
+    written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), dict(plan.holds)]
     written += [plan.clones, plan.loops]
     text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

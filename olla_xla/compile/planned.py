@@ -480,7 +480,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
     from olla_xla import planner
 
     order = captured.view.order
-    if plan.order == order and not (plan.aliases or plan.clones or plan.loops):
+    if plan.order == order and not (plan.aliases or plan.holds or plan.clones or plan.loops):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
     entry = planner.graphs(captured.module, captured.platform)[-1]
     peak = lifetime_peak(entry, range(len(entry.operators)))
@@ -488,6 +488,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         plan,
         order=order,
         aliases={},
+        holds={},
         clones=(),
         loops=(),
         added_seconds=0.0,

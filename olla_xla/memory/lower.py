@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow, Sharing, Value
+from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 __all__ = ["LoweredComputation", "lower"]
@@ -39,6 +40,7 @@ def lower(
     pairs: Sharing,
     peaks: Mapping[Computation, int],
     released: frozenset[str] = frozenset(),
+    kept: Mapping[str, Pattern] | None = None,
 ) -> LoweredComputation:
     """The tensor graph of one computation.
 
@@ -54,6 +56,8 @@ def lower(
       pairs: in-place candidates (hlo.values.sharing).
       peaks: peak bytes of each computation that this one may call (or a lower bound of it).
       released: names of asynchronous starts that need not hide what they hide in XLA's order.
+      kept: kernel name -> the pattern that it is to have: it is then the last to read what it
+        writes over.
     """
     assert computation.schedule is not None
     instructions = computation.schedule
@@ -82,7 +86,11 @@ def lower(
         operators=operators,
         tensors=tuple(tensors),
         edges=tuple(sorted(_edges(instructions, step, released))),
-        alias_edges=tuple(sorted(_alias_edges(tensors))),
+        alias_edges=tuple(
+            sorted(
+                _alias_edges(tensors) | _kernel_edges(dataflow, instructions, tensors, ids, kept)
+            )
+        ),
         inplace=tuple(dict.fromkeys(inplace)),
     )
     return LoweredComputation(computation, tuple(instructions), graph, tuple(ids))
@@ -188,6 +196,24 @@ def _without_own_done(
             if kept != tensors[k].sinks:
                 result[k] = dataclasses.replace(tensors[k], sinks=kept)
     return result
+
+
+def _kernel_edges(
+    dataflow: Dataflow,
+    instructions: Sequence[Instruction],
+    tensors: Sequence[Tensor],
+    ids: Mapping[int, int],
+    kept: Mapping[str, Pattern] | None,
+) -> set[tuple[int, int]]:
+    """Readers of a tensor before the kernel that is to write over it, to be the kernel it was."""
+    edges = set()
+    for k, i in enumerate(instructions):
+        for where in overwritten(i, kept or {}):
+            tensor = ids.get(dataflow.at[where].id)
+            if tensor is not None:
+                readers = (*tensors[tensor].sinks, tensors[tensor].source)
+                edges.update((u, k) for u in readers if u != k)
+    return edges
 
 
 def _ends(done: Instruction, start: Instruction) -> bool:

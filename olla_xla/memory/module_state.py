@@ -10,6 +10,7 @@ from hlo.rewrite.edit import Edit
 from hlo.values import analyse, sharing
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
+from olla_xla.memory.kernels import Pattern, patterns
 from olla_xla.memory.lower import LoweredComputation, lower
 
 __all__ = ["PlannedModule"]
@@ -21,6 +22,8 @@ class PlannedModule:
     Args:
       data: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
       released: names of asynchronous starts that need not hide what they hide in XLA's order.
+      kept: kernel name -> the pattern that it is to have (memory.kernels); orders are then such
+        that it can.
 
     Attributes:
       orders: by computation, the order chosen so far (at first XLA's).
@@ -28,12 +31,19 @@ class PlannedModule:
       leasts: by computation, the least lifetime peak of any order of it, in bytes, which may not be
         the one chosen.
       bounds: by computation, a lower bound on that peak, in bytes.
+      kept: kernel name -> the pattern that it is to have.
 
     Raises:
       ModuleFormatError: not a module, or one without a schedule.
     """
 
-    def __init__(self, data: bytes, target: str, released: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        target: str,
+        released: frozenset[str] = frozenset(),
+        kept: Mapping[str, Pattern] | None = None,
+    ) -> None:
         if target not in ("cpu", "cuda"):
             raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
         try:
@@ -53,32 +63,45 @@ class PlannedModule:
         self.model = AssignmentModel(self.dataflow, target, self.pairs)
         self.computations = {c.name: c for c in self.module.control_computations}
         self.orders = {c: tuple(c.schedule or ()) for c in self.computations.values()}
+        self.kept = kept or {}
         self.peaks: dict[Computation, int] = {}
         self.leasts: dict[Computation, int] = {}
         self.bounds: dict[Computation, int] = {}
 
     def lowered(self, computation: Computation) -> LoweredComputation:
         """The graph of one computation; its callees must have been charged in `peaks`."""
-        result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released)
+        result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released, self.kept)
         result.graph.validate()
         return result
 
     def bounded(self, computation: Computation) -> LoweredComputation:
         """The same with callees at their lower bounds, for a bound that holds for all orders."""
-        return lower(self.dataflow, computation, self.pairs, self.bounds, self.released)
+        return lower(self.dataflow, computation, self.pairs, self.bounds, self.released, self.kept)
 
     def relaxed(self, computation: Computation) -> LoweredComputation:
         """The same with callees in their orders of least peak."""
-        return lower(self.dataflow, computation, self.pairs, self.leasts, self.released)
+        return lower(self.dataflow, computation, self.pairs, self.leasts, self.released, self.kept)
 
     def simulate(self) -> Assignment:
         """XLA's buffer assignment, as predicted for the current orders."""
         return self.model.simulate(self.orders)
 
+    def own(self, *, every: bool = False) -> tuple[int, dict[str, Pattern]]:
+        """What there is in the current orders: predicted total in bytes, patterns of kernels.
+
+        Args:
+          every: as for `memory.kernels.find_kernels`.
+        """
+        found = self.simulate()
+        return found.total_bytes, patterns(
+            self.dataflow, self.pairs, found, self.target, every=every
+        )
+
     def rewritten(
         self,
         aliases: Mapping[str, Sequence[Alias]],
         orders: Mapping[Computation, Sequence[Instruction]],
+        holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
         """The module with bound results (hlo.rewrite.aliases), and all that is known of it so far.
 
@@ -86,10 +109,12 @@ class PlannedModule:
           aliases: fusion name -> its bound results.
           orders: of every computation, those under which the bindings are safe. They become the
             module's schedule: it says which of two values in one buffer is the earlier.
+          holds: instruction name -> operands that it is to leave alone (hlo.rewrite.holds).
         """
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
-        data = Edit(self.data).schedule(schedule).alias(aliases).to_bytes()
-        other = PlannedModule(data, self.target, self.released)
+        edit = Edit(self.data).schedule(schedule).hold(holds or {})
+        data = edit.alias(aliases).to_bytes()
+        other = PlannedModule(data, self.target, self.released, self.kept)
         for name, computation in self.computations.items():
             twin = other.computations[name]
             for what in ("peaks", "leasts", "bounds"):

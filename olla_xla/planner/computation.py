@@ -335,7 +335,11 @@ class _Work:
         for name in dict.fromkeys((best, by_rule, own)):
             orders = self.whole(self.starts[name])
             found = in_place.bindings(
-                self.planned.dataflow, self.lowered, self.arrays, self.starts[name]
+                self.planned.dataflow,
+                self.lowered,
+                self.arrays,
+                self.starts[name],
+                self.planned.kept,
             )
             kept, total = in_place.choose(
                 found,

@@ -16,10 +16,11 @@ import numpy as np
 from hlo.rewrite.aliases import Alias
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.lifetimes import intervals
 from olla_xla.memory.lower import LoweredComputation
 
-__all__ = ["Binding", "aliases", "bindings", "choose"]
+__all__ = ["Binding", "Buffers", "aliases", "bindings", "choose"]
 
 _TRIALS = 8  # most bindings that are tried one by one, the largest first
 _TRIAL_WORK = 240_000  # operators simulated for that; large graphs have fewer trials
@@ -47,17 +48,19 @@ def bindings(
     lowered: LoweredComputation,
     arrays: GraphArrays,
     order: Sequence[int] | np.ndarray,
+    kept: Mapping[str, Pattern] | None = None,
 ) -> list[Binding]:
     """The bindings that are safe under an order, the largest first.
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
-    `arrays` are those of the computation's graph.
+    `arrays` are those of the computation's graph. A kernel with a pattern in `kept` has no others
+    than that says.
     """
     g = arrays
     spans = intervals(g, order)
     starts = g.positions(order)[g.source]
-    joined = _Buffers(g, spans)
+    joined = Buffers(g, spans)
     least = int(g.bytes.sum() * _SHARE)
     found = []
     for k in sorted(range(len(g.pair_b)), key=lambda k: (-int(g.bytes[g.pair_b[k]]), k)):
@@ -66,6 +69,8 @@ def bindings(
         if not handed or g.bytes[b] <= least:
             continue
         binding = _binding(dataflow, lowered, b, a)
+        if binding is not None and not _keeps(dataflow, binding, kept or {}):
+            binding = None
         if binding is not None and joined.join(a, b):
             found.append(binding)
     return found
@@ -84,8 +89,23 @@ def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) ->
     return Binding(fusion.name, result.index, numbers[0], (result.id, operand.id), result.bytes)
 
 
-class _Buffers:
+def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) -> bool:
+    """Whether a binding leaves its kernel the pattern that it is to have."""
+    fusion = dataflow.values[binding.values[0]].instruction
+    if fusion.name not in kept:
+        return True
+    return dataflow.values[binding.values[1]] in [
+        dataflow.at[where] for where in overwritten(fusion, kept, binding.index)
+    ]
+
+
+class Buffers:
     """Buffers that are joined while no two of their tensors are live at the same time."""
+
+    @classmethod
+    def under(cls, g: GraphArrays, order: Sequence[int] | np.ndarray) -> Buffers:
+        """Those of a graph under an order."""
+        return cls(g, intervals(g, order))
 
     def __init__(self, g: GraphArrays, spans: np.ndarray) -> None:
         self._owner = g.buffer.copy()
@@ -94,6 +114,13 @@ class _Buffers:
         for t, buffer in enumerate(g.buffer.tolist()):
             self._members.setdefault(buffer, []).append(t)
         self._spans = spans
+
+    def hand_over(self, a: int, b: int) -> bool:
+        """Joins the buffers of two tensors of which `b` is made by the last reader of `a`."""
+        start = self._spans[b, 0]
+        if self._spans[a, 1] == start + 1:
+            self._spans[a, 1] = start
+        return self.join(a, b)
 
     def join(self, a: int, b: int) -> bool:
         """Joins the buffers of two tensors, unless that is not safe."""

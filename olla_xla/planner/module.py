@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
-from olla_xla.errors import BudgetError, PlanMismatchError
+from olla_xla.errors import BudgetError, KernelError, PlanMismatchError
+from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import MoreOrders
@@ -29,6 +32,8 @@ from olla_xla.remat.loops.ladder import Ladder, Rung
 from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]
+
+_logger = logging.getLogger("olla_xla")
 
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -99,16 +104,31 @@ def plan_module(
         first = _limited(options, seconds * _ORDER_SHARE)
     steps = Ladder(module, target, cost) if options.loops else None
     loops = None if steps is None else free(steps)
-    plan = plan_order(
-        module if loops is None else loops.data,
-        first,
-        target,
-        xla_bytes=xla_bytes if loops is None else None,
-        progress=progress,
-        more=more if loops is None else None,
-        schedule_seconds=schedule_seconds,
-        began=started,
-    )
+
+    kernels = None
+    if steps is not None and (loops is not None or options.recomputes):
+        kernels = steps.kernels
+    elif options.recomputes:
+        _, kernels = PlannedModule(module, target).own(every=True)
+
+    def order(choice: Rung | None) -> Plan:
+        return plan_order(
+            module if choice is None else choice.data,
+            first,
+            target,
+            xla_bytes=xla_bytes if choice is None else None,
+            progress=progress,
+            more=more if choice is None else None,
+            schedule_seconds=schedule_seconds,
+            began=started,
+            kept=kernels if choice is None else choice.kernels,
+        )
+
+    try:
+        plan = order(loops)
+    except KernelError as error:
+        _logger.info("loops keep their stacks: %s", error)
+        loops, plan = None, order(None)
     if steps is not None and loops is not None:
         total = steps.total
         xla = total if xla_bytes is None else xla_bytes, total
@@ -136,7 +156,7 @@ def _overlapping_less(
     """
 
     def plan(starts: frozenset[str]) -> Plan:
-        return plan_order(data, options, base.target, released=starts)
+        return plan_order(data, options, base.target, released=starts, kept=base.kernels)
 
     found = released(module_from_bytes(data), base, cost, allowance, plan)
     if found is None:
@@ -235,22 +255,37 @@ def _recompute(
     if options.max_overhead is not None:
         allowance = options.max_overhead * cost.step_seconds(view)
 
-    def plan(data: bytes, seconds: float) -> Plan:
-        return plan_order(data, _limited(options, seconds), base.target, progress=progress)
+    def plan(data: bytes, kernels: Mapping[str, Pattern], seconds: float) -> Plan | None:
+        limited = _limited(options, seconds)
+        try:
+            return plan_order(data, limited, base.target, progress=progress, kept=kernels)
+        except KernelError as error:
+            _logger.info("a choice of what to compute again is left: %s", error)
+            return None
+
+    def with_loops(rung: Rung, seconds: float) -> Plan | None:
+        return plan(rung.data, rung.kernels, seconds)
+
+    def with_clones(data: bytes, made: Sequence[Clone], seconds: float) -> Plan | None:
+        return plan(data, inherited(base.kernels, ((c.name, c.original) for c in made)), seconds)
 
     def left() -> float:
         return max(limit - (time.monotonic() - started), 0.1)
 
     data = module if loops is None else loops.data
     if steps is not None:
-        chosen = climb(steps, base, budget=budget, allowance=allowance, seconds=left(), plan=plan)
+        chosen = climb(
+            steps, base, budget=budget, allowance=allowance, seconds=left(), plan=with_loops
+        )
         if chosen is not None:
             base, data = _without_stacks(chosen.plan, chosen.rung), chosen.rung.data
     if allowance is not None:
         allowance -= base.added_seconds
     found = None
     if budget is None or base.predicted_bytes > budget:
-        found = fit(data, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=plan)
+        found = fit(
+            data, base, cost, budget=budget, allowance=allowance, seconds=left(), plan=with_clones
+        )
     if found is not None:
         base = dataclasses.replace(
             found.plan,
@@ -308,7 +343,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
         edit = _edited(module, plan)
-        return edit.alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
+        return edit.hold(plan.holds).alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,14 @@ from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
 from hlo.rewrite.aliases import Alias
 from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.errors import GraphError, KernelError
 from olla_xla.memory.assignment.model import Assignment
+from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
 from olla_xla.planner.effort import Effort, effort
+from olla_xla.planner.kernels import keep_kernels, peaks
+from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.proof import Proof
@@ -135,6 +139,7 @@ def plan_order(
     schedule_seconds: float | None = None,
     released: frozenset[str] = frozenset(),
     began: float | None = None,
+    kept: Mapping[str, Pattern] | None = None,
 ) -> Plan:
     """Finds an order for every computation of a module, and nothing else.
 
@@ -144,40 +149,55 @@ def plan_order(
       progress, more, schedule_seconds: see `planner.plan_module`.
       released: starts of transfers that may hide less than in XLA's order.
       began: when the caller began, on the monotonic clock, if that counts too.
+      kept: kernel name -> the pattern that it is to have (memory.kernels); None: those that they
+        have in the module as it came, which is XLA's own.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
+
+    Raises:
+      KernelError: kernels cannot have these patterns.
     """
     started = time.monotonic() if began is None else began
-    planned = PlannedModule(module, target, released)
-    xla = planned.simulate()
+    planned = PlannedModule(module, target, released, kept)
+    xla_total, kernels = planned.own()
+    if kept is None:
+        planned.kept = kernels
     xla_orders = _order_names(planned)
-    looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
+    try:
+        looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
+    except GraphError as error:
+        if kept is None:
+            raise
+        raise KernelError(f"a kernel would have to run before what it reads: {error}") from error
     bound = looks[planned.module.entry.name].bound
-    worth = effort(options, schedule_seconds, xla.total_bytes, bound)
+    worth = effort(options, schedule_seconds, xla_total, bound)
     if options.time_limit is not None:
         after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
-    orders = _Orders(planned, xla.total_bytes)
+    orders = _Orders(planned, xla_total)
     # A default is what a search is worth; a limit that was asked for counts all of planning.
     since = time.monotonic() if options.time_limit is None else started
     limit = _Limit(worth, since, schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
-    final = orders.planned.simulate()
-    offsets = _offsets(orders.planned, final)
-    check_placement(solved.graph, solved.order.tolist(), offsets)
-    order = _order_names(orders.planned)
+    end = _with_kernels(orders, solved, PlannedModule(module, target, released, planned.kept))
+    final = end.module.simulate()
+    offsets = _offsets(end.module, final)
+    check_placement(end.graph, end.order.tolist(), offsets)
+    order = _order_names(end.module)
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,
         target=target,
         order=order,
-        aliases=orders.aliases,
+        aliases=end.aliases,
+        holds=end.holds,
+        kernels=planned.kept,
         offsets=offsets,
-        xla_bytes=xla.total_bytes if xla_bytes is None else xla_bytes,
-        xla_predicted_bytes=xla.total_bytes,
+        xla_bytes=xla_total if xla_bytes is None else xla_bytes,
+        xla_predicted_bytes=xla_total,
         predicted_bytes=final.total_bytes,
-        peak_bytes=solved.peak,
+        peak_bytes=end.peak,
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
         status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
@@ -192,6 +212,45 @@ def plan_order(
         step_limit=options.step_limit,
         tolerance=options.tolerance,
     )
+
+
+class _End(NamedTuple):
+    """What was found, with kernels as they are to be.
+
+    Attributes:
+      module: with it. graph, order: of the entry computation. peak: of that, in bytes.
+      aliases, holds: as in `Plan`.
+    """
+
+    module: PlannedModule
+    graph: TensorGraph
+    order: np.ndarray
+    peak: int
+    aliases: Mapping[str, tuple[Alias, ...]]
+    holds: Mapping[str, tuple[int, ...]]
+
+
+def _with_kernels(orders: _Orders, solved: Solved, unplanned: PlannedModule) -> _End:
+    """Gives kernels the patterns that they are to have under the orders that were found.
+
+    Where that is not possible, or takes more than there was, under those of the module as it came.
+
+    Raises:
+      KernelError: it is not possible there either.
+    """
+    found, aliases = keep_kernels(orders.planned), dict(orders.aliases)
+    if found is not None and found.module is orders.planned:
+        return _End(found.module, solved.graph, solved.order, solved.peak, aliases, {})
+    if found is None or found.module.simulate().total_bytes > orders.xla_bytes:
+        found, aliases = keep_kernels(unplanned), {}
+    if found is None:
+        raise KernelError("no way was found to give all kernels the memory that they are to have")
+    for name, new in found.aliases.items():
+        aliases[name] = (*aliases.get(name, ()), *new)
+    entry = found.module.module.entry
+    peak = peaks(found.module)[entry]
+    graph = found.module.lowered(entry).graph
+    return _End(found.module, graph, np.arange(len(graph.operators)), peak, aliases, found.holds)
 
 
 def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 7, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 9, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -62,6 +62,10 @@ class Plan:
       order: computation name -> instruction names in execution order.
       aliases: fusion name -> results that are bound to write over a dying operand, as (index of the
         result, operand number).
+      holds: instruction name -> numbers of operands that stay in memory for one step more, so that
+        its results lie elsewhere.
+      kernels: of the kernels whose rounding may depend on which of their operands and results are
+        the same memory, which are (memory.kernels.Pattern), in XLA's own order and in this one.
       clones: what is computed again, in execution order, as (name of the clone, name of its
         original, names of its operands, (reader, operand number) of those of the module's own
         instructions that read it instead). `order` and all figures but XLA's are of the module
@@ -120,6 +124,8 @@ class Plan:
     aliases: Mapping[str, tuple[tuple[tuple[int, ...], int], ...]] = dataclasses.field(
         default_factory=dict
     )
+    holds: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    kernels: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     clones: tuple[CloneRecord, ...] = ()
     loops: tuple[LoopRecord, ...] = ()
     step_seconds: float = 0.0
@@ -199,7 +205,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 8
+VERSION = 9
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from hlo.rewrite.clones import Clone, with_clones
 from hlo.rewrite.schedule import with_schedule
 from olla_xla.check.clones import check_clones
 from olla_xla.errors import BudgetError
+from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
@@ -73,17 +74,25 @@ class Front:
     Args:
       module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
       seconds: how long the walk may take; a choice that is begun is finished, within reason.
+      kernels: patterns that its kernels are to have.
     """
 
-    def __init__(self, module: bytes, target: str, cost: CostModel, seconds: float) -> None:
+    def __init__(
+        self,
+        module: bytes,
+        target: str,
+        cost: CostModel,
+        seconds: float,
+        kernels: Mapping[str, Pattern],
+    ) -> None:
         self.data = module
         self.target = target
-        self.planned = PlannedModule(module, target)
+        self.planned = PlannedModule(module, target, kept=kernels)
         for computation in self.planned.module.control_computations:
             graph = self.planned.lowered(computation).graph
             self.planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
         entry = self.planned.lowered(self.planned.module.entry)
-        self.graph = remat_graph(self.planned.dataflow, entry, cost)
+        self.graph = remat_graph(self.planned.dataflow, entry, cost, kernels)
         self._seconds = seconds
         self._deadline = math.inf  # until the walk begins
         self.selector = Selector(self.graph, math.inf)
@@ -201,7 +210,7 @@ def fit(
     budget: int | None,
     allowance: float | None,
     seconds: float,
-    plan: Callable[[bytes, float], Plan],
+    plan: Callable[[bytes, Sequence[Clone], float], Plan | None],
 ) -> Fit | None:
     """The cheapest choice that meets a budget, or the least total within an allowance.
 
@@ -210,7 +219,8 @@ def fit(
       cost: prices operators.
       budget: bytes, or None. allowance: seconds that may be added, or None for any.
       seconds: how long it may take.
-      plan: finds an order for a module within a number of seconds.
+      plan: finds an order for a module with clones within a number of seconds; None where there
+        is none that leaves its kernels as they are.
 
     Returns:
       The fit, or None where none is better than `base` within the allowance.
@@ -252,26 +262,34 @@ def _fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[
         known = set(names)
         order = {name: [i for i in kept if i in known] for name, kept in base.order.items()}
         orders.append(with_schedule(module, order))
-    return [Front(data, base.target, cost, seconds / len(orders)) for data in orders]
+    each = seconds / len(orders)
+    return [Front(data, base.target, cost, each, base.kernels) for data in orders]
 
 
 class _Fitting:
     """Tries choices of a front."""
 
-    def __init__(self, front: Front, plan: Callable[[bytes, float], Plan], deadline: float) -> None:
+    def __init__(
+        self,
+        front: Front,
+        plan: Callable[[bytes, Sequence[Clone], float], Plan | None],
+        deadline: float,
+    ) -> None:
         self.front = front
         self.plan = plan
         self.deadline = deadline
         self.least = 0
 
-    def tried(self, point: Point, target: int, tries_left: int) -> Fit:
-        """A choice for a target, written and planned."""
+    def tried(self, point: Point, target: int, tries_left: int) -> Fit | None:
+        """A choice for a target, written and planned; None where no order is for it."""
         left = max(self.deadline - time.monotonic(), 0.1) / tries_left
         begun = time.monotonic()
         point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
         left = max(left - (time.monotonic() - begun), 0.05)
         data, made = self.front.write(point)
-        plan = self.plan(data, left)
+        plan = self.plan(data, made, left)
+        if plan is None:
+            return None
         self.least = min(self.least or plan.predicted_bytes, plan.predicted_bytes)
         return Fit(plan, data, made, point.seconds, bound, point.moved)
 
@@ -289,15 +307,15 @@ class _Fitting:
                 break
             target = self.front.next_target(points[0].peak)
             fit = self.tried(points[0], target, max(_TRIES - k - 1, 2))
-            if fit.plan.predicted_bytes <= budget:
+            if fit is not None and fit.plan.predicted_bytes <= budget:
                 return fit
             # What placing costs this choice, it is likely to cost the next one too.
-            over = fit.plan.predicted_bytes - budget
+            over = 0 if fit is None else fit.plan.predicted_bytes - budget
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()
         if lowest.seconds <= allowance and lowest.peak <= budget:
             fit = self.tried(lowest, lowest.peak, 1)
-            if fit.plan.predicted_bytes <= budget:
+            if fit is not None and fit.plan.predicted_bytes <= budget:
                 return fit
         elif lowest.seconds <= allowance:
             self.tried(lowest, lowest.peak, 1)
@@ -313,6 +331,6 @@ class _Fitting:
             if not len(point.evictions) or (best is not None and self._late()):
                 continue
             fit = self.tried(point, point.peak, len(points) - k)
-            if fit.plan.predicted_bytes < total:
+            if fit is not None and fit.plan.predicted_bytes < total:
                 best, total = fit, fit.plan.predicted_bytes
         return best

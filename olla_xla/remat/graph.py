@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
@@ -57,8 +58,18 @@ class RematGraph:
     pair_a: np.ndarray
 
 
-def remat_graph(dataflow: Dataflow, lowered: LoweredComputation, cost: CostModel) -> RematGraph:
-    """The problem of one computation in its module's order."""
+def remat_graph(
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    cost: CostModel,
+    kernels: Mapping[str, Pattern] | None = None,
+) -> RematGraph:
+    """The problem of one computation in its module's order.
+
+    Args:
+      dataflow: of the module. lowered: the computation. cost: prices operators.
+      kernels: patterns that kernels are to have; what one writes over is not there afterwards.
+    """
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
     awaited = {k for i in instructions for k in i.control_predecessors}
@@ -74,7 +85,7 @@ def remat_graph(dataflow: Dataflow, lowered: LoweredComputation, cost: CostModel
         source=arrays.source,
         live_in=arrays.live_in,
         live_out=arrays.live_out,
-        limit=_limits(arrays),
+        limit=_limits(dataflow, lowered, arrays, kernels or {}),
         evictable=_evictable(dataflow, lowered, arrays, np.array(rerun, np.bool_)),
         rerun=np.array(rerun, np.bool_),
         seconds=np.array([cost.device.seconds(w) for w in work]),
@@ -99,7 +110,12 @@ def _reads(arrays: GraphArrays) -> tuple[np.ndarray, np.ndarray]:
     return pointers, np.array([t for row in rows for t in row], np.int64)
 
 
-def _limits(arrays: GraphArrays) -> np.ndarray:
+def _limits(
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    arrays: GraphArrays,
+    kernels: Mapping[str, Pattern],
+) -> np.ndarray:
     """The step of the operator that overwrites each tensor's buffer; n where none does."""
     limit = np.full(arrays.m, arrays.n, np.int64)
     members: dict[int, list[int]] = {}
@@ -109,6 +125,11 @@ def _limits(arrays: GraphArrays) -> np.ndarray:
         tensors.sort(key=lambda t: (not arrays.live_in[t], int(arrays.source[t])))
         for a, b in zip(tensors, tensors[1:], strict=False):
             limit[a] = arrays.source[b]
+    number = {v: t for t, v in enumerate(lowered.values)}
+    for k, i in enumerate(lowered.instructions):
+        for where in overwritten(i, kernels):
+            if (t := number.get(dataflow.at[where].id)) is not None:
+                limit[t] = min(limit[t], k)
     return limit
 
 

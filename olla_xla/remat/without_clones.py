@@ -52,6 +52,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
         plan,
         order=_order(with_aliases(module, aliases), plan),
         aliases=aliases,
+        holds={},
         clones=(),
         loops=(),
         offsets={},

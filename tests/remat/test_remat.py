@@ -69,7 +69,7 @@ def scheduled(name):
 
 @functools.cache
 def front(name):
-    return Front(scheduled(name), "cpu", CostModel(CPU, "cpu"), 60)
+    return Front(scheduled(name), "cpu", CostModel(CPU, "cpu"), 60, {})
 
 
 def module(body, extra=""):
@@ -184,7 +184,7 @@ ENTRY e { x = f32[4096] parameter(0)
   d = f32[4096] sine(c)
   ROOT r = f32[4096] add(d, a) }"""
     data = with_program_order(from_hlo_text(text))
-    f = Front(data, "cpu", CostModel(CPU, "cpu"), 10)
+    f = Front(data, "cpu", CostModel(CPU, "cpu"), 10, {})
     (tensor,) = [
         t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
     ]
@@ -299,7 +299,7 @@ ENTRY e { x = f32[4096] parameter(0)
 
 @pytest.mark.parametrize("part", [0.95, 0.85, 0.75, 0.65, 0.55])
 def test_the_program_finds_the_optimum_of_a_small_graph(part):
-    g = Front(small_chain(), "cpu", CostModel(CPU, "cpu"), 10).graph
+    g = Front(small_chain(), "cpu", CostModel(CPU, "cpu"), 10, {}).graph
     budget = int(part * expand(g, np.zeros((0, 2), np.int64)).peak)
     gaps = [
         (t, (2 * first + 1) * g.n + 1)

@@ -8,6 +8,7 @@ from XLA's definitions (HloDataflowAnalysis, HloAliasAnalysis, AliasInfo) and im
 planner nor any analysis that feeds it: it shares their proto, and nothing else.
 """
 
+from olla_xla.check.executable.kernels import KernelMemory, differing
 from olla_xla.check.executable.verdict import (
     Accepted,
     check_control,
@@ -20,10 +21,12 @@ from olla_xla.check.executable.verdict import (
 
 __all__ = [
     "Accepted",
+    "KernelMemory",
     "check_control",
     "check_executable",
     "check_places",
     "check_planned",
     "check_rewrite",
+    "differing",
     "results_digest",
 ]

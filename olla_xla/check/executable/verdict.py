@@ -11,6 +11,7 @@ from hlo.module import parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.element_expressions import program_digest as element_digest
 from olla_xla.check.executable.expressions import program_digest
+from olla_xla.check.executable.kernels import KernelMemory, kernel_memory
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
@@ -70,23 +71,29 @@ def check_places(
     *,
     assignment: bytes = b"",
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
-) -> None:
+) -> Mapping[str, KernelMemory]:
     """What is left of `check_executable` for an executable that runs an accepted module as it is.
 
     Args:
       accepted: the module. module: the executable's, which has other ids, serialized.
       target, assignment, donated: see `check_executable`.
 
+    Returns:
+      As there.
+
     Raises:
       CheckError: as there.
     """
     _check_donation(accepted.program, donated)
-    if assignment:
-        proto = parse_module_proto(module)
-        placed = (c for c in proto.computations if c.id in proto.schedule.sequences)
-        names = {i.id: i.name for c in placed for i in c.instructions}
-        places = assigned_places(accepted.values, _places(assignment, names))
-        run(accepted.program, accepted.values, places, target)
+    if not assignment:
+        return {}
+    proto = parse_module_proto(module)
+    placed = (c for c in proto.computations if c.id in proto.schedule.sequences)
+    names = {i.id: i.name for c in placed for i in c.instructions}
+    values = accepted.values
+    places = assigned_places(values, _places(assignment, names))
+    run(accepted.program, values, places, target)
+    return kernel_memory(values, shared_buffers(accepted.program, values, target), places, target)
 
 
 @without_collection()
@@ -97,7 +104,7 @@ def check_executable(
     results: str | None = None,
     assignment: bytes = b"",
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
-) -> None:
+) -> Mapping[str, KernelMemory]:
     """Shows that an executable computes what it should, and reads nothing that was overwritten.
 
     Args:
@@ -107,18 +114,25 @@ def check_executable(
       assignment: its serialized BufferAssignmentProto where the backend gives it, else b"".
       donated: (parameter number, index) of the arguments whose memory an output is to take over.
 
+    Returns:
+      By name, which arrays of the kernels that may round otherwise are the same memory; nothing
+      where the assignment is not known.
+
     Raises:
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
     _check_donation(program, donated)
-    values = follow(program)
-    run(program, values, shared_buffers(program, values, target), target)
+    values, kernels = follow(program), {}
+    shared = shared_buffers(program, values, target)
+    run(program, values, shared, target)
     if assignment:
         places = assigned_places(values, _places(assignment, program.names))
         run(program, values, places, target)
+        kernels = kernel_memory(values, shared, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
         raise CheckError("the executable's results are not the expressions that XLA's own has")
+    return kernels
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:

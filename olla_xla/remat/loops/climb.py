@@ -54,7 +54,7 @@ def climb(
     budget: int | None,
     allowance: float | None,
     seconds: float,
-    plan: Callable[[bytes, float], Plan],
+    plan: Callable[[Rung, float], Plan | None],
 ) -> Climb | None:
     """The cheapest choice that meets a budget, else the one of least total within an allowance.
 
@@ -62,7 +62,8 @@ def climb(
       steps: choices for a module. base: its plan so far.
       budget: bytes, or None. allowance: seconds that may be added, or None for any.
       seconds: how long it may take.
-      plan: finds an order for a module within so many seconds.
+      plan: finds an order for the module of a choice within so many seconds; None where there is
+        none that leaves its kernels as they are.
 
     Returns:
       The choice, or None where none is better than `base` within the allowance.
@@ -74,7 +75,9 @@ def climb(
         if not _is_right(steps, rung):
             continue
         left = max(deadline - time.monotonic(), 0.1) / max(_TRIES - tried, 1)
-        found = plan(rung.data, left)
+        found = plan(rung, left)
+        if found is None:
+            continue
         tried += 1
         least = base.predicted_bytes if best is None else best.plan.predicted_bytes
         if found.predicted_bytes < least:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
+from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, module_work
@@ -44,6 +45,7 @@ class Rung:
       seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps stacks of
         fewer bytes; 0 if not known.
+      kernels: patterns that kernels of the module are to have, copies those of their originals.
     """
 
     records: tuple[LoopRecord, ...]
@@ -52,6 +54,7 @@ class Rung:
     seconds: float = 0.0
     moved: int = 0
     least_stack_bytes: int = 0
+    kernels: Mapping[str, Pattern] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def total(self) -> int:
@@ -90,9 +93,19 @@ class Ladder:
         return module_work(self._view, self.target).bytes
 
     @functools.cached_property
+    def _assigned(self) -> tuple[int, dict[str, Pattern]]:
+        planned = PlannedModule(self.module, self.target)
+        return planned.own(every=True)
+
+    @property
     def total(self) -> int:
         """Predicted bytes of the module as it is, in XLA's order."""
-        return PlannedModule(self.module, self.target).simulate().total_bytes
+        return self._assigned[0]
+
+    @property
+    def kernels(self) -> Mapping[str, Pattern]:
+        """By name, the patterns of kernels of the module as it is, in XLA's order."""
+        return self._assigned[1]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -123,7 +136,9 @@ class Ladder:
 
     def _written(self, records: tuple[LoopRecord, ...]) -> Rung:
         if records not in self._rungs:
-            data = with_loops_changed(self.module, edits(self._view, records, self.target))
+            changes = edits(self._view, records, self.target)
+            data = with_loops_changed(self.module, changes)
+            copies = ((made.name, made.original) for c in changes for made in c.made)
             view = module_from_bytes(data)
             self._rungs[records] = Rung(
                 records,
@@ -131,6 +146,7 @@ class Ladder:
                 self.target,
                 self._cost.step_seconds(view) - self._step_seconds,
                 module_work(view, self.target).bytes - self._moved,
+                kernels=inherited(self.kernels, copies),
             )
         return self._rungs[records]
 

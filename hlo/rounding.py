@@ -1,0 +1,107 @@
+"""Whether the rounding of a kernel may depend on which of its buffers are the same memory.
+
+XLA compiles a kernel from its fusion and from which of its operands and results lie in the same
+memory. LLVM then orders loads otherwise, and it may fuse a product into the addition that reads it
+(`llvm::FPOpFusion::Fast`). Of a sum of two products it fuses one and rounds the other, and which
+one depends on the code around them. With at most one product in each sum there is no such choice.
+
+The test is on the syntax of a fused computation and errs on the side of saying that it may.
+"""
+
+from __future__ import annotations
+
+from hlo.cpu_code import CodeGenerator, code_generator
+from hlo.module import Computation, Instruction
+
+__all__ = ["may_depend_on_memory"]
+
+_FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
+"""XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
+_COMPLEX = frozenset({15, 18})
+
+_HANDED_ON = frozenset(
+    "bitcast bitcast-convert broadcast concatenate convert copy dynamic-slice dynamic-update-slice "
+    "gather get-tuple-element negate pad reshape reverse select slice transpose tuple".split()
+)
+"""Opcodes whose result may be an operand's element, or its negative: a product if that was one."""
+
+_NO_PRODUCT = frozenset(
+    "add subtract maximum minimum clamp parameter constant iota compare and or xor not abs sign "
+    "floor ceil round-nearest-afz round-nearest-even is-finite sqrt rng".split()
+)
+"""Opcodes whose result is never the product that an addition after them could be fused with."""
+
+_MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant", "iota"}
+"""Opcodes that compute nothing, of complex numbers neither."""
+
+
+def may_depend_on_memory(i: Instruction, target: str) -> bool:
+    """Whether the bits of what an instruction computes may depend on where its buffers lie.
+
+    Args:
+      i: of a control computation. target: "cpu" or "cuda".
+    """
+    if i.opcode != "fusion":
+        return _is_complex(i)
+    body = i.called[0]
+    if target == "cpu" and code_generator(body) is CodeGenerator.TILES:
+        return False
+    return _Products().is_sensitive(body)
+
+
+def _is_complex(i: Instruction) -> bool:
+    """Whether it computes with complex numbers, whose products are sums of products."""
+    shapes = (i.shape, *(o.shape for o in i.operands))
+    return i.opcode not in _MOVED and any(s.element_type in _COMPLEX for s in shapes)
+
+
+class _Products:
+    """Which values of fused computations may be products.
+
+    A value is a product where an addition that reads it could be fused with a multiplication.
+    """
+
+    def __init__(self) -> None:
+        self._is_product: dict[Instruction, bool] = {}
+
+    def is_sensitive(self, body: Computation, given: tuple[bool, ...] = ()) -> bool:
+        """Whether a computation adds two products, or does what is not understood.
+
+        Args:
+          body: operands before users. given: whether each parameter may be a product.
+        """
+        known = self._is_product
+        for i in body.instructions:
+            read = [known[o] for o in i.operands]
+            if _is_complex(i):
+                return True
+            if i.opcode == "parameter":
+                known[i] = bool(given) and given[i.parameter_number]
+            elif i.opcode in ("add", "subtract"):
+                if all(read) and i.shape.element_type in _FLOATING:
+                    return True
+                known[i] = False
+            elif i.opcode in _HANDED_ON:
+                known[i] = any(read)
+            elif i.called:
+                if self._is_sensitive_call(i, read):
+                    return True
+            else:
+                known[i] = i.opcode not in _NO_PRODUCT
+        return False
+
+    def _is_sensitive_call(self, i: Instruction, read: list[bool]) -> bool:
+        """The same of an operation that applies computations; notes whether it gives products."""
+        sensitive = False
+        product = i.opcode not in ("reduce", "reduce-window", "fusion", "map")
+        for body in i.called:
+            given = (
+                tuple(read)
+                if len(body.parameters) == len(read)
+                else (any(read),) * len(body.parameters)
+            )
+            sensitive |= self.is_sensitive(body, given)
+            assert body.root is not None
+            product |= self._is_product.get(body.root, True)
+        self._is_product[i] = product
+        return sensitive

@@ -1,0 +1,84 @@
+"""Which of the arrays that a kernel is given are the same memory in an executable.
+
+XLA compiles a kernel from its fusion and from which of its slices of memory are equal. A kernel
+whose rounding may depend on that (`rounding`) is to have the pattern that it has in XLA's own
+executable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator, Mapping
+
+from olla_xla.check.executable.memory import Place
+from olla_xla.check.executable.program import Op
+from olla_xla.check.executable.rounding import Rounding
+from olla_xla.check.executable.values import Frame, Value, Values, resolve
+
+__all__ = ["KernelMemory", "differing", "kernel_memory"]
+
+Pattern = tuple[int, ...]
+"""Of each array that a kernel reads or makes, operands first, the number of the first that is the
+same memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelMemory:
+    """The pattern of a kernel: as found, and as it would be if only what must share memory did."""
+
+    found: Pattern
+    forced: Pattern
+
+
+def kernel_memory(
+    values: Values, shared: Mapping[Value, Place], places: Mapping[Value, Place], target: str
+) -> dict[str, KernelMemory]:
+    """By name, the kernels whose rounding may depend on memory.
+
+    Args:
+      values: of a program. shared: buffers that XLA must share. places: where values lie.
+      target: "cpu" or "cuda".
+    """
+    rounding, known = Rounding(target), {}
+    found: dict[str, KernelMemory] = {}
+    for frame in _frames(values.frame):
+        for op in frame.body.ops:
+            if op.opcode in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"):
+                continue
+            if op not in known:
+                known[op] = not _runs_others(op) and rounding.depends_on_memory(op)
+            if known[op]:
+                given = [resolve(frame.at[o][i]) for o in (*op.operands, op) for i in frame.at[o]]
+                found[op.name] = KernelMemory(_pattern(given, places), _pattern(given, shared))
+    return found
+
+
+def differing(found: Mapping[str, KernelMemory], expected: Mapping[str, Pattern]) -> list[str]:
+    """The kernels that have another pattern than is expected, or than must be where none is."""
+    return [
+        name
+        for name, memory in found.items()
+        if memory.found != _or_forced(expected.get(name), memory)
+    ]
+
+
+def _or_forced(expected: Pattern | None, memory: KernelMemory) -> Pattern:
+    if expected is None or len(expected) != len(memory.found):
+        return memory.forced
+    return expected
+
+
+def _pattern(given: list[Value], places: Mapping[Value, Place]) -> Pattern:
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(places.get(v, v), k) for k, v in enumerate(given))
+
+
+def _runs_others(op: Op) -> bool:
+    return op.opcode in ("while", "conditional", "call", "async-start")
+
+
+def _frames(frame: Frame) -> Iterator[Frame]:
+    yield frame
+    for inner in frame.inner.values():
+        for called in inner:
+            yield from _frames(called)

@@ -1,0 +1,113 @@
+"""Which kernels may round otherwise where other buffers of theirs are the same memory.
+
+A compiler that may fuse a multiplication into the addition that reads it has a choice where an
+addition reads two products, and what it chooses depends on all of the kernel's code, loads and
+stores included. Where no addition does, it has none. Written from XLA's definitions of operations
+and without the planner's own test, so that neither has the other's mistakes.
+"""
+
+from __future__ import annotations
+
+from olla_xla.check.executable.program import Body, Op
+
+__all__ = ["Rounding"]
+
+_HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
+_COMPLEX_TYPES = (15, 18)
+
+_EXACT = frozenset(
+    "abs ceil clamp compare constant floor iota is-finite maximum minimum parameter "
+    "round-nearest-afz round-nearest-even sign sqrt".split()
+)
+"""Opcodes whose floating-point result is rounded, or read, before anything is added to it."""
+
+_TRANSPARENT = frozenset(
+    "bitcast broadcast concatenate convert copy dynamic-slice dynamic-update-slice "
+    "get-tuple-element negate pad reshape reverse select slice transpose tuple".split()
+)
+"""Opcodes that hand on elements, or their negatives."""
+
+_TILES = frozenset(
+    "abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
+    "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
+    "negate not or parameter power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
+)
+_TILE_TYPES = (1, 2, 3, 4, 5, _HALF, _SINGLE, _DOUBLE, _BRAIN)
+"""What XLA's tiled generator for CPUs takes; its code is the same wherever buffers lie."""
+
+
+class Rounding:
+    """The kernels of a module.
+
+    Args:
+      target: "cpu" or "cuda".
+    """
+
+    def __init__(self, target: str) -> None:
+        self._tiles = target == "cpu"
+
+    def depends_on_memory(self, op: Op) -> bool:
+        """Whether what an operation gives may depend on where its buffers lie."""
+        if op.opcode != "fusion":
+            return _computes_complex(op)
+        (body,) = op.called
+        if self._tiles and all(_has_tiles(inner) for inner in body.ops):
+            return False
+        return _Sums(body, ()).is_open
+
+
+def _has_tiles(op: Op) -> bool:
+    return op.opcode in _TILES and op.shape.element_type in _TILE_TYPES
+
+
+def _computes_complex(op: Op) -> bool:
+    """Whether it computes with complex numbers; each product of them is a sum of two."""
+    if op.opcode in _TRANSPARENT - {"convert", "negate"} or op.opcode in ("parameter", "constant"):
+        return False
+    return any(o.shape.element_type in _COMPLEX_TYPES for o in (op, *op.operands))
+
+
+class _Sums:
+    """The additions of a computation.
+
+    Args:
+      body: it. products: numbers of parameters that may be products.
+
+    Attributes:
+      is_open: whether one has two products, so that there is a choice. gives_product: whether the
+        result may be a product.
+    """
+
+    def __init__(self, body: Body, products: tuple[int, ...]) -> None:
+        self.is_open = False
+        self._products = {body.parameters[k] for k in products}
+        for op in body.ops:
+            self._look_at(op)
+        self.gives_product = body.result in self._products
+
+    def _look_at(self, op: Op) -> None:
+        made_of = [k for k, o in enumerate(op.operands) if o in self._products]
+        if _computes_complex(op):
+            self.is_open = True
+        elif op.opcode in ("add", "subtract"):
+            self.is_open |= len(made_of) == 2 and _is_rounded(op)
+        elif op.called:
+            self._enter(op, made_of)
+        elif op.opcode not in _EXACT and (made_of or op.opcode not in _TRANSPARENT):
+            self._products.add(op)
+
+    def _enter(self, op: Op, made_of: list[int]) -> None:
+        """An operation that applies computations to elements of its operands."""
+        for body in op.called:
+            count = len(body.parameters)
+            given = made_of if count == len(op.operands) else range(count) if made_of else ()
+            sums = _Sums(body, tuple(given))
+            self.is_open |= sums.is_open
+            if sums.gives_product or op.opcode not in ("fusion", "map", "reduce", "reduce-window"):
+                self._products.add(op)
+
+
+def _is_rounded(op: Op) -> bool:
+    """Whether an operation is on floating-point numbers: integers are exact."""
+    kind = op.shape.element_type
+    return kind >= 19 or kind in (_HALF, _SINGLE, _DOUBLE, _BRAIN)

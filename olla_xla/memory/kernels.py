@@ -1,0 +1,119 @@
+"""Which operands and results of a kernel are the same memory, where its rounding may depend on it.
+
+XLA compiles a kernel from its fusion and from which of the slices of memory it is given are equal.
+So where rounding may depend on that (`hlo.rounding`), a plan gives a kernel the same pattern of
+equal slices as XLA's own order does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hlo.module import Instruction
+from hlo.rounding import may_depend_on_memory
+from hlo.shapes import ShapeIndex
+from hlo.values import Dataflow, Sharing
+from olla_xla.memory.assignment.model import Assignment
+
+__all__ = [
+    "Pattern",
+    "find_kernels",
+    "inherited",
+    "leaves",
+    "overwritten",
+    "pattern",
+    "patterns",
+    "wanted",
+]
+
+Pattern = tuple[int, ...]
+"""Of each array that a kernel reads or makes (`leaves`), the number of the first one that is the
+same slice of memory; its own where none before it is."""
+
+
+def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
+    """The arrays that an instruction reads, operand by operand, and then those that it makes."""
+    return [
+        (source, index)
+        for source in (*i.operands, i)
+        for index, shape in source.shape.indices()
+        if not shape.is_tuple
+    ]
+
+
+def find_kernels(
+    dataflow: Dataflow, pairs: Sharing, target: str, *, every: bool = False
+) -> list[Instruction]:
+    """The instructions whose rounding may depend on memory, and whose memory on the order.
+
+    Args:
+      dataflow: of a module. pairs: its in-place candidates. target: "cpu" or "cuda".
+      every: also those whose own memory does not depend on the order; that of copies of them may.
+    """
+    values = dataflow.values
+    if every:
+        listed = (i for c in dataflow.module.control_computations for i in c.instructions)
+        return [i for i in listed if not i.called_control and may_depend_on_memory(i, target)]
+    free: dict[Instruction, None] = {}
+    for v in values:
+        if not v.instruction.called_control and any(
+            values[a].buffer != v.buffer for a, _ in pairs[v.id]
+        ):
+            free[v.instruction] = None
+    return [i for i in free if may_depend_on_memory(i, target)]
+
+
+def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Pattern:
+    """The pattern of an instruction under a simulated assignment."""
+    first: dict[tuple[int, int], int] = {}
+    found = []
+    for k, where in enumerate(leaves(i)):
+        v = dataflow.at[where].id
+        place = int(assignment.allocation[v]), int(assignment.offset[v])
+        found.append(first.setdefault(place, k))
+    return tuple(found)
+
+
+def patterns(
+    dataflow: Dataflow,
+    pairs: Sharing,
+    assignment: Assignment,
+    target: str,
+    *,
+    every: bool = False,
+) -> dict[str, Pattern]:
+    """By name, the patterns of all kernels of a module that `find_kernels` finds."""
+    found = find_kernels(dataflow, pairs, target, every=every)
+    return {i.name: pattern(i, dataflow, assignment) for i in found}
+
+
+def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
+    """The same with copies of instructions, each a (name, name of its original): they are to round
+    as their originals do.
+    """
+    return {**kept, **{name: kept[original] for name, original in copies if original in kept}}
+
+
+def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
+    """The pattern that an instruction is to have; None where that is all the same.
+
+    It is also for a fusion that was changed, and has other operands or results than its original.
+    """
+    own = kept.get(i.name)
+    return None if own is None or len(own) != len(leaves(i)) else own
+
+
+def overwritten(
+    i: Instruction, kept: Mapping[str, Pattern], index: ShapeIndex | None = None
+) -> list[tuple[Instruction, ShapeIndex]]:
+    """What an instruction must write its results over, so as to have its pattern in `kept`.
+
+    Args:
+      i: any instruction. kept: by name. index: of the result that is meant; None: all.
+    """
+    own, found = wanted(i, kept), leaves(i)
+    if own is None:
+        return []
+    first = next(k for k, (source, _) in enumerate(found) if source is i)
+    labels = [own[k] for k in range(first, len(own)) if index is None or found[k][1] == index]
+    return [found[k] for k in dict.fromkeys(labels) if k < first]
