@@ -9,7 +9,7 @@ are held for one step more. Either moves other values, so this is repeated until
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -78,7 +78,52 @@ def _changes(
                 new, numbers = _difference(i, own, now)
                 binds |= {i.name: new} if new else {}
                 held |= {i.name: numbers} if numbers else {}
+    _bind_chains(planned, binds)
     return binds, held
+
+
+def _bind_chains(planned: PlannedModule, binds: dict[str, tuple[Alias, ...]]) -> None:
+    """Binds what passes memory on to, or takes it from, what is to be bound.
+
+    XLA's heap passes it on only between values that share it with no other by force.
+    """
+    links: dict[int, list[tuple[Instruction, Alias, int]]] = {}
+    for computation in planned.computations.values():
+        for i in computation.instructions:
+            for (index, number), result, operand in _own_links(planned, i):
+                links.setdefault(result, []).append((i, (index, number), operand))
+                links.setdefault(operand, []).append((i, (index, number), result))
+    by_name = {i.name: i for c in planned.computations.values() for i in c.instructions}
+    waiting = []
+    for name, new in binds.items():
+        i = by_name[name]
+        for index, number in new:
+            waiting += [planned.dataflow.at[i, index].id]
+            waiting += [planned.dataflow.at[i.operands[number], ()].id]
+    while waiting:
+        for i, alias, other in links.pop(waiting.pop(), ()):
+            if alias not in binds.get(i.name, ()):
+                binds[i.name] = (*binds.get(i.name, ()), alias)
+                waiting.append(other)
+
+
+def _own_links(planned: PlannedModule, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
+    """Results that an instruction writes over operands, and that are not bound to them yet.
+
+    Yields:
+      The alias that would bind it, value id of the result, and of the operand.
+    """
+    own = wanted(i, planned.kept)
+    if own is None:
+        return
+    found = leaves(i)
+    first = len(found) - sum(source is i for source, _ in found)
+    for k in range(first, len(found)):
+        if own[k] < first:
+            result, operand = (planned.dataflow.at[found[j]] for j in (k, own[k]))
+            if result.buffer != operand.buffer:
+                number = i.operands.index(found[own[k]][0])
+                yield (found[k][1], number), result.id, operand.id
 
 
 def _difference(

@@ -180,7 +180,9 @@ def plan_order(
     since = time.monotonic() if options.time_limit is None else started
     limit = _Limit(worth, since, schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
-    end = _with_kernels(orders, solved, PlannedModule(module, target, released, planned.kept))
+    end = _with_kernels(
+        orders, solved, lambda: PlannedModule(module, target, released, planned.kept)
+    )
     final = end.module.simulate()
     offsets = _offsets(end.module, final)
     check_placement(end.graph, end.order.tolist(), offsets)
@@ -230,7 +232,7 @@ class _End(NamedTuple):
     holds: Mapping[str, tuple[int, ...]]
 
 
-def _with_kernels(orders: _Orders, solved: Solved, unplanned: PlannedModule) -> _End:
+def _with_kernels(orders: _Orders, solved: Solved, unplanned: Callable[[], PlannedModule]) -> _End:
     """Gives kernels the patterns that they are to have under the orders that were found.
 
     Where that is not possible, or takes more than there was, under those of the module as it came.
@@ -242,7 +244,7 @@ def _with_kernels(orders: _Orders, solved: Solved, unplanned: PlannedModule) -> 
     if found is not None and found.module is orders.planned:
         return _End(found.module, solved.graph, solved.order, solved.peak, aliases, {})
     if found is None or found.module.simulate().total_bytes > orders.xla_bytes:
-        found, aliases = keep_kernels(unplanned), {}
+        found, aliases = keep_kernels(unplanned()), {}
     if found is None:
         raise KernelError("no way was found to give all kernels the memory that they are to have")
     for name, new in found.aliases.items():

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "bench first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
     "bench ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "bench loops": "what scans keep: every policy of jax.checkpoint against our plans",
+    "bench kernels": "kernels that may round otherwise: the same memory as in XLA's own order",
     "bench scale": "planning as the graph grows: operators against seconds and memory",
     "bench sharded": "steps over eight devices: bits, bytes of a device, collectives, overlap",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
