@@ -9,7 +9,7 @@ else fits where, so they are chosen by the simulated total, and only those that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def bindings(
     g = arrays
     spans = intervals(g, order)
     starts = g.positions(order)[g.source]
-    joined = Buffers(g, spans)
+    joined = Buffers(g, spans, g.buffer[g.live_in].tolist())
     least = int(g.bytes.sum() * _SHARE)
     found = []
     for k in sorted(range(len(g.pair_b)), key=lambda k: (-int(g.bytes[g.pair_b[k]]), k)):
@@ -103,13 +103,17 @@ class Buffers:
     """Buffers that are joined while no two of their tensors are live at the same time."""
 
     @classmethod
-    def under(cls, g: GraphArrays, order: Sequence[int] | np.ndarray) -> Buffers:
-        """Those of a graph under an order."""
-        return cls(g, intervals(g, order))
+    def under(cls, g: GraphArrays, order: Sequence[int] | np.ndarray, is_entry: bool) -> Buffers:
+        """Those of a graph under an order.
 
-    def __init__(self, g: GraphArrays, spans: np.ndarray) -> None:
+        Of the entry computation, arguments too are joined: nobody else reads those that are not
+        live to the end.
+        """
+        return cls(g, intervals(g, order), () if is_entry else g.buffer[g.live_in].tolist())
+
+    def __init__(self, g: GraphArrays, spans: np.ndarray, pinned: Iterable[int]) -> None:
         self._owner = g.buffer.copy()
-        self._pinned = set(g.buffer[g.live_in].tolist())
+        self._pinned = set(pinned)
         self._members: dict[int, list[int]] = {}
         for t, buffer in enumerate(g.buffer.tolist()):
             self._members.setdefault(buffer, []).append(t)

@@ -155,7 +155,7 @@ def _are_safe(planned: PlannedModule, binds: Mapping[str, Sequence[Alias]]) -> b
         order = np.array([step[i] for i in planned.orders[computation]])
         arrays = GraphArrays.of(lowered.graph)
         tensor = {v: t for t, v in enumerate(lowered.values)}
-        buffers = Buffers.under(arrays, order)
+        buffers = Buffers.under(arrays, order, computation is planned.module.entry)
         for i in named:
             for index, number in binds[i.name]:
                 result = planned.dataflow.at[i, index].id
