@@ -23,8 +23,10 @@ from olla_xla.planner.in_place import Buffers
 
 __all__ = ["Kept", "keep_kernels", "peaks"]
 
-_ROUNDS = 12
+_ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
+_WRITTEN = 3
+"""The module is written once, and looked at once more; what was simulated is then as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,85 +47,129 @@ def keep_kernels(planned: PlannedModule) -> Kept | None:
     """The module in its orders, with every kernel as it is to be; None if that was not found."""
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
-    for _ in range(_ROUNDS):
-        binds, held = _changes(planned)
-        if not binds and not held:
-            return Kept(planned, aliases, holds)
-        again = any(set(new) & set(aliases.get(name, ())) for name, new in binds.items())
-        again |= any(set(new) & set(holds.get(name, ())) for name, new in held.items())
-        if again or not _are_safe(planned, binds):
+    for _ in range(_WRITTEN):
+        work = _Work(planned)
+        if not work.settle():
             return None
-        planned = planned.rewritten(binds, planned.orders, held)
-        for name, new in binds.items():
+        if not work.aliases and not work.holds:
+            return Kept(planned, aliases, holds)
+        planned = planned.rewritten(work.aliases, planned.orders, work.holds)
+        for name, new in work.aliases.items():
             aliases[name] = (*aliases.get(name, ()), *new)
-        for name, numbers in held.items():
+        for name, numbers in work.holds.items():
             holds[name] = (*holds.get(name, ()), *numbers)
     return None
 
 
-def _changes(
-    planned: PlannedModule,
-) -> tuple[dict[str, tuple[Alias, ...]], dict[str, tuple[int, ...]]]:
-    """What is to be bound, and what is to be held, by instruction name."""
-    assignment = planned.simulate()
-    binds: dict[str, tuple[Alias, ...]] = {}
-    held: dict[str, tuple[int, ...]] = {}
-    for computation in planned.computations.values():
-        for i in computation.instructions:
-            own = wanted(i, planned.kept)
-            if own is None:
-                continue
+class _Work:
+    """What a module takes, found by simulation; it is not written meanwhile.
+
+    Attributes:
+      aliases, holds: as in `Kept`.
+    """
+
+    def __init__(self, planned: PlannedModule) -> None:
+        self.aliases: dict[str, tuple[Alias, ...]] = {}
+        self.holds: dict[str, tuple[int, ...]] = {}
+        self._planned = planned
+        self._model = planned.model
+        listed = (i for c in planned.computations.values() for i in c.instructions)
+        self._kernels = [i for i in listed if wanted(i, planned.kept) is not None]
+        self._buffers: dict[Computation, tuple[dict[int, int], Buffers]] = {}
+
+    def settle(self) -> bool:
+        """Binds and holds until every kernel is as it is to be; whether that came about."""
+        for _ in range(_ROUNDS):
+            binds, held = self._changes()
+            if not binds and not held:
+                return True
+            values = self._planned.dataflow.at
+            pairs, kept = [], []
+            for i, new in binds.items():
+                if not self._is_safe(i, new):
+                    return False
+                self.aliases[i.name] = (*self.aliases.get(i.name, ()), *new)
+                pairs += [(values[i, a].id, values[i.operands[k], ()].id) for a, k in new]
+            for i, numbers in held.items():
+                if set(numbers) & set(self.holds.get(i.name, ())):
+                    return False
+                self.holds[i.name] = (*self.holds.get(i.name, ()), *numbers)
+                kept += [(values[i.operands[k], ()].id, i) for k in numbers]
+            self._model = self._model.merged(pairs).held(kept)
+        return False
+
+    def _changes(
+        self,
+    ) -> tuple[dict[Instruction, tuple[Alias, ...]], dict[Instruction, tuple[int, ...]]]:
+        """What is to be bound, and what is to be held."""
+        planned, assignment = self._planned, self._model.simulate(self._planned.orders)
+        binds: dict[Instruction, tuple[Alias, ...]] = {}
+        held: dict[Instruction, tuple[int, ...]] = {}
+        for i in self._kernels:
+            own = planned.kept[i.name]
             now = pattern(i, planned.dataflow, assignment)
             if now != own:
                 new, numbers = _difference(i, own, now)
-                binds |= {i.name: new} if new else {}
-                held |= {i.name: numbers} if numbers else {}
-    _bind_chains(planned, binds)
-    return binds, held
+                binds |= {i: new} if new else {}
+                held |= {i: numbers} if numbers else {}
+        self._bind_chains(binds)
+        return binds, held
 
+    def _bind_chains(self, binds: dict[Instruction, tuple[Alias, ...]]) -> None:
+        """Binds what passes memory on to, or takes it from, what is to be bound.
 
-def _bind_chains(planned: PlannedModule, binds: dict[str, tuple[Alias, ...]]) -> None:
-    """Binds what passes memory on to, or takes it from, what is to be bound.
+        XLA's heap passes it on only between values that share it with no other by force.
+        """
+        at = self._planned.dataflow.at
+        waiting = [
+            value.id
+            for i, new in binds.items()
+            for index, k in new
+            for value in (at[i, index], at[i.operands[k], ()])
+        ]
+        links: dict[int, list[tuple[Instruction, Alias, int]]] = {}
+        for i in self._kernels if waiting else ():
+            for alias, result, operand in self._own_links(i):
+                links.setdefault(result, []).append((i, alias, operand))
+                links.setdefault(operand, []).append((i, alias, result))
+        while waiting:
+            for i, alias, other in links.pop(waiting.pop(), ()):
+                if alias not in binds.get(i, ()):
+                    binds[i] = (*binds.get(i, ()), alias)
+                    waiting.append(other)
 
-    XLA's heap passes it on only between values that share it with no other by force.
-    """
-    links: dict[int, list[tuple[Instruction, Alias, int]]] = {}
-    for computation in planned.computations.values():
-        for i in computation.instructions:
-            for (index, number), result, operand in _own_links(planned, i):
-                links.setdefault(result, []).append((i, (index, number), operand))
-                links.setdefault(operand, []).append((i, (index, number), result))
-    by_name = {i.name: i for c in planned.computations.values() for i in c.instructions}
-    waiting = []
-    for name, new in binds.items():
-        i = by_name[name]
-        for index, number in new:
-            waiting += [planned.dataflow.at[i, index].id]
-            waiting += [planned.dataflow.at[i.operands[number], ()].id]
-    while waiting:
-        for i, alias, other in links.pop(waiting.pop(), ()):
-            if alias not in binds.get(i.name, ()):
-                binds[i.name] = (*binds.get(i.name, ()), alias)
-                waiting.append(other)
+    def _own_links(self, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
+        """Results that an instruction writes over operands, and that are not bound to them yet.
 
+        Yields:
+          The alias that would bind it, value id of the result, and of the operand.
+        """
+        own, found = self._planned.kept[i.name], leaves(i)
+        first = len(found) - sum(source is i for source, _ in found)
+        for k in range(first, len(found)):
+            if own[k] < first:
+                result, operand = (self._planned.dataflow.at[found[j]] for j in (k, own[k]))
+                alias = found[k][1], i.operands.index(found[own[k]][0])
+                if result.buffer != operand.buffer and alias not in self.aliases.get(i.name, ()):
+                    yield alias, result.id, operand.id
 
-def _own_links(planned: PlannedModule, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
-    """Results that an instruction writes over operands, and that are not bound to them yet.
-
-    Yields:
-      The alias that would bind it, value id of the result, and of the operand.
-    """
-    own = wanted(i, planned.kept)
-    if own is None:
-        return
-    found = leaves(i)
-    first = len(found) - sum(source is i for source, _ in found)
-    for k in range(first, len(found)):
-        if own[k] < first:
-            result, operand = (planned.dataflow.at[found[j]] for j in (k, own[k]))
-            if result.buffer != operand.buffer:
-                number = i.operands.index(found[own[k]][0])
-                yield (found[k][1], number), result.id, operand.id
+    def _is_safe(self, i: Instruction, new: Sequence[Alias]) -> bool:
+        """Whether results can be bound so: no two live values would ever be in one buffer."""
+        planned, computation = self._planned, i.computation
+        if computation not in self._buffers:
+            lowered = planned.lowered(computation)
+            step = {k: number for number, k in enumerate(lowered.instructions)}
+            order = np.array([step[k] for k in planned.orders[computation]])
+            is_entry = computation is planned.module.entry
+            buffers = Buffers.under(GraphArrays.of(lowered.graph), order, is_entry)
+            self._buffers[computation] = ({v: t for t, v in enumerate(lowered.values)}, buffers)
+        tensor, buffers = self._buffers[computation]
+        at = planned.dataflow.at
+        return i.opcode == "fusion" and all(
+            not i.operands[number].shape.is_tuple
+            and buffers.hand_over(tensor[at[i.operands[number], ()].id], tensor[at[i, index].id])
+            for index, number in new
+        )
 
 
 def _difference(
@@ -131,7 +177,7 @@ def _difference(
 ) -> tuple[tuple[Alias, ...], tuple[int, ...]]:
     """Results to bind, and operands to hold, so that an instruction has the pattern `own`."""
     found = leaves(i)
-    first = next(k for k, (source, _) in enumerate(found) if source is i)
+    first = len(found) - sum(source is i for source, _ in found)
     binds: list[Alias] = []
     held: dict[int, None] = {}
     for k in range(first, len(found)):
@@ -142,27 +188,6 @@ def _difference(
         if own[k] < first:
             binds.append((found[k][1], i.operands.index(found[own[k]][0])))
     return tuple(binds), tuple(held)
-
-
-def _are_safe(planned: PlannedModule, binds: Mapping[str, Sequence[Alias]]) -> bool:
-    """Whether results can be bound so: no two live values would ever be in one buffer."""
-    for computation in planned.computations.values():
-        named = [i for i in computation.instructions if i.name in binds]
-        if not named:
-            continue
-        lowered = planned.lowered(computation)
-        step = {i: k for k, i in enumerate(lowered.instructions)}
-        order = np.array([step[i] for i in planned.orders[computation]])
-        arrays = GraphArrays.of(lowered.graph)
-        tensor = {v: t for t, v in enumerate(lowered.values)}
-        buffers = Buffers.under(arrays, order, computation is planned.module.entry)
-        for i in named:
-            for index, number in binds[i.name]:
-                result = planned.dataflow.at[i, index].id
-                operand = planned.dataflow.at[i.operands[number], ()].id
-                if i.opcode != "fusion" or not buffers.hand_over(tensor[operand], tensor[result]):
-                    return False
-    return True
 
 
 def peaks(planned: PlannedModule) -> dict[Computation, int]:

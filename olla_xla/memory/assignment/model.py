@@ -66,6 +66,7 @@ class AssignmentModel:
         self._number = {i: k for k, i in enumerate(self.instructions)}
         self._starts = starts(dataflow, self._number, target)
         self._applies = applies(module)
+        self._held = np.zeros(0, np.int64)
         self._span = {c: k for k, c in enumerate(self.computations)}
         self._build_ranges()
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
@@ -150,6 +151,23 @@ class AssignmentModel:
             color=color,
             position=joined(np.minimum, sets.position, len(self.instructions)),
         )
+        return other
+
+    def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
+        """The model if values (by id) lived on until right after instructions had run."""
+        holds = list(holds)
+        other = copy.copy(self)
+        if holds:
+            known = len(self.instructions) + 2 * len(self.computations) + len(self._held)
+            numbers = [self._number[i] for _, i in holds]
+            other._held = np.append(self._held, np.array(numbers, np.int64))
+            uses = np.split(self._references.use_idx, self._references.use_ptr[1:-1])
+            more = {}
+            for k, (value, _) in enumerate(holds):
+                more.setdefault(value, []).append(known + k)
+            rows = [[*row.tolist(), *more.get(v, ())] for v, row in enumerate(uses)]
+            use_ptr, use_idx = csr(rows)
+            other._references = self._references._replace(use_ptr=use_ptr, use_idx=use_idx)
         return other
 
     def _build_buffers(self) -> None:
@@ -351,6 +369,9 @@ class AssignmentModel:
         if len(alone):
             time = self._starts.joined_times(time, alone)
             total -= self._starts.steps_gone(alone)
+        if len(self._held):  # each hold takes a step of its own, between two instructions
+            time = np.concatenate((2 * time, 2 * time[self._held] + 1))
+            total = 2 * total
         ranges = live_ranges(time, total, self._references, self._sets.ptr, self._sets.idx)
         found = homes(self._sets, self._links, ranges, self._order[:keep])
         kept = np.zeros(len(self._sets.bytes), np.bool_)
