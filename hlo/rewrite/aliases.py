@@ -44,9 +44,11 @@ def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Al
     fused = {c.id: c for c in proto.computations}
     for computation in proto.computations:
         names = [i.name for i in computation.instructions if i.name in missing]
+        writer = _Writer(proto, computation, fused) if names else None
         for name in names:
             for index, operand in missing.pop(name):
-                _Writer(proto, computation, fused).alias(name, index, operand)
+                assert writer is not None
+                writer.alias(name, index, operand)
     if missing:
         raise HloError(f"the module has no instruction {next(iter(missing))}; plan it again")
 

@@ -7,6 +7,7 @@ makes no code of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2
@@ -33,33 +34,47 @@ def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]])
       HloError: an instruction is unknown or has no such operand, or the module has no schedule.
     """
     missing = dict(holds)
-    for computation in proto.computations:
+    for computation in proto.computations if holds else ():
         names = [i.name for i in computation.instructions if i.name in missing]
-        for name in names:
-            for operand in missing.pop(name):
-                _hold(proto, computation, name, operand)
+        if names:
+            _hold(proto, computation, {name: missing.pop(name) for name in names})
     if missing:
         raise HloError(f"the module has no instruction {next(iter(missing))}; plan it again")
 
 
 def _hold(
-    proto: xla_pb2.HloModuleProto, computation: xla_pb2.HloComputationProto, name: str, operand: int
+    proto: xla_pb2.HloModuleProto,
+    computation: xla_pb2.HloComputationProto,
+    holds: Mapping[str, Sequence[int]],
 ) -> None:
-    listed = list(computation.instructions)
-    by_id = {i.id: i for i in listed}
-    at, holder = next((k, i) for k, i in enumerate(listed) if i.name == name)
-    if not 0 <= operand < len(holder.operand_ids):
-        raise HloError(f"{name} has no operand {operand}; plan it again")
+    """Adds the bitcasts of one computation."""
     if computation.id not in proto.schedule.sequences:
         raise HloError("the module has no schedule; dump it after scheduling")
-    held = by_id[holder.operand_ids[operand]]
-    added = xla_pb2.HloInstructionProto(name=hold_name(name, operand), opcode="bitcast")
-    added.id = max(by_id) + 1
-    added.shape.CopyFrom(held.shape)
-    added.operand_ids.append(held.id)
-    added.control_predecessor_ids.append(holder.id)
-    computation.instructions.insert(at + 1, added)
+    by_id = {i.id: i for i in computation.instructions}
+    next_id = itertools.count(max(by_id) + 1)
+    listed: list[xla_pb2.HloInstructionProto] = []
+    after: dict[int, list[int]] = {}
+    for i in computation.instructions:
+        listed.append(i)
+        for operand in holds.get(i.name, ()):
+            if not 0 <= operand < len(i.operand_ids):
+                raise HloError(f"{i.name} has no operand {operand}; plan it again")
+            held = by_id[i.operand_ids[operand]]
+            added = xla_pb2.HloInstructionProto(name=hold_name(i.name, operand), opcode="bitcast")
+            added.id = next(next_id)
+            added.shape.CopyFrom(held.shape)
+            added.operand_ids.append(held.id)
+            added.control_predecessor_ids.append(i.id)
+            listed.append(added)
+            after.setdefault(i.id & _LOCAL, []).append(added.id)
+    whole = xla_pb2.HloComputationProto(instructions=listed)
+    del computation.instructions[:]
+    computation.instructions.extend(whole.instructions)
     ids = proto.schedule.sequences[computation.id].instruction_ids
-    is_local = holder.id not in ids  # schedules carry module-wide ids, or those within
-    place = list(ids).index(holder.id & _LOCAL if is_local else holder.id)
-    ids.insert(place + 1, added.id & _LOCAL if is_local else added.id)
+    is_local = any(k not in by_id for k in ids)  # they carry module-wide ids, or those within
+    scheduled = []
+    for k in ids:
+        scheduled.append(k)
+        scheduled += [a & _LOCAL if is_local else a for a in after.get(k & _LOCAL, ())]
+    del ids[:]
+    ids.extend(scheduled)
