@@ -11,7 +11,7 @@ from hlo.shapes import Shape, ShapeIndex
 from olla_xla.bench.mutants import order
 from olla_xla.bench.mutants.draft import Draft
 
-__all__ = ["bound_and_late", "read_inside", "read_later"]
+__all__ = ["bindings", "bound_and_late", "is_needed", "read_inside", "read_later"]
 
 Binding = tuple[Any, Any, ShapeIndex, int]
 """(computation, fusion, index of the result, operand number)."""
@@ -19,17 +19,17 @@ Binding = tuple[Any, Any, ShapeIndex, int]
 
 def read_later(draft: Draft, rng: random.Random) -> str | None:
     """Binds a result to an operand that is read after the fusion, or is not ours to overwrite."""
-    return _bind(draft, [b for b in _bindings(draft) if _is_needed(draft, b)], rng)
+    return _bind(draft, [b for b in bindings(draft) if is_needed(draft, b)], rng)
 
 
 def read_inside(draft: Draft, rng: random.Random) -> str | None:
     """Binds a result to an operand that nothing else reads; the fusion may read it elsewhere."""
-    return _bind(draft, [b for b in _bindings(draft) if not _is_needed(draft, b)], rng)
+    return _bind(draft, [b for b in bindings(draft) if not is_needed(draft, b)], rng)
 
 
 def bound_and_late(draft: Draft, rng: random.Random) -> str | None:
     """Binds a result to a dying operand, and moves an earlier reader of that behind the fusion."""
-    found = [b for b in _bindings(draft) if not _is_needed(draft, b)]
+    found = [b for b in bindings(draft) if not is_needed(draft, b)]
     rng.shuffle(found)
     for body, fusion, index, operand in found:
         source = draft.sources(body)[fusion.operand_ids[operand]]
@@ -52,7 +52,7 @@ def _bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
     return f"result {list(index)} of {name} bound to its operand {operand}"
 
 
-def _bindings(draft: Draft) -> Iterator[Binding]:
+def bindings(draft: Draft) -> Iterator[Binding]:
     """All that could be written: result and operand take the same bytes."""
     for body in draft.scheduled():
         by_id = {i.id: i for i in body.instructions}
@@ -78,7 +78,8 @@ def _fits(operand: Shape, result: Shape) -> bool:
     )
 
 
-def _is_needed(draft: Draft, binding: Binding) -> bool:
+def is_needed(draft: Draft, binding: Binding) -> bool:
+    """Whether the operand is read later, or is not ours to overwrite."""
     body, fusion, _, number = binding
     source = draft.sources(body)[fusion.operand_ids[number]]
     position = {i.id: k for k, i in enumerate(draft.order(body))}

@@ -153,5 +153,6 @@ CASES: dict[str, Case] = {
     "callbacks": Case(lambda: _program("callbacks"), share=2),
     "updates": Case(lambda: _program("updates"), share=2),
     "mixed": Case(lambda: _program("mixed"), share=2),
+    "variances": Case(lambda: _program("variances"), share=2),
 }
 """Name -> case."""

@@ -88,6 +88,14 @@ class Draft:
         known = {k & _LOCAL: k for k in ids}
         ids[:] = [known[i.id & _LOCAL] for i in order]
 
+    def set_order_without(self, body: Body, gone: Instruction) -> None:
+        """Removes an instruction that nothing reads."""
+        self.set_order(body, [i for i in self.order(body) if i.id != gone.id])
+        kept = [type(i).FromString(i.SerializeToString()) for i in body.instructions if i != gone]
+        del body.instructions[:]
+        body.instructions.extend(kept)
+        self.reads_changed()
+
     def shape(self, i: Instruction) -> Shape:
         """The shape of an instruction's result."""
         return shape_from_proto(i.shape)

@@ -6,7 +6,15 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from olla_xla.bench.mutants import aliases, attributes, copies, operands, order, tuples
+from olla_xla.bench.mutants import (
+    aliases,
+    attributes,
+    copies,
+    operands,
+    order,
+    patterns,
+    tuples,
+)
 from olla_xla.bench.mutants.draft import Draft
 
 __all__ = ["KINDS", "OVERLAP", "Kind", "mutated"]
@@ -56,6 +64,10 @@ KINDS: dict[str, Kind] = {
     "attribute": Kind(attributes.attribute),
     "fusion": Kind(attributes.fusion),
     "configuration": Kind(attributes.configuration),
+    "kernel_bound": Kind(patterns.bound, 2),
+    "kernel_held": Kind(patterns.held, 2),
+    "kernel_freed": Kind(patterns.freed, 2),
+    "kernel_read_late": Kind(patterns.read_late, 2),
 }
 """Name -> kind."""
 

@@ -21,6 +21,7 @@ __all__ = [
     "scanned",
     "unrolled",
     "updates",
+    "variances",
 ]
 
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -47,6 +48,22 @@ def _descent(loss: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), value
 
     return step
+
+
+def variances() -> Built:
+    """An unrolled recurrent net whose loss sums a variance and a mean: a scalar of two products."""
+    size, tokens = 32, 6
+
+    def loss(p: Any, x: Any) -> Any:
+        h, seen = jnp.zeros((size, size)), []
+        for t in range(tokens):
+            h = jnp.tanh(x[:, t] @ p["x"] + h @ p["h"])
+            seen.append(h)
+        means = [(h * (k + 1)).mean() * 0.3 + (h**2).mean() * 0.7 for k, h in enumerate(seen)]
+        return (jnp.stack(seen, 1) @ p["v"]).var() + (h**2).mean() + sum(means)
+
+    params = {"x": _f32(16, size), "h": _f32(size, size), "v": _f32(size, 16)}
+    return _descent(loss), (params, _f32(size, tokens, 16)), _DONATED
 
 
 def recurrent() -> Built:

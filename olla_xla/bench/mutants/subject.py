@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from olla_xla.bench.mutants.cases import Case
 from olla_xla.bench.mutants.inputs import arguments, outputs
 from olla_xla.bench.mutants.kinds import KINDS, OVERLAP, mutated
 from olla_xla.bench.mutants.overlap import overlapped
-from olla_xla.check.executable import results_digest
+from olla_xla.check.executable import check_executable, differing, results_digest
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import Compiled, capture, compile_rewritten
@@ -36,19 +37,21 @@ class Subject:
     """A step, its plan and its expected outputs.
 
     Args:
-      case: the step. planned: a planned module made before for the same step, or None.
+      case: the step. planned: a planned module made before for the same step, and its plan's
+        kernels; or None.
 
     Attributes:
-      planned: the module as it is handed back to XLA.
-      clones, aliases: how many the plan has.
+      planned: the module as it is handed back to XLA. kernels: `Plan.kernels` as JSON.
     """
 
-    def __init__(self, case: Case, planned: bytes | None = None) -> None:
+    def __init__(self, case: Case, planned: tuple[bytes, str] | None = None) -> None:
         step, shapes, jit_options = case.build()
         self._lowered = jax.jit(step, **jit_options).lower(*shapes)
         captured = capture(self._lowered)
         self._scheduled = captured.module
-        self.planned = planned or _planned(captured, case)
+        self.planned, self.kernels = planned or _planned(captured, case)
+        expected: dict[str, list[int]] = json.loads(self.kernels)
+        self._kernels = {name: tuple(pattern) for name, pattern in expected.items()}
         # As for the plan itself: loops that do without stacks are numbered element by element.
         digests = (results_digest(m, "cpu") for m in (captured.module, self.planned))
         loops = len(set(digests)) > 1
@@ -59,6 +62,9 @@ class Subject:
         own = compile_rewritten(self._lowered, lambda module: module)
         self._expected = self._run(own)
         self._own = own
+        self._own_kernels = check_executable(
+            final_module(own), "cpu", assignment=assignment_proto(own)
+        )
         self._compiled = compile_rewritten(self._lowered, lambda _: self.planned)
         self._executable = _serialized(self._compiled)
 
@@ -151,7 +157,17 @@ class Subject:
         if assignment is None:
             assignment = assignment_proto(compiled)
         final = final_module(compiled)
-        return _objection(dataclasses.replace(self._case, final=final, assignment=assignment))
+        case = dataclasses.replace(self._case, final=final, assignment=assignment)
+        try:
+            kernels = case.check().kernels
+        except CheckError as error:
+            return _line(error)
+        other = [
+            name
+            for name in differing(kernels, self._kernels)
+            if name not in self._own_kernels or kernels[name].found != self._own_kernels[name].found
+        ]
+        return f"{other[0]} has other memory than in XLA's own order" if other else ""
 
     def _run(self, compiled: jax.stages.Compiled) -> list[list[bytes]]:
         """Outputs for all inputs, and for the first once more: what is left behind matters."""
@@ -162,11 +178,11 @@ class Subject:
         return itertools.islice(self.mutants(seed, kinds), skip, count)
 
 
-def _planned(captured: Compiled, case: Case) -> bytes:
+def _planned(captured: Compiled, case: Case) -> tuple[bytes, str]:
     plan = planner.plan_module(
         captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
     )
-    return planner.apply_plan(captured.module, plan)
+    return planner.apply_plan(captured.module, plan), json.dumps(dict(plan.kernels))
 
 
 def _serialized(compiled: jax.stages.Compiled) -> bytes:

@@ -21,8 +21,12 @@ def main(request: str) -> None:
     """
     given = json.loads(request)
     kept = Path(given["planned"])
-    subject = Subject(CASES[given["case"]], kept.read_bytes() if kept.exists() else None)
+    kernels, known = kept.with_suffix(".json"), None
+    if kernels.exists():
+        known = kept.read_bytes(), kernels.read_text()
+    subject = Subject(CASES[given["case"]], known)
     kept.write_bytes(subject.planned)
+    kernels.write_text(subject.kernels)
     say({"stage": "ready"})
     if given["skip"] == 0:
         for row in subject.unmutated():
