@@ -1,0 +1,149 @@
+"""Kernels that may round otherwise have the memory that they have in XLA's own order."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import olla_xla
+from hlo.module import module_from_bytes
+from hlo.rewrite.edit import Edit
+from hlo.rewrite.holds import hold_name
+from olla_xla.check.executable import check_executable, differing
+from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.kernels import keep_kernels
+from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.problem.options import PlanOptions
+from tests.support.steps import assert_same
+
+
+def _net(tokens: int, batch: int, width: int, seed: int):
+    """An unrolled recurrent net whose loss sums a variance and a mean: one sum of two products."""
+    r = np.random.default_rng(seed)
+
+    def values(*shape):
+        return jnp.asarray((r.normal(size=shape) / 4).astype(np.float32))
+
+    params = {"x": values(16, width), "h": values(width, width), "v": values(width, 16)}
+
+    def step(p, x):
+        def loss(p):
+            h, hs = jnp.zeros((batch, width)), []
+            for t in range(tokens):
+                h = jnp.tanh(x[:, t] @ p["x"] + h @ p["h"])
+                hs.append(h)
+            return (jnp.stack(hs, 1) @ p["v"]).var() + (h**2).mean()
+
+        value, gradient = jax.value_and_grad(loss)(p)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), value
+
+    return step, params, values(batch, tokens, 16)
+
+
+@functools.cache
+def _captured(tokens: int = 10, batch: int = 64, width: int = 32):
+    step, params, x = _net(tokens, batch, width, 1)
+    lowered = jax.jit(step, donate_argnums=0).lower(params, x)
+    return lowered, capture(lowered)
+
+
+@pytest.mark.parametrize("shape", [(10, 64, 32, 1), (7, 64, 32, 2), (12, 32, 64, 3)])
+def test_a_loss_of_two_means_is_jits(shape):
+    """The last kernel, `a*k1 + reduce(b)*k2` with a scalar result, was rounded otherwise."""
+    step, params, x = _net(*shape)
+
+    def copy():
+        return jax.tree.map(jnp.array, params)
+
+    expected = jax.jit(step, donate_argnums=0)(copy(), x)
+    planned = olla_xla.plan(step, donate_argnums=0, time_limit=2)
+    assert_same(expected, planned(copy(), x))
+    assert planned.plans[0].assigned_bytes < planned.plans[0].xla_bytes
+
+
+def _kernels(compiled):
+    return check_executable(final_module(compiled), "cpu", assignment=assignment_proto(compiled))
+
+
+def test_patterns_are_xlas_own_in_the_executable():
+    lowered, captured = _captured()
+    plan = plan_module(captured.module, PlanOptions(step_limit=2000), target="cpu")
+    assert plan.predicted_bytes < plan.xla_predicted_bytes
+    own = check_executable(captured.final, "cpu", assignment=captured.assignment)
+    planned = compile_rewritten(lowered, lambda module: apply_plan(module, plan))
+    found = _kernels(planned)
+    assert found.keys() == own.keys() and len(found) > 2
+    assert {n: k.found for n, k in found.items()} == {n: k.found for n, k in own.items()}
+    assert not differing(found, plan.kernels)
+    assert any(k.found != k.forced for k in own.values()), "some share memory by choice"
+
+
+def test_without_it_an_order_gives_kernels_other_memory():
+    """The test above could fail."""
+    _, captured = _captured()
+    planned = PlannedModule(captured.module, "cpu")
+    _, kept = planned.own()
+    computation = planned.module.entry
+    lowered = planned.lowered(computation)
+    orders = np.random.default_rng(0)
+    changed = 0
+    for _ in range(20):
+        order = _legal(lowered.graph, orders)
+        planned.orders[computation] = tuple(lowered.instructions[k] for k in order)
+        changed += planned.own()[1] != kept
+    assert changed
+
+
+def _legal(graph, random):
+    """A random order that precedence allows."""
+    before = [set(b) for b in graph.predecessors()]
+    done: list[int] = []
+    left = set(range(len(before)))
+    while left:
+        ready = sorted(k for k in left if before[k] <= set(done))
+        done.append(ready[random.integers(len(ready))])
+        left.remove(done[-1])
+    return done
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_that_kernels_allow_can_keep_them(seed):
+    """What was simulated is what the module has that is written."""
+    _, captured = _captured(6, 32, 32)
+    planned = PlannedModule(captured.module, "cpu")
+    _, planned.kept = planned.own()
+    computation = planned.module.entry
+    lowered = planned.lowered(computation)
+    order = _legal(lowered.graph, np.random.default_rng(seed))
+    planned.orders[computation] = tuple(lowered.instructions[k] for k in order)
+    found = keep_kernels(planned)
+    assert found is not None
+    assert found.module.own()[1].items() >= planned.kept.items() - _bound(found, planned)
+
+
+def _bound(found, planned):
+    """Kernels that are bound have no choice any more, and are not among those of the module."""
+    left = found.module.own()[1]
+    return {(n, p) for n, p in planned.kept.items() if n not in left}
+
+
+def test_a_held_operand_is_not_written_over():
+    lowered, captured = _captured()
+    own = check_executable(captured.final, "cpu", assignment=captured.assignment)
+    module = module_from_bytes(captured.module)
+    by_name = {i.name: i for i in module.entry.instructions}
+    name, number = next(
+        (n, k.found[-1])
+        for n, k in own.items()
+        if k.found != k.forced
+        and k.found[-1] < len(by_name[n].operands)
+        and not by_name[n].shape.is_tuple
+    )
+    compiled = compile_rewritten(lowered, lambda data: Edit(data).hold({name: [number]}).to_bytes())
+    names = [i.name for i in module_from_bytes(final_module(compiled)).entry.schedule or ()]
+    assert names[names.index(name) + 1] == hold_name(name, number)
+    assert differing(_kernels(compiled), {n: k.found for n, k in own.items()}) == [name]
