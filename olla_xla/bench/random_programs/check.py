@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import re
 import time
 import warnings
@@ -22,7 +24,7 @@ from olla_xla.errors import BudgetError
 
 __all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]
 
-FAILURES = ("wrong", "larger", "failed", "crashed")
+FAILURES = ("wrong", "refused", "larger", "failed", "crashed")
 """Kinds of outcomes that must not be."""
 
 _STEPS = 2
@@ -31,6 +33,8 @@ _LIMITS = (
     r"XLA assigned [\d,]+ bytes to the plan, [\d,]+ to its own order$",
 )
 """Reasons that name a limit of ours: the plan was made, and XLA's own order is as good."""
+_REFUSALS = re.compile(r"the referee (objects|refuses)")
+"""What is said, as a reason or in the log, where a referee stops what the planner made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +42,9 @@ class Outcome:
     """What came of one plan.
 
     Attributes:
-      kind: identical, wrong, larger, failed (to plan, without a reason that names a limit), budget
-        (it cannot be met), unsteady (jit itself gives other bits each time) or invalid (jit itself
-        fails).
+      kind: identical, wrong, refused (a referee stopped the plan, or a rewrite that it had tried),
+        larger, failed (to plan, without a reason that names a limit), budget (it cannot be met),
+        unsteady (jit itself gives other bits each time) or invalid (jit itself fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
       bindings, clones, stacks: results bound to operands, operators computed again, and stacks that
@@ -70,17 +74,22 @@ class Reference:
     """A program as `jax.jit` runs it."""
 
     def __init__(self, program: Program) -> None:
-        self.built: Built = build(program)
-        jitted = jax.jit(self.built.step, **self.built.jit_options)
-        with _quiet():
+        self.program = program
+        with self.types(), _quiet():
+            self.built: Built = build(program)
+            jitted = jax.jit(self.built.step, **self.built.jit_options)
             self._compiled = jitted.lower(*self.built.arguments).compile()
             self.results = _run(self._compiled, self.built)
         self.bytes = assigned_bytes(self._compiled)
 
     def is_steady(self) -> bool:
         """Whether it gives the same bits again."""
-        with _quiet():
+        with self.types(), _quiet():
             return _run(self._compiled, self.built) == self.results
+
+    def types(self) -> contextlib.AbstractContextManager[None]:
+        """JAX's types of 64 bits, or without, as the program wants them."""
+        return jax.enable_x64(self.program.x64)
 
 
 def check_case(case: Case) -> list[Outcome]:
@@ -94,6 +103,18 @@ def check_case(case: Case) -> list[Outcome]:
 
 def check(reference: Reference, settings: Settings) -> Outcome:
     """Plans, runs and compares one program."""
+    with reference.types(), _Refusals() as refusals:
+        outcome = _checked(reference, settings)
+    if outcome.kind in ("wrong", "unsteady"):
+        return outcome
+    if _REFUSALS.search(outcome.reason):
+        return dataclasses.replace(outcome, kind="refused")
+    if refusals.found:
+        return dataclasses.replace(outcome, kind="refused", reason=refusals.found[0])
+    return outcome
+
+
+def _checked(reference: Reference, settings: Settings) -> Outcome:
     built, started = reference.built, time.monotonic()
     options: dict[str, Any] = dataclasses.asdict(settings)
     budget = options.pop("budget")
@@ -132,6 +153,26 @@ def forget() -> None:
     """Drops executables and plans of this process."""
     process_store().clear()
     jax.clear_caches()
+
+
+class _Refusals(logging.Handler):
+    """What referees inside the planner refused meanwhile: it goes on without, and logs it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps what tells of a refusal."""
+        if _REFUSALS.search(said := record.getMessage()):
+            self.found.append(said)
+
+    def __enter__(self) -> _Refusals:
+        logging.getLogger("olla_xla").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("olla_xla").removeHandler(self)
 
 
 def _judged(

@@ -21,12 +21,14 @@ class Environment:
     Attributes:
       weights: square matrices, at least one. key: of all random numbers.
       operators: by name. numbers: one for each random draw and each callback.
+      jitted: functions that are called again, by what is in them.
     """
 
     weights: Sequence[Any]
     key: Any
     operators: dict[str, Operator]
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    jitted: dict[Any, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def weight(self, k: int) -> Any:
         """A weight by number."""

@@ -14,6 +14,7 @@ from olla_xla.bench.random_programs.elementwise import ELEMENTWISE
 from olla_xla.bench.random_programs.environment import Environment, Operator, run_nodes
 from olla_xla.bench.random_programs.linear import LINEAR
 from olla_xla.bench.random_programs.narrow import TYPES
+from olla_xla.bench.random_programs.nested import NESTED
 from olla_xla.bench.random_programs.spec import Graph
 
 __all__ = ["OPERATORS", "graph_batch", "graph_loss", "graph_next", "graph_parameters"]
@@ -24,6 +25,7 @@ OPERATORS: dict[str, Operator] = {
     **LINEAR,
     **CONTROL,
     **DERIVATIVES,
+    **NESTED,
     **TYPES,
     **CALLBACKS,
 }
@@ -53,8 +55,9 @@ def graph_loss(body: Graph, params: Any, batch: Any, key: Any) -> tuple[Any, Any
     values = _values(body, params, batch, key)
     stride = max(body.stride, 1)
     read = values[len(values) - 1 :: -stride]
-    total = sum((value.astype(jnp.float32) ** 2).mean() for value in read)
-    return jnp.asarray(total, jnp.float32), {"last": values[-1], "middle": values[len(values) // 2]}
+    wide = jnp.promote_types(values[0].dtype, jnp.float32)
+    total = sum((value.astype(wide) ** 2).mean() for value in read)
+    return jnp.asarray(total, wide), {"last": values[-1], "middle": values[len(values) // 2]}
 
 
 def graph_next(body: Graph, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:

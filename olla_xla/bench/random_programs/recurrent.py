@@ -39,6 +39,12 @@ def recurrent_loss(body: Recurrent, params: Any, batch: Any, key: Any) -> tuple[
     """Loss, and values for additional results."""
     x = batch["x"].astype(params["x"].dtype)
     hidden = _hidden(body, params, x)
+    more = {"last": hidden[-1], "middle": hidden[len(hidden) // 2]}
+    if body.loss == "means":
+        scores = jnp.stack(hidden, 1).astype(params["v"].dtype) @ params["v"]
+        wide = jnp.promote_types(scores.dtype, jnp.float32)
+        total = scores.astype(wide).var() + (hidden[-1].astype(wide) ** 2).mean()
+        return total, {**more, "scores": scores}
     total = jnp.float32(0)
     for value in _read(body, hidden):
         scores = jax.nn.log_softmax(value.astype(params["v"].dtype) @ params["v"])
@@ -47,7 +53,7 @@ def recurrent_loss(body: Recurrent, params: Any, batch: Any, key: Any) -> tuple[
             total += (scores**2).mean()
         if body.loss != "square":
             total -= scores[jnp.arange(body.batch), batch["y"]].mean()
-    return total, {"last": hidden[-1], "middle": hidden[len(hidden) // 2]}
+    return total, more
 
 
 def _hidden(body: Recurrent, params: Any, x: Any) -> list[Any]:
@@ -116,6 +122,8 @@ def _cell(body: Recurrent, params: Any) -> Any:
     def apply(state: Any, now: Any) -> Any:
         return cell(params, state, now)
 
+    if body.jits:
+        apply = jax.jit(apply)
     return jax.checkpoint(apply) if body.recompute else apply
 
 

@@ -13,11 +13,15 @@ __all__ = [
     "Body",
     "Case",
     "ConvNet",
+    "FixedPoint",
     "Graph",
+    "InnerSteps",
+    "Layered",
     "Node",
     "Program",
     "Recurrent",
     "Settings",
+    "Term",
     "Transformer",
     "Update",
     "Updates",
@@ -68,8 +72,10 @@ class Recurrent:
       cell: lstm, gru or plain. form: unrolled, scan, reverse, both (directions) or nested (scans).
       steps, batch, width, inputs, classes: sizes.
       read: which hidden states the loss reads: each, last, every third, or pairs far apart.
-      loss: of the scores: square, picked (those of the labels) or both. bias: whether there is one.
+      loss: of the scores: square, picked (those of the labels) or both; or means: the variance of
+        all steps' scores and the mean square of the last state. bias: whether there is one.
       recompute: `jax.checkpoint` around the cell. unroll: steps in one turn of a scan.
+      jits: `jax.jit` around the cell.
     """
 
     cell: str
@@ -84,6 +90,7 @@ class Recurrent:
     bias: bool = False
     recompute: bool = False
     unroll: int = 1
+    jits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +186,94 @@ class Arithmetic:
     reverse: bool = False
 
 
-Body = Graph | Recurrent | Transformer | ConvNet | Updates | Arithmetic
+@dataclasses.dataclass(frozen=True)
+class Layered:
+    """Layers over one stack of matrices.
+
+    Attributes:
+      nodes: operators of a layer. rows, width, layers: sizes.
+      layout: how the stack is kept (`layered.LAYOUTS`). form: the loop (`layered.LAYERED_FORMS`).
+      branch: what a layer's work depends on (`layered.BRANCHES`).
+      carries: what the loop carries beside (`layered.CARRIES`). unroll: layers in one turn.
+    """
+
+    nodes: tuple[Node, ...]
+    rows: int
+    width: int
+    layers: int
+    layout: str = "plain"
+    form: str = "scan"
+    branch: str = ""
+    carries: tuple[str, ...] = ()
+    unroll: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPoint:
+    """A fixed point, and a loss of it.
+
+    Attributes:
+      rows, cols, size: of two sets of points. steps: most iterations.
+      form: how it is found and differentiated (`fixed_point.FIXED_FORMS`).
+      map: what is iterated (`fixed_point.FIXED_MAPS`). jits: `jax.jit` around an iteration.
+    """
+
+    rows: int
+    cols: int
+    size: int
+    steps: int
+    form: str = "scan"
+    map: str = "log"
+    jits: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerSteps:
+    """Steps of an optimizer, all in one step of the program.
+
+    Attributes:
+      rows, inputs, width, steps: sizes. form: the loop (`inner_steps.INNER_FORMS`).
+      optimizer: of the inner steps (`inner_steps.INNER_OPTIMIZERS`).
+      batches: whether each step has its own. saturates: whether the count of steps stops early.
+    """
+
+    rows: int
+    inputs: int
+    width: int
+    steps: int
+    form: str = "scan"
+    optimizer: str = "adam"
+    batches: bool = True
+    saturates: bool = False
+
+
+Body = (
+    Graph
+    | Recurrent
+    | Transformer
+    | ConvNet
+    | Updates
+    | Arithmetic
+    | Layered
+    | FixedPoint
+    | InnerSteps
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A scalar beside the body's loss.
+
+    Attributes:
+      op: its name in `terms.TERMS`. reads: numbers of the arrays it is made of.
+      use: what becomes of it (`terms.USES`), or how it is kept over steps (`terms.KEPT`).
+      weight: a constant that multiplies it, or part of it.
+    """
+
+    op: str
+    reads: tuple[int, ...] = (0,)
+    use: str = "loss"
+    weight: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,13 +282,15 @@ class Program:
 
     Attributes:
       body: what is computed.
-      dtype: float32, bfloat16, or mixed: kept in float32, computed in bfloat16.
+      dtype: float32, bfloat16, or mixed: kept in float32, computed in bfloat16; or float64, which
+        is float32 without x64.
       optimizer: none, sgd, momentum, adam or adamw. clip: gradients by their global norm.
       donate: which of the arguments (parameters, state, batch) are donated.
       extras: additional arguments and results; `training.EXTRAS` has them all.
       seed: of the arguments' values.
       optimized: whether LLVM optimizes the code, which takes longer, and decides how sums of
         products are rounded.
+      terms: scalars beside the body's loss. x64: whether JAX's 64-bit types are enabled.
     """
 
     body: Body
@@ -205,6 +301,8 @@ class Program:
     extras: tuple[str, ...] = ()
     seed: int = 0
     optimized: bool = False
+    terms: tuple[Term, ...] = ()
+    x64: bool = False
 
     @property
     def draws(self) -> bool:
@@ -222,8 +320,9 @@ class Program:
         body = self.body
         if isinstance(body, Graph):
             names = {node.op for node in _all_nodes(body.nodes)}
-            return not names.isdisjoint(("scan", "scan_reverse", "scan_rows", "slots"))
-        return isinstance(body, Recurrent | Transformer | Arithmetic) and body.form != "unrolled"
+            return not names.isdisjoint(_SCANS)
+        forms = Recurrent | Transformer | Arithmetic | Layered | InnerSteps | FixedPoint
+        return isinstance(body, forms) and not body.form.startswith("unrolled")
 
     @property
     def kind(self) -> str:
@@ -235,6 +334,12 @@ class Program:
             return f"{body.cell} net, {_form(body)}"
         if isinstance(body, Arithmetic):
             return f"products and sums, {_form(body)}"
+        if isinstance(body, Layered):
+            return f"stacked layers, {'branches' if body.branch else _form(body)}"
+        if isinstance(body, FixedPoint):
+            return f"fixed point, {_form(body)}"
+        if isinstance(body, InnerSteps):
+            return f"inner steps, {_form(body)}"
         names = {Transformer: "transformer", ConvNet: "convolutions", Updates: "updates in place"}
         return names[type(body)]
 
@@ -265,19 +370,28 @@ class Case:
     plans: tuple[Settings, ...]
 
 
+_SCANS = (
+    *("scan", "scan_reverse", "scan_rows", "slots", "count", "cond_turns", "switch_turns"),
+    *("scalar_carry", "turned_stack", "sinkhorn", "descent"),
+)
 _KINDS = (
     ("callbacks", ("pure", "io_ordered", "io", "debug", "debug_ordered")),
     (
         "control flow",
         ("scan", "scan_reverse", "scan_rows", "slots", "loop", "cond", "switch", "map"),
     ),
+    (
+        "nested",
+        ("jit", "count", "cond_turns", "switch_turns", "scalar_carry", "turned_stack", "fft",
+         "sinkhorn", "descent"),
+    ),
     ("derivatives", ("custom_vjp", "custom_jvp", "checkpoint", "inner_grad", "jvp")),
     ("types", ("int4", "int8", "mask", "complex", "bits", "dropout", "noise", "empty", "half")),
 )
 
 
-def _form(body: Recurrent | Arithmetic) -> str:
-    return "unrolled" if body.form == "unrolled" else "scanned"
+def _form(body: Recurrent | Arithmetic | Layered | FixedPoint | InnerSteps) -> str:
+    return "unrolled" if body.form.startswith("unrolled") else "scanned"
 
 
 def _graph_kind(nodes: tuple[Node, ...]) -> str:

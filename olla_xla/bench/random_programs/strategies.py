@@ -12,22 +12,31 @@ from olla_xla.bench.random_programs.arrays import ARRAYS
 from olla_xla.bench.random_programs.callbacks import CALLBACKS
 from olla_xla.bench.random_programs.control import CONTROL, DERIVATIVES
 from olla_xla.bench.random_programs.elementwise import ELEMENTWISE
+from olla_xla.bench.random_programs.fixed_point import FIXED_FORMS, FIXED_MAPS
+from olla_xla.bench.random_programs.inner_steps import INNER_FORMS, INNER_OPTIMIZERS
+from olla_xla.bench.random_programs.layered import BRANCHES, CARRIES, LAYERED_FORMS, LAYOUTS
 from olla_xla.bench.random_programs.linear import LINEAR
 from olla_xla.bench.random_programs.narrow import TYPES
+from olla_xla.bench.random_programs.nested import NESTED
 from olla_xla.bench.random_programs.optimizers import OPTIMIZERS
 from olla_xla.bench.random_programs.spec import (
     Arithmetic,
     Case,
     ConvNet,
+    FixedPoint,
     Graph,
+    InnerSteps,
+    Layered,
     Node,
     Program,
     Recurrent,
     Settings,
+    Term,
     Transformer,
     Update,
     Updates,
 )
+from olla_xla.bench.random_programs.terms import KEPT, TERMS, USES
 from olla_xla.bench.random_programs.training import EXTRAS
 from olla_xla.bench.random_programs.updates import UPDATES
 
@@ -42,6 +51,7 @@ _RICH = {
     "plain": (),
     "control": (*CONTROL, "scan"),
     "derivatives": tuple(DERIVATIVES),
+    "nested": (*NESTED, "jit", "scan"),
     "types": tuple(TYPES),
     "callbacks": (*CALLBACKS, "scan"),
 }
@@ -55,7 +65,7 @@ def _nodes(special: tuple[str, ...], most: int, least: int = 1, depth: int = 2) 
     reads = st.lists(_read, min_size=1, max_size=5).map(tuple)
     inner: Any = st.just(())
     if depth and special:
-        deep = special in (_RICH["control"], _RICH["callbacks"])
+        deep = special in (_RICH["control"], _RICH["callbacks"], _RICH["nested"])
         below = special if depth > 1 and deep else ()
         inner = _nodes(below, 3, 1, depth - 1)
     k = st.integers(0, 7)
@@ -63,7 +73,7 @@ def _nodes(special: tuple[str, ...], most: int, least: int = 1, depth: int = 2) 
     @st.composite
     def node(draw: Any) -> Node:
         op = draw(names)
-        nested = op in CONTROL or op in DERIVATIVES
+        nested = op in CONTROL or op in DERIVATIVES or op in NESTED
         return Node(op, draw(reads), draw(k), draw(inner) if nested else ())
 
     return st.lists(node(), min_size=least, max_size=most).map(tuple)
@@ -72,8 +82,8 @@ def _nodes(special: tuple[str, ...], most: int, least: int = 1, depth: int = 2) 
 @st.composite
 def _graph(draw: Any, rich: str, least: int = 1) -> Graph:
     rows, cols = draw(_pick([8, 16, 32, 64, 128])), draw(_pick([16, 32, 64, 128]))
-    least = least if rich != "plain" else draw(_pick([1, 6, 12, 18]))
-    most = least + 12
+    least = least if rich != "plain" else draw(_pick([1, 4, 8, 14]))
+    most = least + (8 if rich == "plain" else 5)
     return Graph(
         rows,
         cols,
@@ -89,17 +99,18 @@ def _recurrent(draw: Any) -> Recurrent:
     """Often with one number for all sizes: buffers of one size, whatever is in them, are shared."""
     width = draw(_pick([16, 32, 64]))
     return Recurrent(
-        cell=draw(_pick(["lstm", "lstm", "lstm", "gru", "gru", "plain"])),
+        cell=draw(_pick(["lstm", "lstm", "gru", "plain", "plain"])),
         form=draw(_pick(["unrolled"] * 6 + ["scan", "scan", "reverse", "both", "nested"])),
-        steps=draw(_pick([2, 3, 3, 4, 4, 6])),
+        steps=draw(_pick([2, 3, 3, 4, 4, 6, 10])),
         batch=draw(_pick([width, width, 4, 32, 64])),
         width=width,
         inputs=draw(_pick([width, width, 8, 32])),
         classes=draw(_pick([width, width, 4 * width, 32, 600])),
-        read=draw(_pick(["each"] * 6 + ["last", "third", "pairs"])),
-        loss=draw(_pick(["square", "square", "picked", "both"])),
+        read=draw(_pick(["each"] * 3 + ["last", "third", "pairs"])),
+        loss=draw(_pick(["means"] * 6 + ["square", "square", "picked", "both"])),
         bias=draw(st.booleans()),
         recompute=draw(_pick([False] * 5 + [True])),
+        jits=draw(_pick([False] * 5 + [True])),
     )
 
 
@@ -160,13 +171,55 @@ def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
     )
 
 
+@st.composite
+def _layered(draw: Any) -> Layered:
+    """Layers over a stack, one in two with a branch."""
+    return Layered(
+        nodes=draw(_nodes((), 3)),
+        rows=draw(_pick([8, 16, 64])),
+        width=draw(_pick([16, 32])),
+        layers=draw(_pick([3, 4, 6])),
+        layout=draw(_pick(LAYOUTS)),
+        form=draw(_pick(["scan", "scan", *LAYERED_FORMS])),
+        branch=draw(_pick(["", "", *BRANCHES])),
+        carries=draw(st.lists(_pick(CARRIES), max_size=2, unique=True).map(tuple)),
+        unroll=draw(_pick([1, 1, 1, 2])),
+    )
+
+
+_fixed_point = st.builds(
+    FixedPoint,
+    rows=_pick([16, 32, 48]),
+    cols=_pick([16, 32, 40]),
+    size=_pick([4, 8]),
+    steps=_pick([2, 4, 6, 10]),
+    form=_pick(FIXED_FORMS),
+    map=_pick(["log", *FIXED_MAPS]),
+    jits=_pick([False, False, True]),
+)
+_inner_steps = st.builds(
+    InnerSteps,
+    rows=_pick([8, 32]),
+    inputs=_pick([8, 16]),
+    width=_pick([16, 32]),
+    steps=_pick([2, 3, 5]),
+    form=_pick(["scan", *INNER_FORMS]),
+    optimizer=_pick(["adam", *INNER_OPTIMIZERS]),
+    batches=st.booleans(),
+    saturates=st.booleans(),
+)
+
+
 # Shares of each kind. Most are of what went wrong most, values kept long and read from many places,
 # and what is rounded by the code around it; fewer of what takes long to compile.
 _SHARES = (
     *["graph plain"] * 6,
-    *["recurrent"] * 6,
-    *["graph control", "graph derivatives", "graph types", "graph callbacks"] * 2,
-    *["updates"] * 4,
+    *["recurrent"] * 10,
+    *["graph nested"] * 4,
+    *["graph control", "graph derivatives", "graph types"] * 2,
+    *["graph callbacks"],
+    *["layered", "fixed point", "inner steps"] * 4,
+    *["updates"] * 3,
     *["arithmetic"] * 4,
     *["transformer", "convolutions"],
 )
@@ -181,7 +234,25 @@ def bodies() -> dict[str, Any]:
         "convolutions": _conv,
         "updates": _updates,
         "arithmetic": _arithmetic(("scan", "scan", "unrolled")),
+        "layered": _layered(),
+        "fixed point": _fixed_point,
+        "inner steps": _inner_steps,
     }
+
+
+_term = st.builds(
+    Term,
+    op=_pick(tuple(TERMS)),
+    reads=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    use=_pick(["loss", "loss", "loss", *USES, *KEPT, "ema"]),
+    weight=_pick([1.0, 0.5, 0.1, 0.3, 2.0, -0.01]),
+)
+
+
+@st.composite
+def _terms(draw: Any) -> tuple[Term, ...]:
+    """Often several: what is rounded by the code around it is a sum of several products."""
+    return tuple(draw(_term) for _ in range(draw(_pick([0, 0, 1, 2, 3, 4]))))
 
 
 def programs(body: Any = None) -> Any:
@@ -189,13 +260,15 @@ def programs(body: Any = None) -> Any:
     return st.builds(
         Program,
         body=_pick(_SHARES).flatmap(bodies().__getitem__) if body is None else body,
-        dtype=_pick(["float32"] * 6 + ["bfloat16", "mixed"]),
-        optimizer=_pick([*OPTIMIZERS, "none", "sgd"]),
-        clip=_pick([False, False, True]),
+        dtype=_pick(["float32"] * 12 + ["bfloat16", "mixed", "float64"]),
+        optimizer=_pick(["sgd", "sgd", *OPTIMIZERS, "none", "sgd"]),
+        clip=_pick([False, False, False, True]),
         donate=_pick([(), (0, 1), (0, 1), (0,), (0,), (0, 1, 2), (1,), (2,)]),
         extras=st.lists(_pick(EXTRAS), max_size=2, unique=True).map(tuple),
         seed=st.integers(0, 3),
         optimized=_pick([False, True, True, True]),
+        terms=_terms(),
+        x64=_pick([False] * 7 + [True]),
     )
 
 
@@ -210,8 +283,8 @@ def settings(draw: Any, timed: bool = True, scans: bool = False) -> Settings:
     steps_limit = 2.0 if timed else 60.0
     return Settings(
         seed=draw(st.integers(0, 3)),
-        step_limit=None if by_time else draw(_pick([5_000, 1_000, 20_000])),
-        time_limit=draw(_pick([0.5, 1.0, 0.2])) if by_time else steps_limit,
+        step_limit=None if by_time else draw(_pick([1_000, 300, 5_000])),
+        time_limit=draw(_pick([0.3, 0.6, 0.1])) if by_time else steps_limit,
         in_place=draw(_pick([True] * 15 + [False])),
         max_overhead=draw(_pick([2.0, 0.3, None] if scans else [None, None, None, 0.05, 0.3])),
         budget=draw(_pick([None] * 14 + [0.95, 0.8])),
@@ -242,7 +315,8 @@ def _scanned() -> Any:
         _unroll,
     )
     graphs = _graph("control").filter(lambda g: Program(g).scans)
-    return st.one_of(*map(programs, (_over_time(), layers, graphs, _arithmetic(("scan",)))))
+    scans = (_over_time(), layers, graphs, _arithmetic(("scan",)), _layered(), _inner_steps)
+    return st.one_of(*(programs(body).filter(lambda p: p.scans) for body in scans))
 
 
 _unroll = _pick([1, 1, 2, 3])

@@ -12,8 +12,12 @@ import numpy as np
 from olla_xla.bench.random_programs import (
     arithmetic,
     convolutional,
+    fixed_point,
     graph,
+    inner_steps,
+    layered,
     recurrent,
+    terms,
     transformer,
     updates,
 )
@@ -22,7 +26,10 @@ from olla_xla.bench.random_programs.spec import (
     Arithmetic,
     Body,
     ConvNet,
+    FixedPoint,
     Graph,
+    InnerSteps,
+    Layered,
     Program,
     Recurrent,
     Transformer,
@@ -90,20 +97,36 @@ _PARTS: dict[type, _Parts] = {
         arithmetic.arithmetic_loss,
         None,
     ),
+    Layered: _Parts(
+        layered.layered_parameters, layered.layered_batch, layered.layered_loss, None
+    ),
+    FixedPoint: _Parts(
+        fixed_point.fixed_parameters, fixed_point.fixed_batch, fixed_point.fixed_loss, None
+    ),
+    InnerSteps: _Parts(
+        inner_steps.inner_parameters,
+        inner_steps.inner_batch,
+        inner_steps.inner_loss,
+        inner_steps.inner_next,
+    ),
 }
 
 
 def build(program: Program) -> Built:
-    """The step of a program, with arguments made from its seed."""
+    """The step of a program, with arguments made from its seed.
+
+    With `x64` that is under `jax.enable_x64`, and whoever runs the step has to be too.
+    """
     parts = _PARTS[type(program.body)]
     random = np.random.default_rng(program.seed)
-    dtype = jnp.bfloat16 if program.dtype == "bfloat16" else jnp.float32
+    wide = jnp.float64 if program.x64 and program.dtype == "float64" else jnp.float32
+    dtype = jnp.bfloat16 if program.dtype == "bfloat16" else wide
     params = {
         name: jnp.asarray(value, dtype)
         for name, value in parts.parameters(program.body, random).items()
     }
     batch = {
-        name: jnp.asarray(value, jnp.float32 if value.dtype.kind == "f" else None)
+        name: jnp.asarray(value, wide if value.dtype.kind == "f" else None)
         for name, value in parts.batch(program.body, random).items()
     }
     trains = parts.loss is not None and (program.optimizer != "none" or parts.next is None)
@@ -112,6 +135,8 @@ def build(program: Program) -> Built:
         state["key"] = jax.random.key(program.seed)
     if trains:
         state["optimizer"] = optimizer_state(program.optimizer, params)
+    if kept := terms.terms_state(program.terms, wide):
+        state["terms"] = kept
     _add_state(program.extras, state, batch, random)
     step = _train_step(program, parts) if trains else _plain_step(program, parts)
     donate = tuple(sorted({number % 3 for number in program.donate}))
@@ -129,19 +154,30 @@ def _train_step(program: Program, parts: _Parts) -> Callable[..., Any]:
         if program.dtype == "mixed":
             params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
         value, middle = parts.loss(body, params, batch, key)
-        return (value * batch["scalar"] if "scalar" in batch else value), middle
+        value, more = terms.loss_with_terms(program.terms, value, middle, params)
+        return (value * batch["scalar"] if "scalar" in batch else value), (middle, more)
 
     def step(params: Any, state: Any, batch: Any) -> tuple[Any, Any, Any]:
         state, drawn = _drawn(state)
         derive = jax.value_and_grad(loss, has_aux=True)
-        (value, middle), grads = derive(params, batch, drawn)
+        (value, (middle, more)), grads = derive(params, batch, drawn)
         kept = clipped(grads) if program.clip else grads
         name = "sgd" if program.optimizer == "none" else program.optimizer
         new, inner = updated(name, params, kept, state["optimizer"], state["count"])
         state = {**state, "optimizer": inner}
-        return _results(program, params, new, state, batch, value, middle, grads)
+        state, results = _with_terms(program, state, (value, middle, grads, new), more)
+        new, state, found = _results(program, params, new, state, batch, value, middle, grads)
+        return new, state, {**found, **results}
 
     return step
+
+
+def _with_terms(program: Program, state: Any, trees: Any, more: Any) -> tuple[Any, Any]:
+    """The state with the scalars that are kept over steps, and results beside the usual ones."""
+    number = state["count"] + 1
+    kept, found = terms.kept_terms(program.terms, state.get("terms", ()), number, *trees)
+    results = {name: list_ for name, list_ in (("parts", more), ("terms", found)) if list_}
+    return ({**state, "terms": kept} if kept else state), results
 
 
 def _plain_step(program: Program, parts: _Parts) -> Callable[..., Any]:
@@ -157,7 +193,10 @@ def _plain_step(program: Program, parts: _Parts) -> Callable[..., Any]:
         else:
             new, middle = parts.next(body, params, batch, drawn)
         value = sum(v.astype(jnp.float32).mean() for v in jax.tree.leaves(middle))
-        return _results(program, params, new, state, batch, value, middle, {})
+        value, more = terms.loss_with_terms(program.terms, value, middle, params)
+        state, results = _with_terms(program, state, (value, middle, new), more)
+        new, state, found = _results(program, params, new, state, batch, value, middle, {})
+        return new, state, {**found, **results}
 
     return step
 
