@@ -98,6 +98,7 @@ class _Recipe:
             turn=(pair.turn.factor, pair.turn.offset),
             made=tuple(self._made),
             taken=tuple(taken),
+            target="cpu" if self._body.exact else "cuda",
         )
 
     def _counter(self) -> str:
