@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from hlo import xla_pb2
 from hlo.module import HloError
@@ -218,7 +218,8 @@ class Body:
                     readers[k].append(i.id)
         before: dict[int, list[int]] = {}
         first = next(n for n, k in enumerate(self._order) if self._by_id[k].opcode != "parameter")
-        for k in reversed(self._new):
+        new = self._operands_first(self._new, set(self._new))
+        for k in reversed(new):
             if k in self._dead:
                 continue
             found = [first] if k in self._early else [step[r] for r in readers[k] if r in step]
@@ -228,7 +229,7 @@ class Body:
                 self._dead.add(k)  # made for a use that came to nothing
                 continue
             step[k] = min(found)
-        for k in self._new:
+        for k in new:
             if k not in self._dead:
                 before.setdefault(self._order[step[k]], []).append(k)
         self._order = [n for k in self._order for n in (*before.get(k, ()), k)]
@@ -251,18 +252,24 @@ class Body:
 
     def _put_operands_first(self) -> None:
         """Moves what is read earlier now to before its first reader."""
+        self._order = self._operands_first(self._order, self._by_id)
+
+    def _operands_first(self, order: Iterable[int], among: Container[int]) -> list[int]:
+        """The same order with each after what it needs; that of `among` is taken in."""
         done: dict[int, None] = {}
-        for last in self._order:
+        for last in order:
             stack = [last]
             while stack:
                 i = self._by_id[stack[-1]]
                 before = (*i.operand_ids, *i.control_predecessor_ids)
-                missing = [k for k in before if k not in done and k not in self._dead]
+                missing = [
+                    k for k in before if k in among and k not in done and k not in self._dead
+                ]
                 if missing and i.id not in self._dead:
                     stack.append(missing[0])
                 else:
                     done[stack.pop()] = None
-        self._order = list(done)
+        return list(done)
 
     def finish(self) -> None:
         """Writes the instructions and their order back."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
+from hlo.module import HloError
 from hlo.rewrite.bodies import Names
 from hlo.wire import slice_field
 
@@ -45,7 +46,8 @@ class FusedBody:
         self._computation = computation
         self._parameters: dict[int, _Instruction] = {}
         self._turns: dict[tuple[int, int], _Instruction] = {}
-        self._zero: _Instruction | None = None
+        self._zeros: dict[int, _Instruction] = {}
+        """By element type."""
 
     def _add(self, i: _Instruction, name: str) -> _Instruction:
         added = self._computation.instructions.add()
@@ -116,8 +118,8 @@ class FusedBody:
     def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
         """A stack with a value for one slice."""
         part = self.cast(self.parameter(value), slice_shape(stack.shape))
-        zeros = [self._constant(0, at.shape)] * (len(stack.shape.dimensions) - 1)
-        operands = (self.parameter(stack), part, at, *zeros)
+        others = range(len(stack.shape.dimensions) - 1)
+        operands = (self.parameter(stack), part, at, *(self._constant(0, at.shape) for _ in others))
         i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
         i.shape.CopyFrom(stack.shape)
         return self._add(i, "update.loop")
@@ -164,20 +166,29 @@ class FusedBody:
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""
-        if value == 0 and self._zero is not None:
-            return self._zero
+        kind = shape.element_type
+        if value == 0 and kind in self._zeros:
+            return self._zeros[kind]
         literal = xla_pb2.LiteralProto(shape=shape)
-        field = literal.s32s if shape.element_type == _S32 else literal.s64s
+        field = literal.s32s if kind == _S32 else literal.s64s
         field.append(value)
         i = _Instruction(opcode="constant", literal=literal.SerializeToString())
         i.shape.CopyFrom(shape)
         made = self._add(i, "constant.loop")
         if value == 0:
-            self._zero = made
+            self._zeros[kind] = made
         return made
 
     def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
-        """The fusion of what was made, with the rest as an instruction has it."""
+        """The fusion of what was made, with the rest as an instruction has it.
+
+        Raises:
+          HloError: something was made that nothing reads, which XLA does not take.
+        """
+        made = self._computation.instructions
+        read = {k for i in made for k in i.operand_ids} | {root.id}
+        if unread := [i.name for i in made if i.id not in read]:
+            raise HloError(f"nothing reads {unread[0]} in {name}")
         self._computation.root_id = root.id
         fusion = _Instruction()
         fusion.CopyFrom(like)

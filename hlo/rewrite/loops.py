@@ -17,6 +17,7 @@ from typing import Any
 
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
+from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.rewrite.fused_body import FusedBody, Part, slice_shape
 from hlo.shapes import ShapeIndex
@@ -124,6 +125,7 @@ class LoopEdit:
       written, place: (factor, offset) of the slice that a turn of the writer writes, and of that
         which one of the reader reads. turn: of the turn of the writer that wrote that.
       made: in an order in which each comes after those that it reads. taken: of the body's own.
+      target: "cpu" or "cuda", whose rules say what is overwritten in place.
     """
 
     writer: str
@@ -137,6 +139,7 @@ class LoopEdit:
     turn: tuple[int, int]
     made: tuple[Made, ...]
     taken: tuple[Taken, ...]
+    target: str
 
 
 def with_loops_changed(module: bytes, edits: Sequence[LoopEdit]) -> bytes:
@@ -152,8 +155,13 @@ def with_loops_changed(module: bytes, edits: Sequence[LoopEdit]) -> bytes:
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
     """The same, in place. Raises HloError."""
+    if not edits:
+        return
+    before = xla_pb2.HloModuleProto()
+    before.CopyFrom(proto)
     for edit in edits:
         _Change(proto, edit).run()
+    keep_apart(before, proto, edits[0].target)
 
 
 class _Change:

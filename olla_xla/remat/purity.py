@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 
-__all__ = ["FORWARDING", "pure", "recomputable"]
+__all__ = ["FORWARDING", "pure", "recomputable", "repeats"]
 
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
 """Opcodes that hand their operand on without touching memory; they are cloned along for nothing."""
@@ -62,6 +62,13 @@ def pure(i: Instruction) -> bool:
     elif i.opcode not in _ALONE or not all(_pure_body(c) for c in i.called):
         return False
     return not i.side_effect and not _on_host(i)
+
+
+def repeats(i: Instruction) -> bool:
+    """Whether another one like it, fused or not, would give the same bits of the same operands."""
+    if i.opcode == "custom-call":
+        return pure(i)
+    return i.opcode in _PURE and not i.side_effect and all(_pure_body(c) for c in i.called)
 
 
 def _pure_body(computation: Computation) -> bool:

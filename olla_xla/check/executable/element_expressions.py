@@ -68,6 +68,14 @@ _EACH = frozenset(
 """Opcodes that compute every element of their result for itself."""
 
 
+_EXACT = frozenset(
+    "abs add and clamp compare convert maximum minimum multiply negate not or select sign subtract "
+    "xor".split()
+)
+_WHOLE = frozenset(range(1, 10))
+"""Opcodes that round nothing where all they read and give is of these types: integers and pred."""
+
+
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
     return ElementNumbering(target).computation(program.entry).hex()
@@ -166,6 +174,8 @@ class ElementNumbering(Numbering):
                 return
             if op.opcode == "slice" and self._is_handed_on(read[0], result):
                 return
+        elif _is_exact(op) and not any(n in computed for given in read for n in given.values()):
+            return
         elif op.opcode == "convert":
             (number,), (before,) = result.values(), read[0].values()
             is_narrowed = self.narrow(before, op.shape) == number
@@ -427,6 +437,12 @@ class ElementNumbering(Numbering):
         whole, numbers = self.whole_loop(op, start, symbols, root, inner)
         effects.append(hashed(EFFECT + whole))
         return numbers
+
+
+def _is_exact(op: Op) -> bool:
+    """Whether it gives the same bits by whatever code it is computed."""
+    kinds = (o.shape.element_type for o in (op, *op.operands))
+    return op.opcode in _EXACT and all(kind in _WHOLE for kind in kinds)
 
 
 def _typed(shape: Shape, like: Shape) -> Shape:

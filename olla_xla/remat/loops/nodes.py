@@ -2,7 +2,8 @@
 
 A node is one leaf of what an operation gives. Equal numbers say equal bits: an operation computes
 the same again from the same operands where it stands in the same kind of fusion (on a CPU, one for
-the same code generator too), and what only moves bytes gives the same wherever it stands.
+the same code generator too), and what only moves bytes gives the same wherever it stands. What is
+not known to be pure has a number of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
+from olla_xla.remat.purity import repeats
 
 __all__ = ["Affine", "Body", "Node", "is_each", "widens"]
 
@@ -295,9 +297,11 @@ class Body:
         if node not in self._inner:
             affine = self.affine(node)
             if affine is not None:
-                self._inner[node] = self._key("integer", affine)
+                self._inner[node] = self._key("integer", node.shape.element_type, affine)
             elif node.i.opcode == "parameter":
                 self._inner[node] = self._key("element", node.index)
+            elif not repeats(node.i):
+                self._inner[node] = self._key("once", node.i, node.index)
             else:
                 read = tuple(
                     (self._inside(o) if o.owner is node.owner else self.number(o), o.shape.key)

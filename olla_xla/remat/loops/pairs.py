@@ -234,6 +234,8 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     """Two loops as a pair, if the later one reads stacks of the earlier one."""
     if writer.turns != reader.turns or writer.counter or reader.counter:
         return None
+    if writer.start[0].shape.element_type != reader.start[0].shape.element_type:
+        return None  # the turn of one is no number that the other's instructions take
     written: dict[int, list[int]] = {}
     for k in sorted(reader.fixed):
         start, _ = _before(reader.start[k])

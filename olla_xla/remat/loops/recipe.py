@@ -98,6 +98,7 @@ class _Recipe:
             turn=(pair.turn.factor, pair.turn.offset),
             made=tuple(self._made),
             taken=tuple(taken),
+            target="cpu" if self._body.exact else "cuda",
         )
 
     def _counter(self) -> str:
@@ -236,11 +237,10 @@ class _Recipe:
             name = self._name(f"{self._kept[piece.whole].update.owner.name}.slice")
             self._made.append(Made(name, "", "", ((0, self._part(piece)),)))
             return Given(made=name)
-        if self._ways.is_there(number):
-            node = self._ways.node(number)
-            if self._body.affine(node) is not None:
-                return Given(turn=True)
-            return Given(element=self._element(node.index[0]))
+        if self._ways.is_turn(number):
+            return Given(turn=True)
+        if (element := self._ways.element(number)) is not None:
+            return Given(element=self._element(element))
         way = self._ways.way(number)
         if way is None:
             raise PlanMismatchError("a stack that is to go cannot be computed again")

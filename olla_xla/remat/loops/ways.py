@@ -149,16 +149,20 @@ class Ways:
 
     def is_there(self, number: int) -> bool:
         """Whether the reading loop has it, or can have it, without computing anything."""
-        node = self._values.get(number)
-        if node is None:
-            return False
-        if self.body.affine(node) == Affine((self.pair.writer.counter,), 1, 0):
-            return True
-        return node.i.opcode == "parameter" and node.index[0] in self.pair.writer.fixed
+        return self.is_turn(number) or self.element(number) is not None
 
-    def node(self, number: int) -> Node:
-        """What the writing loop's body has it as."""
-        return self._values[number]
+    def is_turn(self, number: int) -> bool:
+        """Whether it is the number of the writing loop's turn."""
+        node = self._values.get(number)
+        turn = Affine((self.pair.writer.counter,), 1, 0)
+        return node is not None and self.body.affine(node) == turn
+
+    def element(self, number: int) -> int | None:
+        """The element of the writing loop's state that it is, if no turn changes that."""
+        node = self._values.get(number)
+        if node is None or node.i.opcode != "parameter":
+            return None
+        return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
     def way(self, number: int) -> Way | None:
         """The way to make a value, or None if there is none."""

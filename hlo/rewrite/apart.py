@@ -1,0 +1,136 @@
+"""Keeps values apart that a change of a scheduled module has made live together in one buffer.
+
+XLA inserts copies before it schedules, and not again after. What a change reads later than it was
+read before may be written over by then: by a loop that starts from it, by what changes it in place.
+There what writes over it is given a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from hlo import xla_pb2
+from hlo.module import HloError, Module, module_from_proto
+from hlo.rewrite.bodies import Body, Names
+from hlo.rewrite.conflicts import Site, conflicts
+from hlo.shapes import TUPLE
+from hlo.values import Value, analyse
+
+__all__ = ["keep_apart"]
+
+_ROUNDS = 4
+"""A copy may be in the way of another one."""
+
+_Instruction = xla_pb2.HloInstructionProto
+
+
+def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, target: str) -> None:
+    """Adds the copies that a change made necessary.
+
+    What was alive together before is left to XLA, which knows better when a branch is not taken.
+
+    Args:
+      before: the module as XLA scheduled it. proto: with the change, scheduled; it is changed.
+      target: "cpu" or "cuda", whose in-place rules count.
+
+    Raises:
+      HloError: copies do not settle it.
+    """
+    known: set[Hashable] | None = None
+    for _ in range(_ROUNDS):
+        found = _conflicts(module_from_proto(proto), target)
+        if found and known is None:
+            known = {_key(s) for s in _conflicts(module_from_proto(before), target)}
+        found = [s for s in found if _key(s) not in (known or ())]
+        if not found:
+            return
+        _copy(proto, found)
+    raise HloError(f"copies of {found[0].value.name} do not keep it from being overwritten")
+
+
+def _conflicts(module: Module, target: str) -> list[Site]:
+    return conflicts(analyse(module, target), target)
+
+
+def _key(site: Site) -> Hashable:
+    """A site by names that a change of a loop's state leaves as they are."""
+    user = "" if site.user is None else site.user.name
+    return site.computation.name, user, _named(site.value), _named(site.other)
+
+
+def _named(value: Value) -> tuple[Hashable, ...]:
+    # A loop's state is numbered anew.
+    i = value.instruction
+    return (i.name,) if i.opcode in ("parameter", "while") else (i.name, value.index)
+
+
+def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[Site]) -> None:
+    names = Names(proto)
+    computations = {c.id: c for c in proto.computations}
+    bodies: dict[int, Body] = {}
+    for site in sites:
+        number = site.computation.id
+        if number not in bodies:
+            bodies[number] = Body(proto, computations[number], names)
+        _copy_at(bodies[number], site, names)
+    for body in bodies.values():
+        body.place_new()
+        body.finish()
+
+
+def _copy_at(body: Body, site: Site, names: Names) -> None:
+    """Lets what takes a value at a site take a copy of it."""
+    user = None if site.user is None else body.named(site.user.name)
+    taken = body.root() if user is None else body.operands(user)[site.operand]
+    if user is not None and not site.index:
+        user.operand_ids[site.operand] = body.add(_copied(taken, names)).id
+        return
+    if len(site.index) != 1 or (user is None and taken.opcode != "tuple"):
+        raise HloError(f"{site.value.name} is overwritten, and is no element of a plain tuple")
+    (k,) = site.index
+    if taken.opcode == "tuple":
+        copy = body.add(_copied(body.operands(taken)[k], names))
+    else:
+        copy = body.add(_copied(body.add(_element(taken, k, names)), names))
+    if user is not None:
+        taken = _own_tuple(body, user, site.operand, names)
+    taken.operand_ids[k] = copy.id
+
+
+def _own_tuple(body: Body, user: _Instruction, operand: int, names: Names) -> _Instruction:
+    """The tuple that an instruction reads there, which nothing else reads from now on."""
+    old = body.operands(user)[operand]
+    if old.opcode != "tuple":
+        elements = [_element(old, k, names) for k in range(len(old.shape.tuple_shapes))]
+        ids = [body.add(i).id for i in elements]
+        new = _Instruction(name=names.new(f"{old.name}.tuple"), opcode="tuple", operand_ids=ids)
+        new.shape.CopyFrom(old.shape)
+    elif body.readers(old.id) == [user] and list(user.operand_ids).count(old.id) == 1:
+        return old
+    else:
+        new = _Instruction()
+        new.CopyFrom(old)
+        new.name = names.new(old.name)
+    user.operand_ids[operand] = body.add(new).id
+    return new
+
+
+def _element(whole: _Instruction, k: int, names: Names) -> _Instruction:
+    i = _Instruction(
+        name=names.new(f"{whole.name}.element"),
+        opcode="get-tuple-element",
+        operand_ids=[whole.id],
+        tuple_index=k,
+    )
+    i.shape.CopyFrom(whole.shape.tuple_shapes[k])
+    return i
+
+
+def _copied(value: _Instruction, names: Names) -> _Instruction:
+    if value.shape.element_type == TUPLE:
+        raise HloError(f"{value.name} is overwritten as a whole")
+    copy = _Instruction(
+        name=names.new(f"{value.name}.apart"), opcode="copy", operand_ids=[value.id]
+    )
+    copy.shape.CopyFrom(value.shape)
+    return copy
