@@ -25,7 +25,7 @@ from hlo.module import Module, module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 from olla_xla.check.executable import Accepted, results_digest
 from olla_xla.compile import objection, plan_store
-from olla_xla.compile.accounting import Final, assignment_proto
+from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_kind,
@@ -36,7 +36,7 @@ from olla_xla.compile.jax_private import (
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
-from olla_xla.errors import CheckError, OllaError
+from olla_xla.errors import CheckError, OllaError, ResultsError
 from olla_xla.problem.plan import Plan
 
 __all__ = ["MEMORY_OPTIMIZED", "NO_HOOK", "Applied", "Captured", "Compiles"]
@@ -280,7 +280,15 @@ class Compiles:
             final=final.proto,
             assignment=assignment_proto(compiled),
         )
-        if objects := self._objection(case, plan, accepted):
+        try:
+            case.check(accepted)
+            objects = ""
+        except ResultsError:
+            results = self._own_results(plan)
+            objects = self._objection(dataclasses.replace(case, results=results), plan)
+        except CheckError as error:
+            objects = self._saved(case, plan, error)
+        if objects:
             return Applied(compiled, objects, True, results)
         digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
@@ -296,18 +304,31 @@ class Compiles:
             return text_digest(text), self._accepted
         return results_digest(self._case.scheduled, plan.target), None
 
-    def _objection(self, case: objection.Case, plan: Plan, accepted: Accepted | None = None) -> str:
+    def _own_results(self, plan: Plan) -> str:
+        """What tells the results of XLA's own executable.
+
+        XLA makes other code of some fusions after its scheduler, of its own module's as of ours; so
+        where an executable differs from what was scheduled, it is the executables that must agree.
+        """
+        own = final_module(self.own())
+        return results_digest(own, plan.target, loops=bool(plan.loops))
+
+    def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
         try:
-            self._accepted = case.check(accepted)
+            self._accepted = case.check()
         except CheckError as error:
-            case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
-            try:
-                where = f"the case is in {objection.save(case, plan, error)}"
-            except OSError as trouble:
-                where = f"the case could not be written: {trouble}"
-            return f"the referee objects: {error}; {where}"
+            return self._saved(case, plan, error)
         return ""
+
+    def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
+        """What the referee said against a case, and where the case is kept."""
+        case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
+        try:
+            where = f"the case is in {objection.save(case, plan, error)}"
+        except OSError as trouble:
+            where = f"the case could not be written: {trouble}"
+        return f"the referee objects: {error}; {where}"
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
         """Compiles with the scheduled module as `rewrite` makes it."""

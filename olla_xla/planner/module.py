@@ -11,6 +11,7 @@ import numpy as np
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.guards import with_guards
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
@@ -307,8 +308,10 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
-        edit = _edited(module, plan)
-        return edit.alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
+        edit = _edited(module, plan).alias(plan.aliases).schedule(plan.order, attributes)
+        planned = edit.to_bytes()
+        # XLA's GPU backend may compute things again after its scheduler.
+        return with_guards(planned, plan.target) if plan.target == "cuda" else planned
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
 

@@ -15,7 +15,7 @@ from olla_xla.check.executable.memory import Place, assigned_places, run, shared
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
 from olla_xla.check.executable.values import Values, follow
-from olla_xla.errors import CheckError
+from olla_xla.errors import CheckError, ResultsError
 
 __all__ = [
     "Accepted",
@@ -108,6 +108,8 @@ def check_executable(
       donated: (parameter number, index) of the arguments whose memory an output is to take over.
 
     Raises:
+      ResultsError: the results are others. XLA may make other code of a fusion after its scheduler;
+        then those of the executable that it makes of its own module are the same.
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
@@ -118,7 +120,7 @@ def check_executable(
         places = assigned_places(values, _places(assignment, program.names))
         run(program, values, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
-        raise CheckError("the executable's results are not the expressions that XLA's own has")
+        raise ResultsError("the executable's results are not the expressions that XLA's own has")
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:
