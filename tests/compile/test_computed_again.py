@@ -1,4 +1,4 @@
-"""XLA:GPU computes things again after our hook where memory is short: nothing reads what is gone."""
+"""XLA:GPU computes things again after our hook where memory is short, and reads what is there."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ def step(p, x, y):
 def early(module):
     """The module with what replaces the argument written as soon as it may be."""
     view = module_from_bytes(module)
-    writer = view.entry.root.operands[0]
-    order = list(view.entry.schedule)
+    assert view.entry.root is not None and view.entry.schedule is not None
+    writer, order = view.entry.root.operands[0], view.entry.schedule
     readers = [i for i in order if i.opcode == "fusion" and view.entry.parameters[0] in i.operands]
     needed, waiting = set(), [writer, *readers]
     while waiting:

@@ -1,9 +1,10 @@
 """Which fused computations give the same bits by whatever code runs them.
 
-They move elements of any type and compute with integers alone, in which every order of the same
-additions ends in the same number. XLA makes code for a fusion by its kind and configuration, and
-its GPU backend changes both after a module is scheduled (FusionBlockLevelRewriter: some transposes
-and sums of integers become Triton's), so that of these fusions neither is compared.
+They move elements of any type, compare them, and compute with integers alone, in which additions
+end in the same number whatever their order. XLA makes code for a fusion by its kind and its
+configuration, and its GPU backend changes both after a module was scheduled
+(FusionBlockLevelRewriter: some transposes and sums of integers become Triton's), so of these
+fusions neither is compared.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from olla_xla.check.executable.program import Body, Op
 __all__ = ["is_exact"]
 
 _MOVES = frozenset(
-    "bitcast bitcast-convert broadcast concatenate constant copy dynamic-slice "
+    "bitcast bitcast-convert broadcast compare concatenate constant copy dynamic-slice "
     "dynamic-update-slice get-tuple-element pad parameter reshape reverse select slice transpose "
     "tuple".split()
 )
-"""Opcodes whose result's bits are those of operands."""
+"""Opcodes that round nothing: their result's bits are those of operands, or what tells them."""
 
 _COMPUTES = frozenset(
-    "abs add and clamp compare convert iota maximum minimum multiply negate not or subtract "
-    "xor".split()
+    "abs add and clamp convert iota maximum minimum multiply negate not or subtract xor".split()
 )
 """Opcodes that have one result for integers, whatever they are."""
 
