@@ -13,6 +13,7 @@ __all__ = [
     "OllaError",
     "PlanFileError",
     "PlanMismatchError",
+    "ResultsError",
     "SolverError",
     "VersionError",
 ]
@@ -78,6 +79,10 @@ class KernelError(OllaError):
 
 class CheckError(OllaError):
     """The referee rejected a plan, or XLA's buffer assignment contradicts it (exit code 1)."""
+
+
+class ResultsError(CheckError):
+    """The referee does not find the results of an executable to be those that it was told of."""
 
 
 class SolverError(OllaError):

@@ -14,7 +14,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Alias", "add_aliases", "with_aliases"]
+__all__ = ["Alias", "add_aliases", "make_bitcast", "with_aliases"]
 
 Alias = tuple[ShapeIndex, int]
 """(index of the result, operand number): that result of a fusion overwrites that operand."""
@@ -96,7 +96,7 @@ class _Writer:
         new: xla_pb2.ShapeProto,
     ) -> None:
         """Puts a bitcast to shape `new` before the operand, and one back to `old` inside."""
-        outer = _bitcast(self._computation, f"{fusion.name}.operand_{operand}", new)
+        outer = make_bitcast(self._computation, f"{fusion.name}.operand_{operand}", new)
         outer.operand_ids.append(fusion.operand_ids[operand])
         fusion.operand_ids[operand] = outer.id
         self._schedule(outer, fusion)
@@ -106,7 +106,7 @@ class _Writer:
             for i in body.instructions
             if i.opcode == "parameter" and i.parameter_number == operand
         )
-        inner = _bitcast(body, f"{parameter.name}.as_given", old)
+        inner = make_bitcast(body, f"{parameter.name}.as_given", old)
         inner.operand_ids.append(parameter.id)
         for instruction in body.instructions:
             for k, used in enumerate(instruction.operand_ids):
@@ -131,9 +131,10 @@ class _Writer:
         ids.insert(place, added.id & mask if local else added.id)
 
 
-def _bitcast(
+def make_bitcast(
     computation: xla_pb2.HloComputationProto, name: str, shape: xla_pb2.ShapeProto
 ) -> xla_pb2.HloInstructionProto:
+    """A bitcast to a shape, with an id of its own, which is to become part of a computation."""
     bitcast = xla_pb2.HloInstructionProto(name=name, opcode="bitcast")
     bitcast.id = max(i.id for i in computation.instructions) + 1
     bitcast.shape.CopyFrom(shape)

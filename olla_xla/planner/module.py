@@ -13,6 +13,7 @@ import numpy as np
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.guards import with_guards
 from olla_xla.errors import BudgetError, KernelError, PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.lifetimes import peak_bytes
@@ -342,8 +343,10 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
-        edit = _edited(module, plan)
-        return edit.hold(plan.holds).alias(plan.aliases).schedule(plan.order, attributes).to_bytes()
+        edit = _edited(module, plan).hold(plan.holds).alias(plan.aliases)
+        planned = edit.schedule(plan.order, attributes).to_bytes()
+        # XLA's GPU backend may compute things again after its scheduler.
+        return with_guards(planned, plan.target) if plan.target == "cuda" else planned
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
 

@@ -42,7 +42,6 @@ def test_another_order_is_seen_to_be_nothing_else():
         lambda p, i: i["r"].operand_ids.__setitem__(1, i["s"].id),
         lambda p, i: setattr(p.computations[-1], "root_id", i["s"].id),
         lambda p, i: i["s"].shape.layout.minor_to_major.append(0),
-        lambda p, i: i["c"].control_predecessor_ids.append(i["s"].id),
         lambda p, i: p.input_output_alias.entries.add(),
         lambda p, i: p.buffer_donor.entries.add(),
         lambda p, i: setattr(p, "entry_computation_id", p.computations[0].id),
@@ -67,6 +66,16 @@ def test_anything_else_is_no_other_order(change):
 def test_what_others_see_is_not_reordered(effect):
     data = in_order([effect, TWO[1]])
     assert not is_reordered(data, data)
+
+
+def test_more_control_edges_are_no_other_module():
+    data = in_order(TWO)
+    proto = xla_pb2.HloModuleProto.FromString(data)
+    found = {i.name.split(".")[0]: i for i in proto.computations[-1].instructions}
+    found["c"].control_predecessor_ids.append(found["s"].id)
+    kept = proto.SerializeToString()
+    assert is_reordered(data, kept) and is_reordered(kept, kept)
+    assert not is_reordered(kept, data)
 
 
 def test_lost_control_edges_are_found_in_the_planned_module():

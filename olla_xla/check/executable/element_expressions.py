@@ -3,10 +3,10 @@
 Every value gets a number, the hash of its operation and of the numbers of what that reads; two
 values with one number hold the same bits. Order, names, copies, clones and in-place results leave
 no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for what decides the code that XLA makes of them (`Numbering.code`); what they only
-move is not theirs, and what they compute element by element does not depend on where they
-put it. Loops are numbered element by element (`loops`). What the world outside can see (callbacks,
-random state, collectives) is counted in its order.
+through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
+change a bit (`exact`); what they only move is not theirs, and what they compute element by element
+does not depend on where they put it. Loops are numbered element by element (`loops`). What the
+world outside can see (callbacks, random state, collectives) is counted in its order.
 """
 
 from __future__ import annotations
@@ -381,6 +381,8 @@ class ElementNumbering(Numbering):
         inside = self.run(op.called[0], operands, effects)
         computed, arrays = self._fused, self._arrays
         self._fused, self._arrays = outer
+        if self.is_free(op):
+            return inside
         made = self.code(op)
         if several := arrays.several():
             made = hashed(made + several)

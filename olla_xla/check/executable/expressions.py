@@ -3,8 +3,9 @@
 Every value gets a number, the hash of its operation and of the numbers of what that reads; two
 values with one number hold the same bits. Order, names, copies, clones and in-place results leave
 no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for what decides the code that XLA makes of them (`Numbering.code`). What
-the world outside can see (callbacks, random state, collectives) is counted in its order.
+through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
+change a bit (`exact`). What the world outside can see (callbacks, random state, collectives) is
+counted in its order.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class _Expressions(Numbering):
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""
         inside = self.run(op.called[0], operands, effects)
+        if self.is_free(op):
+            return inside
         made = self.code(op)
         return {i: hashed(made + n) for i, n in inside.items()}
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from hlo import xla_pb2
 from hlo.shapes import TUPLE, Shape, ShapeIndex
+from olla_xla.check.executable.exact import is_exact
 from olla_xla.check.executable.program import Body, Op, acts, has_state, leaves, may_repeat
 
 __all__ = [
@@ -105,6 +106,7 @@ class Numbering:
         self._generators = target == "cpu"
         self._codes: dict[Op, bytes] = {}
         self._bodies: dict[Body, bytes] = {}
+        self._exact: dict[Body, bool] = {}
         self._attributes: dict[Op, bytes] = {}
         self._shapes: dict[Shape, bytes] = {}
         self._bare: dict[bytes, bytes] = {}
@@ -161,19 +163,29 @@ class Numbering:
             found = self._attributes[op] = hashed(proto.SerializeToString(deterministic=True))
         return found
 
+    def is_free(self, op: Op) -> bool:
+        """Whether a fusion's result is the same by whatever code, so that it is seen through."""
+        (body,) = op.called
+        if body not in self._exact:
+            self._exact[body] = is_exact(body)
+        return self._exact[body]
+
     def code(self, op: Op) -> bytes:
         """A number for what decides the code of a fusion beside what it computes.
 
-        That is its kind and configuration. XLA's CPU backend has two code generators, and what they
-        make of an expression may round differently: one is for fusions of elementwise operators,
-        and perhaps of others if what these move can be tiled, as it is in the same computation. Of
-        a concatenation at the end each operand gets code of its own.
+        That is its kind and configuration, and those of fusions inside, which say how the arrays
+        are read that a dot adds products of. XLA's CPU backend has two code generators, and what
+        they make of an expression may round differently: one is for fusions of elementwise
+        operators, and perhaps of others if what these move can be tiled, as it is in the same
+        computation. Of a concatenation at the end each operand gets code of its own.
         """
         found = self._codes.get(op)
         if found is None:
             op.forget_shape()  # one result more or less leaves the others as they are
             found = self.attributes(op)
             steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
+            if inner := [self.code(k) for k in steps if k.opcode == "fusion"]:
+                found = hashed(b"".join((found, *inner)))
             if self._generators and _ends_in_parts(op.called[0]):
                 found = hashed(_PARTS + found)
             elif self._generators and not any(k.opcode in _UNTILED for k in steps):

@@ -16,7 +16,7 @@ from olla_xla.check.executable.memory import Place, assigned_places, run, shared
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
 from olla_xla.check.executable.values import Values, follow
-from olla_xla.errors import CheckError
+from olla_xla.errors import CheckError, ResultsError
 
 __all__ = [
     "Accepted",
@@ -119,6 +119,8 @@ def check_executable(
       where the assignment is not known.
 
     Raises:
+      ResultsError: the results are others. XLA may make other code of a fusion after its scheduler;
+        then those of the executable that it makes of its own module are the same.
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
@@ -131,7 +133,7 @@ def check_executable(
         run(program, values, places, target)
         kernels = kernel_memory(values, shared, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
-        raise CheckError("the executable's results are not the expressions that XLA's own has")
+        raise ResultsError("the executable's results are not the expressions that XLA's own has")
     return kernels
 
 

@@ -1,0 +1,160 @@
+"""Keeps XLA from computing again what reads memory that was written anew meanwhile.
+
+XLA:GPU's rematerialization runs after a module was scheduled, where that takes more memory than the
+device has. It clones instructions and does not know which values share memory: an argument and the
+result that replaces it, the states of a loop, a bound result and the operand that it overwrites. A
+clone that reads one of them after the next was written reads the wrong one. But it leaves an
+instruction alone once a control successor of it is placed (MemoryUsageTracker::GetCostOfRecompute),
+so here each reader gets one: who writes that memory next. Nothing else after XLA's scheduler looks
+at control edges, but that what has one is not removed as dead.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+from collections.abc import Iterable, Mapping
+
+from hlo import xla_pb2
+from hlo.module import Computation, Instruction, module_from_bytes, parse_module_proto
+from hlo.rewrite.aliases import make_bitcast
+from hlo.values import Value, analyse
+
+__all__ = ["with_guards"]
+
+_HANDING = ("bitcast", "get-tuple-element")
+
+_LOCAL = (1 << 32) - 1
+
+
+def with_guards(module: bytes, target: str) -> bytes:
+    """A module with control edges from who reads memory to who writes it next.
+
+    A fusion that is bound to overwrite what it reads must run before something, too: one of what
+    hands its result on, which is moved or made right behind it.
+
+    Args:
+      module: serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
+
+    Raises:
+      HloError: it is none, or what passes values on has another shape than they have.
+    """
+    view = module_from_bytes(module)
+    edges, alone = _needed(analyse(view, target).buffers)
+    if not edges and not alone:
+        return module
+    proto = parse_module_proto(module)
+    for computation in proto.computations:
+        wanted = [i for i in computation.instructions if i.name in edges or i.name in alone]
+        if wanted:
+            _write(proto, computation, edges, [i for i in wanted if i.name in alone])
+    return proto.SerializeToString(deterministic=True)
+
+
+def _needed(buffers: Iterable[list[Value]]) -> tuple[dict[str, set[str]], set[str]]:
+    """Names of who writes -> of who reads before; and of fusions that overwrite what they read."""
+    steps: dict[Computation, dict[Instruction, int]] = {}
+    edges: dict[str, set[str]] = collections.defaultdict(set)
+    alone: set[str] = set()
+    for values in buffers:
+        if len(values) < 2:
+            continue
+        for computation in dict.fromkeys(v.instruction.computation for v in values):
+            if computation.schedule is None:
+                continue
+            if computation not in steps:
+                steps[computation] = {i: k for k, i in enumerate(computation.schedule)}
+            step = steps[computation]
+            writers = {step[v.instruction]: v for v in values if v.instruction in step}
+            _add(values, writers, step, edges)
+            alone |= {
+                v.instruction.name
+                for v in writers.values()
+                if v.instruction.opcode == "fusion" and _may_be_cloned(v, values)
+            }
+    return edges, alone
+
+
+def _add(
+    values: Iterable[Value],
+    writers: Mapping[int, Value],
+    step: Mapping[Instruction, int],
+    edges: dict[str, set[str]],
+) -> None:
+    """Adds an edge from each who reads one of the values of a buffer to who writes it next."""
+    times = sorted(writers)
+    for reader in {use.instruction for value in values for use in value.uses}:
+        if reader in step and not _is_idle(reader):
+            k = bisect.bisect_right(times, step[reader])
+            if k < len(times):
+                edges[writers[times[k]].instruction.name].add(reader.name)
+
+
+def _is_idle(reader: Instruction) -> bool:
+    """Whether a reader is never cloned by itself, or for no gain."""
+    return reader.opcode in (*_HANDING, "tuple", "parameter", "while", "conditional", "custom-call")
+
+
+def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
+    """Whether XLA may clone who defines a value of a buffer and reads another one of it.
+
+    It does not where a result is one of the computation's. What overwrites an operand by XLA's own
+    rules does so in any order, and is left as it is.
+    """
+    writer = value.instruction
+    if not writer.aliasing:
+        return False
+    reads = any(use.instruction is writer for other in values for use in other.uses)
+    return reads and not any(i is writer.computation.root for i, _ in value.positions)
+
+
+def _write(
+    proto: xla_pb2.HloModuleProto,
+    computation: xla_pb2.HloComputationProto,
+    edges: Mapping[str, set[str]],
+    alone: Iterable[xla_pb2.HloInstructionProto],
+) -> None:
+    """Writes the control edges of a computation, and puts its instructions into their order."""
+    ids = {i.name: i.id for i in computation.instructions}
+    for i in computation.instructions:
+        known = set(i.control_predecessor_ids)
+        added = sorted(ids[name] for name in edges.get(i.name, ()))
+        i.control_predecessor_ids.extend(k for k in added if k not in known)
+    sequence = proto.schedule.sequences[computation.id].instruction_ids
+    order = [k & _LOCAL for k in sequence]
+    high = max(sequence) & ~_LOCAL
+    for fusion in alone:
+        _put_behind(fusion, computation, order)
+    del sequence[:]
+    sequence.extend(high | k for k in order)
+    # XLA reads an instruction after its control predecessors.
+    step = {k: at for at, k in enumerate(order)}
+    computation.instructions.sort(key=lambda i: step[i.id & _LOCAL])
+
+
+def _put_behind(
+    fusion: xla_pb2.HloInstructionProto,
+    computation: xla_pb2.HloComputationProto,
+    order: list[int],
+) -> None:
+    """Puts what hands a fusion's result on right behind it; if need be, what nothing reads."""
+    handed = next(
+        (
+            i
+            for i in computation.instructions
+            if i.opcode in _HANDING
+            and i.operand_ids[0] == fusion.id
+            and not i.control_predecessor_ids
+        ),
+        None,
+    )
+    if handed is not None:
+        order.remove(handed.id & _LOCAL)
+    elif fusion.shape.tuple_shapes:
+        return  # no part of it is taken out, so XLA does not clone it
+    else:
+        handed = computation.instructions.add()
+        handed.CopyFrom(make_bitcast(computation, f"{fusion.name}.is_placed", fusion.shape))
+        handed.operand_ids.append(fusion.id)
+    handed.control_predecessor_ids.append(fusion.id)
+    order.insert(order.index(fusion.id & _LOCAL) + 1, handed.id & _LOCAL)

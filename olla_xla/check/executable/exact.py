@@ -1,0 +1,77 @@
+"""Which fused computations give the same bits by whatever code runs them.
+
+They move elements of any type, compare them, and compute with integers alone, in which additions
+end in the same number whatever their order. XLA makes code for a fusion by its kind and its
+configuration, and its GPU backend changes both after a module was scheduled
+(FusionBlockLevelRewriter: some transposes and sums of integers become Triton's), so of these
+fusions neither is compared.
+"""
+
+from __future__ import annotations
+
+from hlo.module import HloError
+from hlo.wire import Message
+from olla_xla.check.executable.program import Body, Op
+
+__all__ = ["is_exact"]
+
+_MOVES = frozenset(
+    "bitcast bitcast-convert broadcast compare concatenate constant copy dynamic-slice "
+    "dynamic-update-slice get-tuple-element pad parameter reshape reverse select slice transpose "
+    "tuple".split()
+)
+"""Opcodes that round nothing: their result's bits are those of operands, or what tells them."""
+
+_COMPUTES = frozenset(
+    "abs add and clamp convert iota maximum minimum multiply negate not or subtract xor".split()
+)
+"""Opcodes that have one result for integers, whatever they are."""
+
+_INTEGERS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9})
+"""Element types: pred, s8 to s64 and u8 to u64."""
+
+_IDEMPOTENT = frozenset("and maximum minimum or".split())
+_FROM_ZERO = frozenset("add xor".split())
+"""Reducers whose result depends neither on the order nor on how often the start is taken in: XLA
+may take it in once for each thread. It changes nothing where it is zero, in the second ones."""
+
+_SHAPE = 1
+"""Field of LiteralProto; in each other one that is there lie numbers, zero bytes where zero."""
+
+
+def is_exact(body: Body) -> bool:
+    """Whether a fused computation has the same result by any correct code."""
+    return all(_is_exact(op) for op in body.ops)
+
+
+def _is_exact(op: Op) -> bool:
+    if op.opcode in _MOVES:
+        return True
+    if not all(_is_integer(one) for one in (op, *op.operands)):
+        return False
+    return op.opcode in _COMPUTES or (op.opcode == "reduce" and _is_free(op))
+
+
+def _is_integer(op: Op) -> bool:
+    return op.proto.shape.element_type in _INTEGERS
+
+
+def _is_free(reduce: Op) -> bool:
+    """Whether the result of a reduction of integers does not depend on how they are taken in."""
+    (body,) = reduce.called
+    step = body.result
+    if set(step.operands) != set(body.parameters) or len(body.ops) != 3 or not _is_integer(step):
+        return False
+    start = reduce.operands[-1]
+    return step.opcode in _IDEMPOTENT or (
+        step.opcode in _FROM_ZERO and start.opcode == "constant" and _is_zero(start.proto.literal)
+    )
+
+
+def _is_zero(literal: bytes) -> bool:
+    """Whether all elements of a literal are zero."""
+    message = Message(literal)
+    try:
+        return not any(any(message.blob(n)) for n in message.numbers() - {_SHAPE})
+    except HloError:
+        return False

@@ -1,0 +1,74 @@
+"""Fusions that XLA:GPU makes Triton's after our hook, in its own module as in the planned one."""
+
+import jax.numpy as jnp
+import pytest
+
+import olla_xla
+from hlo import xla_pb2
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.compiles import Compiles
+from tests.support.compiles import on_h100
+from tests.support.unrolled_nets import llama
+
+MORE = jnp.zeros((8, 16, 16, 3)), jnp.zeros((64, 128), jnp.int32), jnp.zeros((64, 128))
+
+
+def moved(wide, n, y):
+    """A transpose that XLA's loop emitter is slow at."""
+    return jnp.transpose(wide, (3, 1, 2, 0))
+
+
+def counted(wide, n, y):
+    """A sum of integers."""
+    return jnp.sum(jnp.where(n > 3, n * n, 0), -1)
+
+
+def compared(wide, n, y):
+    """How many floats are large."""
+    return jnp.sum(y > 0.5, -1)
+
+
+def rounded(wide, n, y):
+    """How many are large of what is computed in the same fusion."""
+    return jnp.sum(jnp.tanh(y * 0.37 + 1) > 0.5, -1)
+
+
+def later(compiled):
+    """Opcodes at the end of fusions that are Triton's by blocks."""
+    module = xla_pb2.HloModuleProto.FromString(final_module(compiled))
+    bodies = {c.id: c for c in module.computations}
+    fusions = [i for c in module.computations for i in c.instructions if i.opcode == "fusion"]
+    found = set()
+    for fusion in fusions:
+        if b"block_level_fusion_config" in fusion.backend_config:
+            body = bodies[fusion.called_computation_ids[0]]
+            found |= {i.opcode for i in body.instructions if i.id == body.root_id}
+    return found
+
+
+@pytest.mark.parametrize(
+    "more, opcode, owns",
+    [
+        (moved, "transpose", 0),
+        (counted, "reduce", 0),
+        (compared, "reduce", 0),
+        (rounded, "reduce", 1),
+    ],
+)
+def test_no_objection_to_what_xla_does_to_its_own(more, opcode, owns, monkeypatch):
+    made, own = [], Compiles.own
+
+    def noted(self, *arguments):
+        made.append(1)
+        return own(self, *arguments)
+
+    monkeypatch.setattr(Compiles, "own", noted)
+    step, state, batch = llama(layers=1)
+    arguments = on_h100((state, batch, *MORE))
+    planned = olla_xla.plan(
+        lambda p, x, *others: (step(p, x), more(*others)), donate_argnums=0, step_limit=1000
+    )
+    compiled = planned.lower(*arguments).compile()
+    assert compiled.planned, compiled.reason
+    assert opcode in later(compiled)
+    assert len(made) == owns, "XLA's own is compiled where the code could change a bit"
