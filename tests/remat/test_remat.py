@@ -340,7 +340,7 @@ def test_the_program_agrees_with_the_evaluator(name):
 
 
 def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
-    f = Front(scheduled("gpt"), "cpu", CostModel(CPU, "cpu"), 60)
+    f = Front(scheduled("gpt"), "cpu", CostModel(CPU, "cpu"), 60, {})
     allowed = 0.2 * f.graph.seconds.sum()
     found = f.within(allowed)
     assert len(found) > 1
