@@ -19,10 +19,11 @@ from olla_xla.bench.random_programs.training import Built, build
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
+from olla_xla.problem import refusals
 
 __all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]
 
-FAILURES = ("wrong", "larger", "failed", "crashed")
+FAILURES = ("wrong", "larger", "failed", "refused", "crashed")
 """Kinds of outcomes that must not be."""
 
 _STEPS = 2
@@ -38,8 +39,9 @@ class Outcome:
     """What came of one plan.
 
     Attributes:
-      kind: identical, wrong, larger, failed (to plan, without a reason that names a limit), budget
-        (it cannot be met), unsteady (jit itself gives other bits each time) or invalid (jit itself
+      kind: identical, wrong, larger, failed (to plan, without a reason that names a limit), refused
+        (the planner proposed something that a referee refused, and went on without it), budget (it
+        cannot be met), unsteady (jit itself gives other bits each time) or invalid (jit itself
         fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
@@ -94,6 +96,14 @@ def check_case(case: Case) -> list[Outcome]:
 
 def check(reference: Reference, settings: Settings) -> Outcome:
     """Plans, runs and compares one program."""
+    with refusals.collected() as refused:
+        outcome = _checked(reference, settings)
+    if refused and outcome.kind not in FAILURES:
+        return dataclasses.replace(outcome, kind="refused", reason=str(refused[0]))
+    return outcome
+
+
+def _checked(reference: Reference, settings: Settings) -> Outcome:
     built, started = reference.built, time.monotonic()
     options: dict[str, Any] = dataclasses.asdict(settings)
     budget = options.pop("budget")

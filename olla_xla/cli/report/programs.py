@@ -50,7 +50,10 @@ class Tally:
                 self.savings.append(1 - outcome["bytes"] / outcome["xla_bytes"])
 
 
-_COLUMNS = ("identical", "wrong", "larger", "failed", "crashed", "budget", "unsteady", "invalid")
+_COLUMNS = (
+    *("identical", "wrong", "larger", "failed", "refused", "crashed"),
+    *("budget", "unsteady", "invalid"),
+)
 
 
 def tally_table(tallies: dict[str, Tally]) -> Table:
