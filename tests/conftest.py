@@ -10,9 +10,19 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 
 from olla_xla.compile import shared  # noqa: E402  # imports JAX
+from olla_xla.problem import refusals  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def unshared(monkeypatch):
     """What one test has planned of a function that many use is not known to the next."""
     monkeypatch.setattr(shared, "_known", weakref.WeakKeyDictionary())
+
+
+@pytest.fixture(autouse=True)
+def nothing_refused(request):
+    """A test in which a referee refuses what the planner proposed fails, unless it is marked so."""
+    with refusals.collected() as refused:
+        yield
+    if request.node.get_closest_marker("refused") is None:
+        assert not refused, "; ".join(map(str, refused))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from hlo import xla_pb2
+from hlo.gc_pause import without_collection
 from hlo.module import HloError, Module, module_from_proto
 from hlo.rewrite.bodies import Body, Names
 from hlo.rewrite.conflicts import Site, conflicts
@@ -24,6 +25,7 @@ _ROUNDS = 4
 _Instruction = xla_pb2.HloInstructionProto
 
 
+@without_collection()
 def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, target: str) -> None:
     """Adds the copies that a change made necessary.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 
+from olla_xla import planner
 from olla_xla.bench.random_programs import check, processes, search, strategies, training
 from olla_xla.bench.random_programs.graph import OPERATORS
 from olla_xla.bench.random_programs.spec import (
@@ -28,7 +29,8 @@ from olla_xla.bench.random_programs.text import from_text, to_text
 from olla_xla.cli.commands import bench_programs
 from olla_xla.cli.main import main
 from olla_xla.cli.report import programs as report
-from olla_xla.errors import InputError
+from olla_xla.errors import CheckError, InputError
+from olla_xla.problem import refusals
 
 SMALL = Updates(rows=8, cols=16, arrays=2, updates=(Update("add", 0, 1), Update("decay", 1)))
 GAINS = Recurrent("gru", "unrolled", 3, 8, 16, 8, 32, read="pairs")
@@ -174,6 +176,20 @@ def test_a_larger_total_and_a_reason_that_names_no_limit_are_reported(monkeypatc
     monkeypatch.setattr("olla_xla.planner.plan_module", broken)
     outcome = check.check(check.Reference(Program(SMALL)), QUICK)
     assert outcome.kind == "failed" and "IndexError" in outcome.reason
+
+
+@pytest.mark.refused
+def test_a_choice_that_the_referee_refuses_is_reported(monkeypatch):
+    made = planner.plan_module
+
+    def refusing(*args, **kwargs):
+        refusals.note("a choice for loops", CheckError("it computes something else"))
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr("olla_xla.planner.plan_module", refusing)
+    outcome = check.check(check.Reference(Program(SMALL)), QUICK)
+    assert outcome.kind == "refused" and "something else" in outcome.reason
+    assert outcome.kind in check.FAILURES
 
 
 def test_a_budget_that_cannot_be_met_is_no_failure():

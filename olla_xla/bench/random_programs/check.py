@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import re
 import time
 import warnings
@@ -21,6 +20,7 @@ from olla_xla.bench.random_programs.training import Built, build
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
+from olla_xla.problem import refusals
 
 __all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]
 
@@ -33,7 +33,7 @@ _LIMITS = (
     r"XLA assigned [\d,]+ bytes to the plan, [\d,]+ to its own order$",
 )
 """Reasons that name a limit of ours: the plan was made, and XLA's own order is as good."""
-_REFUSALS = re.compile(r"the referee (objects|refuses)")
+_REFUSALS = re.compile(r"the referee objects")
 """What is said, as a reason or in the log, where a referee stops what the planner made."""
 
 
@@ -103,14 +103,14 @@ def check_case(case: Case) -> list[Outcome]:
 
 def check(reference: Reference, settings: Settings) -> Outcome:
     """Plans, runs and compares one program."""
-    with reference.types(), _Refusals() as refusals:
+    with reference.types(), refusals.collected() as refused:
         outcome = _checked(reference, settings)
     if outcome.kind in ("wrong", "unsteady"):
         return outcome
     if _REFUSALS.search(outcome.reason):
         return dataclasses.replace(outcome, kind="refused")
-    if refusals.found:
-        return dataclasses.replace(outcome, kind="refused", reason=refusals.found[0])
+    if refused:
+        return dataclasses.replace(outcome, kind="refused", reason=str(refused[0]))
     return outcome
 
 
@@ -153,26 +153,6 @@ def forget() -> None:
     """Drops executables and plans of this process."""
     process_store().clear()
     jax.clear_caches()
-
-
-class _Refusals(logging.Handler):
-    """What referees inside the planner refused meanwhile: it goes on without, and logs it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps what tells of a refusal."""
-        if _REFUSALS.search(said := record.getMessage()):
-            self.found.append(said)
-
-    def __enter__(self) -> _Refusals:
-        logging.getLogger("olla_xla").addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("olla_xla").removeHandler(self)
 
 
 def _judged(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterator
 
 from hlo.module import HloError
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.problem import refusals
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.ladder import Ladder, Rung
 
 __all__ = ["Climb", "climb", "free"]
-
-_logger = logging.getLogger("olla_xla")
 
 _HOPE = 1.25
 """Times the budget that a total in XLA's order may take for another order to be looked for."""
@@ -131,7 +129,7 @@ def _if_possible(write: Callable[[], Rung | None]) -> Rung | None:
     try:
         return write()
     except (HloError, PlanMismatchError) as error:
-        _logger.info("loops keep their stacks: %s", error)
+        refusals.note("a choice for loops that cannot be written", error)
         return None
 
 
@@ -141,6 +139,6 @@ def _is_right(steps: Ladder, rung: Rung) -> bool:
         check_rewrite(steps.module, rung.data, steps.target, loops=True)
         check_executable(rung.data, steps.target)
     except CheckError as error:
-        _logger.warning("the referee refuses a choice for loops: %s", error)
+        refusals.note("a choice for loops", error)
         return False
     return True

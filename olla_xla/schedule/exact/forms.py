@@ -17,6 +17,7 @@ from olla_xla.errors import CheckError, InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.mincut import least_live
+from olla_xla.problem import refusals
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact.interval_form import interval_model, order_of_steps
 from olla_xla.schedule.exact.lifetimes_ilp import LifetimeIlp
@@ -274,6 +275,8 @@ def _first_sound(
                 peak = _refereed(prepared.graph, order, result, task.scale)
                 return dataclasses.replace(result, failures=tuple(failures)), order, peak
         except (CheckError, SolverError) as error:
+            if isinstance(error, CheckError):
+                refusals.note(f"the order that {name} found", error)
             reasons = (f"{name}: {type(error).__name__}: {error}",)
         for reason in reasons:
             _logger.warning("solver failed: %s", reason)

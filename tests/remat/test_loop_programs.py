@@ -1,0 +1,112 @@
+"""Every choice for the loops of many small programs: the referee agrees, and bits are the same."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import olla_xla
+from hlo.module import module_from_bytes
+from hlo.rewrite.loops import with_loops_changed
+from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.problem import refusals
+from olla_xla.remat.cost.roofline import H100, CostModel, Device
+from olla_xla.remat.loops import climb
+from olla_xla.remat.loops.ladder import Ladder
+from olla_xla.remat.loops.pairs import pairs
+from olla_xla.remat.loops.recipe import recipe
+from tests.support.compiles import on_h100
+from tests.support.loop_programs import PROGRAMS
+from tests.support.steps import assert_same
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+@functools.cache
+def lowered(name):
+    step, arguments = PROGRAMS[name]()
+    return jax.jit(step).lower(*arguments)
+
+
+def changed(module, target="cpu"):
+    """The module with each rung's choice, with each stack gone alone, and with all of a pair."""
+    found = Ladder(module, target, CostModel(CPU if target == "cpu" else H100, target))
+    yield from (found.rung(k).data for k in range(len(found)))
+    view = module_from_bytes(module)
+    for pair in pairs(view, target):
+        stacks = [stack.written for stack in pair.stacks]
+        for gone in {*((k,) for k in stacks), tuple(stacks)}:
+            try:
+                edit = recipe(view, pair, frozenset(gone))
+            except PlanMismatchError:
+                continue  # what cannot be made again is chosen by no rung
+            yield with_loops_changed(module, [edit])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_choice_is_right(name):
+    module = capture(lowered(name)).module
+    modules = list(dict.fromkeys(changed(module)))
+    assert modules
+    expected = lowered(name).compile()(*PROGRAMS[name]()[1])
+    for data in modules:
+        compiled = compile_rewritten(lowered(name), lambda module, data=data: data)
+        assert_same(expected, compiled(*PROGRAMS[name]()[1]))
+        check_rewrite(module, data, "cpu", loops=True)
+        check_executable(data, "cpu")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_referee_agrees_on_a_gpu(name):
+    step, arguments = PROGRAMS[name]()
+    module = capture(jax.jit(step).lower(*on_h100(jax.tree.map(jnp.asarray, arguments)))).module
+    for data in dict.fromkeys(changed(module, "cuda")):
+        check_rewrite(module, data, "cuda", loops=True)
+        check_executable(data, "cuda")
+
+
+@pytest.mark.parametrize("overhead", [None, 0.5, 2.0])
+@pytest.mark.parametrize("name", ["cond", "switch_on_several_arguments", "counted_optimizer"])
+def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
+    step, arguments = PROGRAMS[name]()
+    options = {} if overhead is None else {"max_overhead": overhead}
+    planned = olla_xla.plan(step, step_limit=1_000, **options)
+    with refusals.collected() as refused:
+        compiled = planned.lower(*arguments).compile()
+    assert not refused and "object" not in compiled.reason
+    assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+
+
+@pytest.mark.refused
+def test_a_refused_choice_is_counted(monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        raise CheckError("another result")
+
+    monkeypatch.setattr(climb, "check_rewrite", refuse)
+    step, arguments = PROGRAMS["cond"]()
+    with refusals.collected() as refused, refusals.collected() as also:
+        olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()
+    assert refused == also and {r.reason for r in refused} == {"another result"}
+    assert str(refused[0]) in caplog.text
+    with refusals.collected() as later:
+        pass
+    assert not later
+
+
+def test_integers_of_two_types_are_not_one_value():
+    with jax.enable_x64(True):
+        step, (a, y, i, _) = PROGRAMS["integers_of_two_types"]()
+        arguments = a, y, i, jnp.int64(5)
+        traced = jax.jit(step).lower(*arguments)
+        module = capture(traced).module
+        expected = traced.compile()(*arguments)
+        modules = list(changed(module))
+        assert modules
+        for data in itertools.islice(modules, 6):
+            compiled = compile_rewritten(traced, lambda module, data=data: data)
+            assert_same(expected, compiled(*arguments))
+            check_rewrite(module, data, "cpu", loops=True)

@@ -1,0 +1,395 @@
+"""Small programs whose loops hold what layers seldom do: branches, integers, loops, updates."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+TURNS, WIDTH, ROWS = 9, 32, 48
+
+PROGRAMS = {}
+"""Name -> what gives a step and its arguments."""
+
+
+def _array(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32) / 4)
+
+
+def _program(make):
+    """Adds a program: a loss of an array, a batch and more, and its gradient in the first two."""
+
+    @functools.wraps(make)
+    def built():
+        loss, *more = make()
+        step = jax.value_and_grad(loss, argnums=(0, 1))
+        return step, (_array(WIDTH, WIDTH), _array(ROWS, WIDTH, seed=1), *more)
+
+    PROGRAMS[make.__name__] = built
+    return make
+
+
+def _plain(make):
+    """Adds a program that is run as it is."""
+
+    @functools.wraps(make)
+    def built():
+        step, *more = make()
+        return step, (_array(WIDTH, WIDTH), _array(ROWS, WIDTH, seed=1), *more)
+
+    PROGRAMS[make.__name__] = built
+    return make
+
+
+def _over(body, y, turns=TURNS):
+    return lax.scan(lambda y, t: (body(y, t), None), y, jnp.arange(turns))[0]
+
+
+# Branches.
+
+
+@_program
+def cond():
+    def loss(a, y, n):
+        def step(y, t):
+            return lax.cond(t < n, lambda y: jnp.tanh(y @ a), lambda y: y, y)
+
+        return (_over(step, y) ** 2).sum()
+
+    return loss, 4
+
+
+@_program
+def cond_of_a_constant():
+    def loss(a, y):
+        def step(y, t):
+            return lax.cond(t < 4, lambda y: jnp.tanh(y @ a), lambda y: y, y)
+
+        return (_over(step, y) ** 2).sum()
+
+    return (loss,)
+
+
+@_program
+def switch_on_several_arguments():
+    def loss(a, y, n, m):
+        branches = [lambda y: y, jnp.sin, lambda y: jnp.tanh(y @ a)]
+
+        def body(y, t):
+            k = jnp.where(t < n, 1, jnp.where(t == m, 2, 0))
+            return lax.switch(k, branches, y) * (n - m).astype(jnp.float32)
+
+        return (_over(body, y) ** 2).sum()
+
+    return loss, jnp.int32(2), jnp.int32(5)
+
+
+@_program
+def nested_conds_of_several_results():
+    def loss(a, y, n):
+        def body(c, t):
+            y, z = c
+
+            def inner(y, z):
+                return lax.cond(z[0, 0] > 0, lambda: (jnp.tanh(y @ a), z), lambda: (z, jnp.cos(y)))
+
+            return lax.cond(t % n == 0, inner, lambda y, z: (z + y, jnp.sin(y)), y, z)
+
+        y, z = _over(body, (y, y * 2))
+        return (y * z).sum()
+
+    return loss, 2
+
+
+@_program
+def cond_in_a_checkpoint():
+    def loss(a, y, n):
+        def body(y, t):
+            return lax.cond(t < n, lambda y: jnp.tanh(jnp.tanh(y @ a) @ a), jnp.sin, y)
+
+        return (_over(jax.checkpoint(body), y) ** 2).sum()
+
+    return loss, 3
+
+
+# Integers.
+
+
+@_program
+def counted_optimizer():
+    def loss(a, y, most):
+        def body(c, _):
+            w, m, n = c
+            g = jax.grad(lambda w: (jnp.tanh(y @ w) ** 2).mean())(w)
+            n = jnp.where(n < most, n + 1, most)
+            m = 0.9 * m + 0.1 * g
+            return w - 0.1 * m / (1 - 0.9 ** n.astype(jnp.float32)), m, n
+
+        w, _, _ = _over(body, (a, a * 0, jnp.int32(0)))
+        return (w**2).sum()
+
+    return loss, 4
+
+
+@_program
+def integers_of_two_types():
+    def loss(a, y, i, j):
+        def body(c, _):
+            y, i, j = c
+            z = jnp.tanh(y @ a)
+            up = z[0, 0] > 0
+            scale = jnp.sin((i + 7).astype(jnp.float32)) * jnp.cos((j + 7).astype(jnp.float32))
+            return z * scale, jnp.where(up, i + 7, i * 5), jnp.where(up, j + 7, j * 5)
+
+        return (_over(body, (y, i, j))[0] ** 2).sum()
+
+    return loss, jnp.int32(2), jnp.int16(5)
+
+
+@_plain
+def stacks_of_integers():
+    def step(a, y, i, j):
+        def body(c, _):
+            y, i, j = c
+            z = jnp.tanh(y @ a)
+            up = z[0, 0] > 0
+            return (z, jnp.where(up, i + 7, i * 5), j + 1), (i + 7, j + 7, i * 5, i + j, z[0] > 0)
+
+        (y, _, _), s = lax.scan(body, (y, i, j), None, length=TURNS)
+
+        def turn(c, s):
+            return jnp.tanh(c @ a) * sum(k.astype(jnp.float32) for k in s)
+
+        return lax.scan(lambda c, s: (turn(c, s), None), y, s)[0]
+
+    return step, jnp.int32(2), jnp.int16(5)
+
+
+@_program
+def carried_bool():
+    def loss(a, y):
+        def body(c, _):
+            y, b, z = c
+            y = jnp.where(b, jnp.tanh(y @ a), y * 0.5 + z)
+            return y, b ^ (y.sum() > 0), jnp.where(b, z * y, z)
+
+        y, _, z = _over(body, (y, jnp.array(True), y))
+        return (y * z).sum()
+
+    return (loss,)
+
+
+# What is overwritten.
+
+
+def _written(y, a, more=lambda z: ()):
+    def body(y, _):
+        z = jnp.tanh(y @ a)
+        return z, (z, y, *more(z))
+
+    return lax.scan(body, y, None, length=TURNS)
+
+
+@_plain
+def slices_that_loops_start_from():
+    def step(a, y):
+        y, (s, u) = _written(y, a)
+
+        def turn(c, slices):
+            p, q = (
+                lax.fori_loop(0, 7, lambda i, p: p.at[i].set(jnp.tanh(p[i + 1] @ a)), part)
+                for part in slices
+            )
+            return c + p @ a * slices[0] + q, None
+
+        return lax.scan(turn, y, (s, u))[0].sum()
+
+    return (step,)
+
+
+@_plain
+def slices_that_are_updated():
+    def step(a, y):
+        y, (s, u, v) = _written(y, a, lambda z: (jnp.sin(z),))
+
+        def turn(c, slices):
+            p, q, r = (part.at[k].set(1.0) for k, part in enumerate(slices))
+            return jnp.tanh(c @ a) + (p @ a) * (q @ a) + r @ a, slices[2][0]
+
+        return lax.scan(turn, y, (s, u, v))
+
+    return (step,)
+
+
+@_plain
+def slices_that_are_carried():
+    def step(a, y):
+        y, (s, u, v) = _written(y, a, lambda z: (jnp.sin(z),))
+
+        def turn(c, s):
+            return ((*s, jnp.tanh(c[0] @ a) + c[1] * c[2] + c[3]), None)
+
+        return lax.scan(turn, (y, y * 2, y * 3, y * 4), (s, u, v))[0]
+
+    return (step,)
+
+
+def _scaled(y, a, k):
+    """A loop that stacks what it makes of an array that no turn changes."""
+
+    def body(y, _):
+        z = jnp.tanh(y @ a) * k
+        return z, (z, jnp.cos(z * k))
+
+    return lax.scan(body, y, None, length=TURNS)
+
+
+@_plain
+def constant_that_a_loop_between_overwrites():
+    def step(a, y, k):
+        k = jnp.sin(k)
+        y, (s, u) = _scaled(y, a, k)
+        k = lax.fori_loop(0, 5, lambda i, k: jnp.tanh(k @ a) + y, k)
+        return lax.scan(lambda c, s: (jnp.tanh(c @ a) + s[0] * s[1], None), y, (s, u))[0], k
+
+    return step, _array(ROWS, WIDTH, seed=2)
+
+
+@_plain
+def constant_that_the_reading_loop_overwrites():
+    def step(a, y, k):
+        k = jnp.sin(k)
+        y, (s, u) = _scaled(y, a, k)
+
+        def turn(c, s):
+            return ((jnp.tanh(c[0] @ a) + s[0] * s[1], jnp.tanh(c[1] @ a)), None)
+
+        return lax.scan(turn, (y, k), (s, u))[0]
+
+    return step, _array(ROWS, WIDTH, seed=2)
+
+
+@_plain
+def gradient_of_a_gradient():
+    def loss(a, y, n):
+        def step(y, t):
+            return jnp.where(t < n, jnp.tanh(y @ a), y)
+
+        return (_over(step, y) ** 2).sum()
+
+    return lambda a, y, n: jax.grad(lambda a: (jax.grad(loss)(a, y, n) ** 2).sum())(a), 4
+
+
+# Fixed points.
+
+
+@_program
+def fixed_point_in_chunks():
+    """As of optimal transport: it runs in chunks until an error is small, which it writes down."""
+
+    def loss(a, y, most, least):
+        cost = jnp.abs(y)
+
+        def iterate(c):
+            u, v, errors, i = c
+            u = -jax.nn.logsumexp(v[None] - cost, axis=1)
+            v = -jax.nn.logsumexp(u[:, None] - cost + (y @ a) * 0.1, axis=0)
+            error = jnp.abs(lax.stop_gradient(u)).sum()
+            return u, v, errors.at[i // 2].set(error), i + 1
+
+        def chunk(c, _):
+            last = jnp.maximum(c[3] - 1, 0) // 2
+            on = (c[3] < least) | ((c[3] < most) & (c[2][last] > 0.1))
+            return lax.cond(on, iterate, lambda c: c, c)
+
+        start = jnp.zeros(ROWS), jnp.zeros(WIDTH), jnp.full(TURNS, -1.0), 0
+        u, v, errors, _ = _over(chunk, start)
+        return u.sum() + v.sum() + 0 * errors.sum()
+
+    return loss, 8, 2
+
+
+@_program
+def adaptive_steps():
+    def loss(a, y, n):
+        def body(c, _):
+            y, t, h, i = c
+            k = jnp.tanh(y @ a + t)
+            new = jnp.tanh((y + h * k) @ a + t + h)
+            good = jnp.abs(new - k).max() < 0.5
+            y = jnp.where(good, y + h * (k + new) / 2, y)
+            return y, jnp.where(good, t + h, t), jnp.where(good, h * 1.1, h * 0.5), i + good * n
+
+        y, t, _, _ = _over(body, (y, jnp.float32(0), jnp.float32(0.1), jnp.int32(0)))
+        return (y**2).sum() + t
+
+    return loss, jnp.int32(1)
+
+
+# The rest.
+
+
+@_program
+def random_numbers():
+    def loss(a, y, key):
+        def body(c, t):
+            y, key = c
+            key, used = jax.random.split(key)
+            kept = jax.random.bernoulli(jax.random.fold_in(used, t), 0.7, y.shape)
+            return jnp.where(kept, jnp.tanh(y @ a), y), key
+
+        return (_over(body, (y, key))[0] ** 2).sum()
+
+    return loss, jax.random.PRNGKey(1)
+
+
+@_program
+def sorted_and_gathered():
+    def loss(a, y, n):
+        def body(y, t):
+            z = jnp.sort(jnp.tanh(y @ a), axis=1)
+            taken = jnp.take_along_axis(y, jnp.argmax(z, 0)[None] % ROWS, 0)
+            return (z * taken).at[(t + n) % ROWS].add(y[(t * n) % ROWS])
+
+        return (_over(body, y) ** 2).sum()
+
+    return loss, 5
+
+
+@_program
+def exchanged_carries():
+    def loss(a, y):
+        def body(c, _):
+            return (c[1], c[2], jnp.tanh(c[0] @ a) * c[1], c[3])
+
+        u, v, w, k = _over(body, (y, y * 2, y + 1, y - 1))
+        return (u * v * w * k).sum()
+
+    return (loss,)
+
+
+@_program
+def loop_in_a_loop():
+    def loss(a, y, n):
+        def body(y, t):
+            def grow(c):
+                return (c[0] * 1.3 + 0.1, c[1] + 1)
+
+            z, _ = lax.while_loop(lambda c: (c[1] < n) & (c[0].sum() < 100), grow, (y, t))
+            return jnp.tanh(y @ a) * lax.stop_gradient(z)
+
+        return (_over(body, y) ** 2).sum()
+
+    return loss, 5
+
+
+@_program
+def two_readers():
+    def loss(a, y):
+        y, (s, u) = _written(y, a)
+        q, _ = lax.scan(lambda q, s: (jnp.tanh(q + s @ a), None), y, s)
+        r, _ = lax.scan(lambda q, s: (jnp.tanh(q * s[0] + s[1]), None), y, (s, u), reverse=True)
+        return (q * r).sum()
+
+    return (loss,)
