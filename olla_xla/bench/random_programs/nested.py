@@ -1,4 +1,4 @@
-"""Operators of random graphs: jitted functions, loops that count and branch, FFTs, small solvers."""
+"""Operators of random graphs: jitted functions, loops that count and branch, FFTs, solvers."""
 
 from __future__ import annotations
 

@@ -321,8 +321,9 @@ class Program:
         if isinstance(body, Graph):
             names = {node.op for node in _all_nodes(body.nodes)}
             return not names.isdisjoint(_SCANS)
-        forms = Recurrent | Transformer | Arithmetic | Layered | InnerSteps | FixedPoint
-        return isinstance(body, forms) and not body.form.startswith("unrolled")
+        if isinstance(body, Updates | ConvNet):
+            return False
+        return not body.form.startswith("unrolled")
 
     @property
     def kind(self) -> str:
@@ -382,8 +383,17 @@ _KINDS = (
     ),
     (
         "nested",
-        ("jit", "count", "cond_turns", "switch_turns", "scalar_carry", "turned_stack", "fft",
-         "sinkhorn", "descent"),
+        (
+            "jit",
+            "count",
+            "cond_turns",
+            "switch_turns",
+            "scalar_carry",
+            "turned_stack",
+            "fft",
+            "sinkhorn",
+            "descent",
+        ),
     ),
     ("derivatives", ("custom_vjp", "custom_jvp", "checkpoint", "inner_grad", "jvp")),
     ("types", ("int4", "int8", "mask", "complex", "bits", "dropout", "noise", "empty", "half")),

@@ -97,9 +97,7 @@ _PARTS: dict[type, _Parts] = {
         arithmetic.arithmetic_loss,
         None,
     ),
-    Layered: _Parts(
-        layered.layered_parameters, layered.layered_batch, layered.layered_loss, None
-    ),
+    Layered: _Parts(layered.layered_parameters, layered.layered_batch, layered.layered_loss, None),
     FixedPoint: _Parts(
         fixed_point.fixed_parameters, fixed_point.fixed_batch, fixed_point.fixed_loss, None
     ),
