@@ -12,15 +12,29 @@ import pytest
 from hypothesis import strategies as st
 
 from olla_xla import planner
-from olla_xla.bench.random_programs import check, processes, search, strategies, training
+from olla_xla.bench.random_programs import (
+    check,
+    fixed_point,
+    inner_steps,
+    layered,
+    processes,
+    search,
+    strategies,
+    terms,
+    training,
+)
 from olla_xla.bench.random_programs.graph import OPERATORS
 from olla_xla.bench.random_programs.spec import (
     Case,
+    FixedPoint,
     Graph,
+    InnerSteps,
+    Layered,
     Node,
     Program,
     Recurrent,
     Settings,
+    Term,
     Transformer,
     Update,
     Updates,
@@ -108,7 +122,71 @@ def test_each_operator_has_a_step_and_a_gradient(op):
 @hypothesis.given(data=st.data())
 def test_each_kind_is_built_and_keeps_the_form_of_its_state(kind, data):
     program = data.draw(strategies.programs(strategies.bodies()[kind]))
-    keeps_its_form(training.build(program))
+    with jax.enable_x64(program.x64):
+        keeps_its_form(training.build(program))
+
+
+TANH = (Node("dense"), Node("mul", (0, 1)))
+SMALL_BODIES = (
+    *(FixedPoint(8, 6, 4, 4, form, map_) for form in fixed_point.FIXED_FORMS
+      for map_ in fixed_point.FIXED_MAPS),
+    *(InnerSteps(4, 8, 8, 2, form, optimizer, batches, saturates)
+      for form, optimizer, batches, saturates in zip(
+          inner_steps.INNER_FORMS, inner_steps.INNER_OPTIMIZERS, (True, False) * 2,
+          (True, True, False, False), strict=True)),
+    *(Layered(TANH, 4, 8, 3, layout, form, carries=("count", "early")) for layout, form in zip(
+        layered.LAYOUTS, layered.LAYERED_FORMS, strict=True)),
+    *(Layered(TANH, 4, 8, 3, branch=branch, carries=("mean", "best", "early"))
+      for branch in layered.BRANCHES),
+    Recurrent("plain", "unrolled", 3, 4, 8, 8, 4, loss="means", jits=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", SMALL_BODIES, ids=to_text)
+def test_each_form_gives_finite_results_and_gradients(body):
+    built = training.build(Program(body, extras=("gradients",)))
+    keeps_its_form(built)
+    for leaf in jax.tree.leaves(jax.jit(built.step)(*built.arguments)):
+        assert jnp.isfinite(leaf).all(), leaf
+
+
+def test_forms_of_one_fixed_point_agree():
+    """With and without loops; the derivatives of some are others."""
+
+    def loss(form):
+        built = training.build(Program(FixedPoint(8, 6, 4, 4, form)))
+        return float(jax.jit(built.step)(*built.arguments)[2]["loss"])
+
+    losses = [loss(form) for form in ("unrolled", "scan", "fori", "rewound", "implicit", "chunks")]
+    assert max(losses) - min(losses) < 1e-4
+
+
+@pytest.mark.parametrize("use", [*terms.USES, *terms.KEPT])
+def test_each_term_is_used_and_kept(use):
+    all_terms = tuple(Term(op, (1, 0), use, 0.3) for op in terms.TERMS)
+    built = training.build(Program(SMALL_BODIES[0], donate=(1,), terms=all_terms))
+    keeps_its_form(built)
+    params, state, results = jax.jit(built.step)(*built.arguments)
+    _, later, again = jax.jit(built.step)(params, state, built.arguments[2])
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((later, again)))
+    assert len(results.get("terms", ())) == (
+        0 if use in ("loss", "part", "times") else len(terms.TERMS)
+    )
+    assert len(results.get("parts", ())) == (len(terms.TERMS) if use == "part" else 0)
+    assert len(state.get("terms", ())) == (len(terms.TERMS) if use in terms.KEPT else 0)
+    if use in terms.KEPT:
+        kept = [jax.tree.leaves(tree["terms"]) for tree in (state, later)]
+        assert any((old != new).any() for old, new in zip(*kept, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_program_with_types_of_64_bits_is_planned_alike(dtype):
+    program = Program(GAINS, dtype, "adam", donate=(0, 1), x64=True)
+    reference = check.Reference(program)
+    assert reference.built.arguments[0]["v"].dtype == dtype
+    assert reference.results.leaves["step 0[2]['loss']"][0] == dtype
+    outcome = check.check(reference, QUICK)
+    assert outcome.kind == "identical" and outcome.planned, outcome
 
 
 @pytest.mark.parametrize("extra", training.EXTRAS)
@@ -190,6 +268,16 @@ def test_a_choice_that_the_referee_refuses_is_reported(monkeypatch):
     outcome = check.check(check.Reference(Program(SMALL)), QUICK)
     assert outcome.kind == "refused" and "something else" in outcome.reason
     assert outcome.kind in check.FAILURES
+
+
+def test_what_a_referee_objects_to_is_reported(monkeypatch):
+    monkeypatch.setattr(check, "_checked", lambda *_: check.Outcome("failed", reason=_OBJECTION))
+    assert check.check(check.Reference(Program(SMALL)), QUICK).kind == "refused"
+    monkeypatch.setattr(check, "_checked", lambda *_: check.Outcome("wrong", reason=_OBJECTION))
+    assert check.check(check.Reference(Program(SMALL)), QUICK).kind == "wrong"
+
+
+_OBJECTION = "the referee objects: results differ"
 
 
 def test_a_budget_that_cannot_be_met_is_no_failure():

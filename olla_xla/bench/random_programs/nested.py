@@ -1,4 +1,4 @@
-"""Operators of random graphs: jitted functions, counting and branching loops, FFTs, solvers."""
+"""Operators of random graphs: jitted functions, loops that count and branch, FFTs, solvers."""
 
 from __future__ import annotations
 

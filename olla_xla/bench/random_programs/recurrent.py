@@ -40,15 +40,15 @@ def recurrent_loss(body: Recurrent, params: Any, batch: Any, key: Any) -> tuple[
     x = batch["x"].astype(params["x"].dtype)
     hidden = _hidden(body, params, x)
     more = {"last": hidden[-1], "middle": hidden[len(hidden) // 2]}
+    wide = jnp.promote_types(params["v"].dtype, jnp.float32)
     if body.loss == "means":
         scores = jnp.stack(hidden, 1).astype(params["v"].dtype) @ params["v"]
-        wide = jnp.promote_types(scores.dtype, jnp.float32)
         total = scores.astype(wide).var() + (hidden[-1].astype(wide) ** 2).mean()
         return total, {**more, "scores": scores}
-    total = jnp.float32(0)
+    total = jnp.zeros((), wide)
     for value in _read(body, hidden):
         scores = jax.nn.log_softmax(value.astype(params["v"].dtype) @ params["v"])
-        scores = scores.astype(jnp.float32)
+        scores = scores.astype(wide)
         if body.loss != "picked":
             total += (scores**2).mean()
         if body.loss != "square":

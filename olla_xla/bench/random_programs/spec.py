@@ -321,8 +321,9 @@ class Program:
         if isinstance(body, Graph):
             names = {node.op for node in _all_nodes(body.nodes)}
             return not names.isdisjoint(_SCANS)
-        forms = Recurrent | Transformer | Arithmetic | Layered | InnerSteps | FixedPoint
-        return isinstance(body, forms) and not body.form.startswith("unrolled")
+        if isinstance(body, Updates | ConvNet):
+            return False
+        return not body.form.startswith("unrolled")
 
     @property
     def kind(self) -> str:

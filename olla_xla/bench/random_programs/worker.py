@@ -6,6 +6,7 @@ Prints a line of JSON for each event of `search.run_share`, and `{"end": true}` 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import sys
 from typing import Any
@@ -24,6 +25,7 @@ def main(request: str) -> None:
     def say(event: dict[str, Any]) -> None:
         print(json.dumps(event), file=out, flush=True)
 
+    gc.freeze()  # What is imported stays; it need not be looked through again and again.
     run_share(Share(**json.loads(request)), say)
     say({"end": True})
 
