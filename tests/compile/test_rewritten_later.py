@@ -1,12 +1,17 @@
 """Fusions that XLA:GPU makes Triton's after our hook, in its own module as in the planned one."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import pytest
 
 import olla_xla
 from hlo import xla_pb2
+from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.compiles import Compiles
+from olla_xla.errors import ResultsError
 from tests.support.compiles import on_h100
 from tests.support.unrolled_nets import llama
 
@@ -72,3 +77,51 @@ def test_no_objection_to_what_xla_does_to_its_own(more, opcode, owns, monkeypatc
     assert compiled.planned, compiled.reason
     assert opcode in later(compiled)
     assert len(made) == owns, "XLA's own is compiled where the code could change a bit"
+
+
+def _exchanged(body):
+    """A transpose of two dimensions the other way round."""
+    for i in body.instructions:
+        if i.opcode == "transpose":
+            i.dimensions[1], i.dimensions[2] = i.dimensions[2], i.dimensions[1]
+
+
+def _compared_otherwise(body):
+    for i in body.instructions:
+        if i.opcode == "compare":
+            i.comparison_direction = "GE"
+
+
+def _maximum(body):
+    """The greatest in place of the sum."""
+    for i in body.instructions:
+        if i.opcode == "add":
+            i.opcode = "maximum"
+
+
+@pytest.mark.parametrize(
+    "more, change", [(moved, _exchanged), (compared, _compared_otherwise), (counted, None)]
+)
+def test_other_triton_code_is_found(more, change):
+    shapes = on_h100(MORE)
+    final = final_module(jax.jit(more).lower(*shapes).compile())
+    module = xla_pb2.HloModuleProto.FromString(final)
+    bodies = {c.id: c for c in module.computations}
+    (fusion,) = (i for c in module.computations for i in c.instructions if i.opcode == "fusion")
+    assert b"block_level_fusion_config" in fusion.backend_config
+    body = bodies[fusion.called_computation_ids[0]]
+    if change is None:
+        (reduce,) = (i for i in body.instructions if i.opcode == "reduce")
+        change, body = _maximum, bodies[reduce.called_computation_ids[0]]
+    change(body)
+    check_executable(final, "cuda", results=results_digest(final, "cuda"))
+    with pytest.raises(ResultsError):
+        check_executable(module.SerializeToString(), "cuda", results=results_digest(final, "cuda"))
+
+
+def test_rounded_code_by_other_blocks_is_found():
+    final = final_module(jax.jit(rounded).lower(*on_h100(MORE)).compile())
+    other = re.sub(rb'"num_warps":"\d"', rb'"num_warps":"9"', final)
+    assert other != final
+    with pytest.raises(ResultsError):
+        check_executable(other, "cuda", results=results_digest(final, "cuda"))
