@@ -110,3 +110,31 @@ def test_integers_of_two_types_are_not_one_value():
             compiled = compile_rewritten(traced, lambda module, data=data: data)
             assert_same(expected, compiled(*arguments))
             check_rewrite(module, data, "cpu", loops=True)
+
+
+def test_loops_that_count_in_two_types_are_no_pair():
+    turns = 9
+
+    def step(a, y):
+        def write(i, c):
+            z = jnp.tanh(c[0] @ a)
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0)
+            return z, put(c[1], z * jnp.sin(i.astype(z.dtype)), i, allow_negative_indices=False)
+
+        def read(i, c):
+            take = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
+            return jnp.tanh(c @ a) + take(s, i, allow_negative_indices=False)
+
+        zeros = jnp.zeros((turns, *y.shape), y.dtype)
+        y, s = jax.lax.fori_loop(jnp.int32(0), jnp.int32(turns), write, (y, zeros))
+        return jax.lax.fori_loop(jnp.int64(0), jnp.int64(turns), read, y)
+
+    with jax.enable_x64(True):
+        _, (a, y) = PROGRAMS["two_readers"]()
+        traced = jax.jit(step).lower(a, y)
+        module = capture(traced).module
+        expected = traced.compile()(a, y)
+        for data in changed(module):  # none today: the turn of one is no index of the other
+            check_rewrite(module, data, "cpu", loops=True)
+            compiled = compile_rewritten(traced, lambda module, data=data: data)
+            assert_same(expected, compiled(a, y))
