@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
 from hlo.rewrite.aliases import Alias
+from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse, sharing
 from olla_xla.errors import InputError, ModuleFormatError
@@ -20,7 +21,8 @@ class PlannedModule:
     """A module while it is planned.
 
     Args:
-      data: a serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
+      data: a serialized, scheduled HloModuleProto; optimization barriers in it are left out, as XLA
+        leaves them out after its hook (hlo.rewrite.barriers). target: "cpu" or "cuda".
       released: names of asynchronous starts that need not hide what they hide in XLA's order.
       kept: kernel name -> the pattern that it is to have (memory.kernels); orders are then such
         that it can.
@@ -47,6 +49,7 @@ class PlannedModule:
         if target not in ("cpu", "cuda"):
             raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
         try:
+            data = without_barriers(data)
             self.module: Module = module_from_bytes(data)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hlo.module import HloError, Module, module_from_bytes
+from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.guards import with_guards
-from olla_xla.errors import BudgetError, KernelError, PlanMismatchError
+from olla_xla.errors import BudgetError, KernelError, ModuleFormatError, PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
@@ -95,6 +96,7 @@ def plan_module(
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the referee rejected the result (a bug).
     """
+    module = _read(module)
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     started = time.monotonic()
     seconds = effort(options, None, 0, 0).seconds
@@ -191,9 +193,21 @@ def least_overlap(
       would save nothing.
     """
     cost = CostModel(device(plan.target, device_kind), plan.target)
-    data = _edited(module, plan).to_bytes()
+    data = _edited(_read(module), plan).to_bytes()
     found = _overlapping_less(data, plan, cost, math.inf, options)
     return found.predicted_bytes, found.exposed_seconds
+
+
+def _read(module: bytes) -> bytes:
+    """The module that a plan is for: without optimization barriers.
+
+    Raises:
+      ModuleFormatError: it is none.
+    """
+    try:
+        return without_barriers(module)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
 
 
 def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
@@ -320,6 +334,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Raises:
       PlanMismatchError: the plan was made for another module.
     """
+    module = _read(module)
     view = module_from_bytes(module)
     if view.fingerprint != plan.fingerprint:
         raise PlanMismatchError(

@@ -180,9 +180,13 @@ def plan_order(
     since = time.monotonic() if options.time_limit is None else started
     limit = _Limit(worth, since, schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
-    end = _with_kernels(
-        orders, solved, lambda: PlannedModule(module, target, released, planned.kept)
-    )
+
+    def unplanned() -> PlannedModule:
+        fresh = PlannedModule(module, target, released, planned.kept)
+        peaks(fresh)
+        return fresh
+
+    end = _with_kernels(orders, solved, unplanned)
     final = end.module.simulate()
     offsets = _offsets(end.module, final)
     check_placement(end.graph, end.order.tolist(), offsets)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction, module_from_bytes
 from hlo.rewrite.aliases import with_aliases
+from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.clones import Clone, with_clones
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.purity import FORWARDING
@@ -31,6 +32,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
     Returns:
       A plan to be applied; its totals, peak and offsets are unknown.
     """
+    module = without_barriers(module)
     again = {original for _, original, *_ in plan.clones}
     cloned = _instructions(with_clones(module, [Clone(*record) for record in plan.clones]))
     by_name = _instructions(module)
