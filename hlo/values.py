@@ -154,6 +154,9 @@ class _Analysis:
         self.maps: dict[Instruction, ValueMap] = {}
         self.values: list[Value] = []
         self.merges: list[tuple[Value, Value]] = []
+        """What a loop or a branch gives, and each value that lies where it does."""
+        self.states: list[Value] = []
+        """Parameters of loops."""
 
     def run(self) -> Dataflow:
         entry = self.module.entry
@@ -297,8 +300,9 @@ class _Analysis:
                 continue
             values[index] = self._define(i, index)
             state[index] = self._define(condition.parameters[0], index)
-            for other in (init[index], root[index], values[index], state[index]):
-                self.merges.append((phi, other))
+            for other in (init[index], root[index], phi, state[index]):
+                self.merges.append((values[index], other))
+            self.states += [phi, state[index]]
         self.maps[condition.parameters[0]] = state
         self._computation(condition)
         return values
@@ -341,36 +345,51 @@ class _Analysis:
     def _buffers(
         self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
     ) -> list[list[Value]]:
-        parent = list(range(len(values)))
+        """The alias sets, in the order of XLA's buffers, by which it breaks ties.
 
-        def find(k: int) -> int:
-            while parent[k] != k:
-                parent[k] = parent[parent[k]]
-                k = parent[k]
-            return k
-
-        def union(a: Value, b: Value) -> None:
-            i, j = find(a.id), find(b.id)
-            parent[max(i, j)] = min(i, j)
-
-        for a, b in self.merges:
-            union(_resolve(a), _resolve(b))
+        It goes over all values, those that loops and branches make last, and joins the sets of each
+        and of what it is aliased with to the largest of them (HloAliasAnalysis::CreateBuffers).
+        """
+        joins: dict[int, set[int]] = {}
+        made: set[int] = set()
+        for center, other in self.merges:
+            a, b = _resolve(center), _resolve(other)
+            made.add(a.id)
+            joins.setdefault(b.id, set()).add(a.id)
+        made |= {_resolve(v).id for v in self.states}
         for computation in self.module.control_computations:
             for i in computation.instructions:
                 for operand, operand_index, index in in_place_pairs(i, self.target):
-                    union(at[i, index], at[i.operands[operand], operand_index])
+                    a, b = at[i, index], at[i.operands[operand], operand_index]
+                    joins.setdefault(a.id, set()).add(b.id)
+                    joins.setdefault(b.id, set()).add(a.id)
         root = self.module.entry.root
         assert root is not None
         parameters = self.module.entry.parameters
         for index, (number, parameter_index) in self.module.aliases.items():
-            union(at[root, index], at[parameters[number], parameter_index])
-        sets: dict[int, list[Value]] = {}
-        for value in values:
-            sets.setdefault(find(value.id), []).append(value)
-        for number, members in enumerate(sets.values()):
+            a, b = at[root, index], at[parameters[number], parameter_index]
+            joins.setdefault(a.id, set()).add(b.id)
+        place = {v.id: (v.id in made, v.id) for v in values}
+        slots = {v.id: {v.id} for v in sorted(values, key=lambda v: place[v.id])}
+        slot = {k: k for k in slots}
+        for k in list(slots):
+            if k not in joins:
+                continue
+            found = sorted({k, *joins[k]}, key=place.__getitem__)
+            kept = max(found, key=lambda v: (len(slots[slot[v]]), -found.index(v)))
+            kept = slot[kept]
+            for v in found:
+                gone = slot[v]
+                if gone != kept:
+                    slots[kept] |= slots[gone]
+                    for member in slots[gone]:
+                        slot[member] = kept
+                    slots[gone] = set()
+        sets = [[values[k] for k in sorted(members)] for members in slots.values() if members]
+        for number, members in enumerate(sets):
             for value in members:
                 value.buffer = number
-        return list(sets.values())
+        return sets
 
 
 _FORWARDING = {
