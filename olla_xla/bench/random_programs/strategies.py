@@ -194,7 +194,7 @@ def _layered(draw: Any) -> Layered:
         rows=draw(_pick([8, 16, 64])),
         width=draw(_pick([16, 32])),
         layers=draw(_pick([3, 4, 6, 10])),
-        layout=draw(_pick(LAYOUTS)),
+        layout=draw(_pick(["shared", *LAYOUTS])),
         form=draw(_pick(["scan", "scan", *LAYERED_FORMS])),
         branch=draw(_pick(["", "", *BRANCHES])),
         carries=draw(st.lists(_pick(CARRIES), max_size=2, unique=True).map(tuple)),
