@@ -135,7 +135,7 @@ SMALL_BODIES = (
           inner_steps.INNER_FORMS, inner_steps.INNER_OPTIMIZERS, (True, False) * 2,
           (True, True, False, False), strict=True)),
     *(Layered(TANH, 4, 8, 3, layout, form, carries=("count", "early")) for layout, form in zip(
-        layered.LAYOUTS, layered.LAYERED_FORMS, strict=True)),
+        layered.LAYOUTS, (*layered.LAYERED_FORMS, "scan"), strict=True)),
     *(Layered(TANH, 4, 8, 3, branch=branch, carries=("mean", "best", "early"))
       for branch in layered.BRANCHES),
     Recurrent("plain", "unrolled", 3, 4, 8, 8, 4, loss="means", jits=True),

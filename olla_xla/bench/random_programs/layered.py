@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 LAYERED_FORMS = ("scan", "reverse", "fori", "scan_jit", "unrolled", "unrolled_jit")
-LAYOUTS = ("plain", "transposed", "both", "last", "joined", "backwards")
-"""How the stack is kept: as it is read, turned, read both ways, layers along the last dimension,
-one matrix beside another, the last layer first."""
+LAYOUTS = ("plain", "shared", "transposed", "both", "last", "joined", "backwards")
+"""How the stack is kept: as it is read, one matrix for all layers and no bias, turned, read both
+ways, layers along the last dimension, one matrix beside another, the last layer first."""
 BRANCHES = ("", "cond", "switch", "data", "early")
 """What a layer does: always the same, or by its number, by its number's rest, by what it reads, or
 until it is done, and then nothing more."""
@@ -39,6 +39,8 @@ _MOST = 3
 def layered_parameters(body: Layered, random: np.random.Generator) -> dict[str, Any]:
     """The arrays that are trained: one stack of matrices, and a bias a layer."""
     layers, width = body.layers, body.width
+    if body.layout == "shared":
+        return {"w": random.standard_normal((width, width)) / width**0.5}
     w = random.standard_normal((layers, width, width)) / width**0.5
     if body.layout == "last":
         w = np.moveaxis(w, 0, -1)
@@ -49,17 +51,25 @@ def layered_parameters(body: Layered, random: np.random.Generator) -> dict[str, 
 
 def layered_batch(body: Layered, random: np.random.Generator) -> dict[str, Any]:
     """What the step is given anew each time."""
-    return {"x": random.standard_normal((body.rows, body.width))}
+    return {
+        "x": random.standard_normal((body.rows, body.width)),
+        "some": np.asarray(max(2 * body.layers // 3, 1), np.int32),
+    }
 
 
 def layered_loss(body: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
     """Loss, and values for additional results."""
-    w = _stack(body, params["w"])
-    x = batch["x"].astype(w.dtype)
+    stacks = () if body.layout == "shared" else (_stack(body, params["w"]), params["b"])
+    x = batch["x"].astype(params["w"].dtype)
 
-    def layer(carry: Any, number: Any, w: Any, b: Any) -> tuple[Any, Any]:
+    def layer(carry: Any, number: Any, *stacked: Any) -> tuple[Any, Any]:
         h = carry["h"]
-        new = _branched(body, h, number, lambda h: _layer(body, h, x, w, b), carry)
+        w, b = stacked or (params["w"], 0)
+
+        def apply(h: Any) -> Any:
+            return _layer(body, h, x, w, b)
+
+        new = _branched(body, h, number, apply, {**carry, "some": batch["some"]})
         carry, new = _carried(body, {**carry, "h": new})
         return {**carry, "h": new}, new.mean()
 
@@ -70,19 +80,19 @@ def layered_loss(body: Layered, params: Any, batch: Any, key: Any) -> tuple[Any,
     if body.form in ("unrolled", "unrolled_jit"):
         means = []
         for k in range(body.layers):
-            carry, mean = layer(carry, numbers[k], w[k], params["b"][k])
+            carry, mean = layer(carry, numbers[k], *(stack[k] for stack in stacks))
             means.append(mean)
         means = jnp.stack(means)
     elif body.form == "fori":
         carry = jax.lax.fori_loop(
-            0, body.layers, lambda k, c: layer(c, k, w[k], params["b"][k])[0], carry
+            0, body.layers, lambda k, c: layer(c, k, *(stack[k] for stack in stacks))[0], carry
         )
         means = carry["h"].mean(0)
     else:
         carry, means = jax.lax.scan(
             lambda c, xs: layer(c, *xs),
             carry,
-            (numbers, w, params["b"]),
+            (numbers, *stacks),
             reverse=body.form == "reverse",
             unroll=max(body.unroll, 1),
         )
@@ -107,14 +117,14 @@ def _stack(body: Layered, w: Any) -> Any:
 
 def _layer(body: Layered, h: Any, x: Any, w: Any, b: Any) -> Any:
     env = Environment([w], None, OPERATORS)
-    new = env.run(body.nodes, [jnp.tanh(h @ w + b), x])
+    moved = jnp.tanh(h @ w + b)
+    new = 0.5 * (moved + env.run(body.nodes, [x, moved]))  # Whatever the nodes read.
     return (new @ w.T if body.layout == "both" else new).astype(h.dtype)
 
 
 def _branched(body: Layered, h: Any, number: Any, layer: Any, carry: Any) -> Any:
-    limit = max(body.layers - 1, 1)
     if body.branch == "cond":
-        return jax.lax.cond(number < limit, layer, lambda h: h, h)
+        return jax.lax.cond(number < carry["some"], layer, lambda h: h, h)
     if body.branch == "data":
         return jax.lax.cond(h.mean() > 0, layer, lambda h: jnp.sin(h) * 0.5, h)
     if body.branch == "switch":

@@ -55,7 +55,7 @@ def _branch_turns(env: Any, node: Any, values: Any) -> list[Any]:
     turns = 3 + node.k % 4
 
     def layer(h: Any) -> Any:
-        return jnp.tanh(env.run(node.inner, [h @ env.weight(node.k), b])).astype(a.dtype)
+        return jnp.tanh(env.run(node.inner, [b, h @ env.weight(node.k)])).astype(a.dtype)
 
     def body(h: Any, t: Any) -> tuple[Any, Any]:
         if node.op == "switch_turns":

@@ -58,9 +58,15 @@ _RICH = {
 }
 
 
-def _nodes(special: tuple[str, ...], most: int, least: int = 1, depth: int = 2) -> Any:
+def _nodes(
+    special: tuple[str, ...],
+    most: int,
+    least: int = 1,
+    depth: int = 2,
+    plain: tuple[str, ...] = _PLAIN,
+) -> Any:
     """Lists of operators, one in three of them special."""
-    names: Any = st.one_of(_pick(_OFTEN), _pick(_PLAIN))
+    names: Any = st.one_of(_pick(_OFTEN), _pick(plain))
     if special:
         names = st.one_of(names, names, _pick(special))
     reads = st.lists(_read, min_size=1, max_size=5).map(tuple)
@@ -110,7 +116,7 @@ def _recurrent(draw: Any) -> Recurrent:
     return Recurrent(
         cell=cell,
         form=form,
-        steps=draw(_pick([2, 3, 3, 4] if few else [3, 6, 8, 10])),
+        steps=draw(_pick([2, 3, 3, 4] if few else [4, 6, 8, 10])),
         batch=draw(_pick([width, width, 4, 32, 64])),
         width=width,
         inputs=draw(_pick([width, width, 8, 32])),
@@ -170,7 +176,7 @@ def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
     )
     rows, width, layers = draw(_pick(SIZES))
     return Arithmetic(
-        operations=draw(st.lists(node, min_size=3, max_size=9).map(tuple)),
+        operations=draw(st.lists(node, min_size=3, max_size=6).map(tuple)),
         rows=rows,
         width=width,
         layers=layers,
@@ -184,11 +190,11 @@ def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
 def _layered(draw: Any) -> Layered:
     """Layers over a stack, one in two with a branch."""
     return Layered(
-        nodes=draw(_nodes((), 3)),
+        nodes=draw(_nodes((), 2, plain=tuple(ELEMENTWISE))),
         rows=draw(_pick([8, 16, 64])),
         width=draw(_pick([16, 32])),
         layers=draw(_pick([3, 4, 6, 10])),
-        layout=draw(_pick(LAYOUTS)),
+        layout=draw(_pick(["shared", *LAYOUTS])),
         form=draw(_pick(["scan", "scan", *LAYERED_FORMS])),
         branch=draw(_pick(["", "", *BRANCHES])),
         carries=draw(st.lists(_pick(CARRIES), max_size=2, unique=True).map(tuple)),
@@ -271,6 +277,7 @@ def programs(body: Any = None) -> Any:
 
 # Bodies of many operators, whose code LLVM takes long to optimize.
 _LARGE = (Graph, Transformer, ConvNet)
+_LOOPS = (Layered, InnerSteps, Arithmetic)
 
 
 def _with(body: Body) -> Any:
@@ -278,16 +285,21 @@ def _with(body: Body) -> Any:
     extras = _pick([0, 0, 1, 2]).flatmap(
         lambda most: st.lists(_pick(EXTRAS), max_size=most, unique=True).map(tuple)
     )
+    optimizers = [*["sgd"] * 5, *OPTIMIZERS, "none"]
+    if isinstance(body, InnerSteps):  # Trained inside; a gradient through that takes a loop more.
+        optimizers = ["none", "none", "sgd"]
+    unoptimized = 2 if isinstance(body, _LARGE) else 1
+    optimized = 1 if isinstance(body, _LARGE + _LOOPS) else 4
     return st.builds(
         Program,
         body=st.just(body),
         dtype=_pick(["float32"] * 12 + ["bfloat16", "mixed", "float64"]),
-        optimizer=_pick([*["sgd"] * 5, *OPTIMIZERS, "none"]),
+        optimizer=_pick(optimizers),
         clip=_pick([False, False, False, True]),
         donate=_pick([(), (0, 1), (0, 1), (0,), (0,), (0, 1, 2), (1,), (2,)]),
         extras=extras,
         seed=st.integers(0, 3),
-        optimized=_pick([False, False, True] if isinstance(body, _LARGE) else [False] + [True] * 4),
+        optimized=_pick([False] * unoptimized + [True] * optimized),
         terms=_terms(),
         x64=_pick([False] * 7 + [True]),
     )
