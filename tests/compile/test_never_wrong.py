@@ -56,7 +56,8 @@ def test_what_a_loop_computes_again_is_rounded_alike():
 
 
 KERNELS = {
-    "results of branches that all end at one place": """Case(program=Program(body=Graph(rows=8, cols=16, leaves=1, weights=1, nodes=(Node(op='sub',
+    "results of branches that all end at one place": """Case(program=Program(body=Graph(rows=8,
+cols=16, leaves=1, weights=1, nodes=(Node(op='sub',
 reads=(4, 32, 28, 3, -2,), k=4), Node(op='cond', reads=(1, 1, -2, -1,), inner=(Node(op='switch',
 reads=(-2,), k=6, inner=(Node(op='dense', reads=(54, 2, 3, -1, 19,), k=1), Node(op='sum',
 reads=(2, 60, 2, -3, 1,), k=5),)), Node(op='chain', reads=(2, 1, 54,), k=3), Node(op='gates',
@@ -64,10 +65,13 @@ reads=(2,), k=5),)),), stride=7), optimizer='adam', donate=(2,), terms=(Term(op=
 reads=(1, 3,), weight=0.5), Term(op='square', reads=(0, 3,), weight=2.0), Term(op='most',
 reads=(2, 0,), weight=2.0),)), plans=(Settings(seed=2, step_limit=None, time_limit=0.3),
 Settings(seed=2, step_limit=5000, time_limit=2.0),))""",
-    "optimization barriers, which XLA leaves out after its hook": """Case(program=Program(body=ConvNet(layers=3, batch=1, size=8, channels=8, pool='mean',
+    "optimization barriers,
+which XLA leaves out after its hook": """Case(program=Program(body=ConvNet(layers=3, batch=1,
+size=8, channels=8, pool='mean',
 recompute=True), clip=True, donate=(0,), seed=1, optimized=True), plans=(Settings(seed=2,
 step_limit=None, time_limit=0.6), Settings(step_limit=300, time_limit=2.0, max_overhead=0.3),))""",
-    "loops that read one another's slices": """Case(program=Program(body=Recurrent(cell='plain', form='both', steps=8, batch=32, width=32,
+    "loops that read one another's slices": """Case(program=Program(body=Recurrent(cell='plain',
+form='both', steps=8, batch=32, width=32,
 inputs=32, classes=128, read='third', loss='means', bias=True), extras=('key', 'empty',),
 seed=1, optimized=True), plans=(Settings(seed=2, step_limit=5000, time_limit=2.0,
 max_overhead=2.0), Settings(seed=2, step_limit=1000, time_limit=2.0, max_overhead=0.3),))""",
