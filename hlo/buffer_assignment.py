@@ -9,7 +9,14 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.shapes import HOST_MEMORY_SPACE, ShapeIndex
 
-__all__ = ["Allocation", "Assigned", "BufferAssignment", "assignment_from_bytes", "read_dump"]
+__all__ = [
+    "Allocation",
+    "Assigned",
+    "BufferAssignment",
+    "assignment_from_bytes",
+    "dumped_parts",
+    "read_dump",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +106,15 @@ def read_dump(path: str | Path) -> tuple[xla_pb2.HloModuleProto, BufferAssignmen
     if not proto.buffer_assignment.buffer_allocations:
         raise HloError(f"{path} has no buffer assignment; use xla_dump_hlo_as_proto=True")
     return proto.hlo_module, _from_proto(proto.buffer_assignment, proto.hlo_module)
+
+
+def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
+    """The same two of a dump, serialized. Raises HloError."""
+    try:
+        proto = xla_pb2.HloProto.FromString(Path(path).read_bytes())
+    except Exception as error:
+        raise HloError(f"{path} is not an HloProto dump") from error
+    return proto.hlo_module.SerializeToString(), proto.buffer_assignment.SerializeToString()
 
 
 def _from_proto(

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
-from hlo import xla_pb2
+from hlo.buffer_assignment import dumped_parts
+from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.schedule import Case
@@ -106,21 +107,9 @@ def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[s
 
 def _dumped(folder: Path, module: bytes) -> tuple[bytes, bytes]:
     """The module of an executable and its buffer assignment, of the last compile in a folder."""
-    order = _order(xla_pb2.HloModuleProto.FromString(module))
+    order = module_from_bytes(module).order
     for path in sorted(folder.glob("*after_optimizations.hlo.pb"), reverse=True):
-        proto = xla_pb2.HloProto.FromString(path.read_bytes())
-        if _order(proto.hlo_module) == order:
-            dumped = proto.hlo_module.SerializeToString()
-            return dumped, proto.buffer_assignment.SerializeToString()
+        dumped, assignment = dumped_parts(path)
+        if module_from_bytes(dumped).order == order:
+            return dumped, assignment
     raise CheckError("XLA dumped no buffer assignment of the executable")
-
-
-def _order(module: xla_pb2.HloModuleProto) -> dict[str, list[str]]:
-    """By computation, names of instructions in schedule."""
-    result = {}
-    for c in module.computations:
-        if c.id in module.schedule.sequences:
-            names = {i.id & ((1 << 32) - 1): i.name for i in c.instructions}
-            ids = module.schedule.sequences[c.id].instruction_ids
-            result[c.name] = [names[k & ((1 << 32) - 1)] for k in ids]
-    return result

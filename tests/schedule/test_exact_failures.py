@@ -77,6 +77,7 @@ def test_with_no_backend_left_the_start_is_refereed(fake, monkeypatch):
     assert found.peak_bytes == oracle_peak(graph, found.order.tolist())
 
 
+@pytest.mark.refused
 def test_an_order_that_the_referee_rejects(monkeypatch):
     """The ILP of a graph that lost its precedence: feasible there, no order of the graph."""
     from olla_xla.schedule.exact.running_ilp import RunningIlp
