@@ -208,7 +208,9 @@ def _gpu_fusion_shares(operand: Instruction, fusion: Instruction, index: ShapeIn
     source = output.operands[0] if output.opcode == "bitcast" else output
     hero = _reduction_hero(fusion, roots)
     start = body.parameters[fusion.operands.index(operand)]
-    visited = _walk_gpu(start, source, hero, index)
+    visited = _plainly_reached(start, hero)
+    if visited is None and source.opcode in _SPECIAL:
+        visited = _walk_gpu(start, source, hero, index)
     if visited is None or output not in visited:
         return False
     others = [r for r in roots if r in visited and r is not output]
@@ -219,12 +221,27 @@ def _gpu_fusion_shares(operand: Instruction, fusion: Instruction, index: ShapeIn
     return True
 
 
+_SPECIAL = ("scatter", "sort", "dynamic-update-slice")
+"""Where a result is one of these, more steps towards it are allowed than towards others."""
+
+
+def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instruction] | None:
+    """What is reached from a parameter by steps that are allowed whatever the result is, or None.
+
+    It is found once for each parameter of a fusion, though it is asked for each of its results.
+    """
+    known = start.computation.reached
+    if (start, hero) not in known:
+        known[start, hero] = _walk_gpu(start, None, hero, ())
+    return known[start, hero]
+
+
 def _walk_gpu(
-    start: Instruction, source: Instruction, hero: Instruction | None, index: ShapeIndex
+    start: Instruction, source: Instruction | None, hero: Instruction | None, index: ShapeIndex
 ) -> set[Instruction] | None:
     """Everything reached from a parameter, or None if some step changes the iteration order.
 
-    `source` is the result's instruction, below a bitcast.
+    `source` is the result's instruction, below a bitcast; None: one that allows nothing special.
     """
     visited = {start}
     queue = [start]
@@ -244,7 +261,7 @@ def _walk_gpu(
 def _gpu_step_allowed(
     current: Instruction,
     user: Instruction,
-    source: Instruction,
+    source: Instruction | None,
     hero: Instruction | None,
     index: ShapeIndex,
 ) -> bool:
@@ -255,7 +272,8 @@ def _gpu_step_allowed(
     if user is source and user.opcode == "sort" and len(numbers) == 1:
         return index == (numbers[0],)
     if (
-        source.opcode == "dynamic-update-slice"
+        source is not None
+        and source.opcode == "dynamic-update-slice"
         and user.opcode == "dynamic-slice"
         and source.operands[0] is user.operands[0]
         and user.shape.key == source.operands[1].shape.key

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import operator
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
@@ -126,7 +126,8 @@ class Computation:
       root: the instruction whose value is the result.
       schedule: the execution order, or None when the computation has none.
       frames: of the module: where in the source an instruction comes from.
-      elementwise_down: kept here by `hlo.inplace`, which finds it once for each computation.
+      elementwise_down, reached: kept here by `hlo.inplace`, which finds them once for each
+        computation.
     """
 
     id: int
@@ -136,6 +137,9 @@ class Computation:
     schedule: tuple[Instruction, ...] | None = None
     frames: StackFrames | None = None
     elementwise_down: frozenset[Instruction] | None = None
+    reached: dict[tuple[Instruction, Instruction | None], set[Instruction] | None] = (
+        dataclasses.field(default_factory=dict)
+    )
     _parameters: list[Instruction] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -271,13 +275,29 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
     raise HloError("not an HLO module proto, or truncated; dump it with xla_dump_hlo_as_proto")
 
 
-def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
-    """The view of a parsed proto. Raises HloError on dangling ids."""
-    frames = StackFrames(proto.stack_frame_index)
+def module_from_proto(
+    proto: xla_pb2.HloModuleProto,
+    before: Module | None = None,
+    changed: Collection[int] = (),
+) -> Module:
+    """The view of a parsed proto.
+
+    Args:
+      proto: of a module. before: a view of it before it was changed; what computations of it are
+        not run step by step are taken from there, and not read again.
+      changed: ids of the computations of those that were changed all the same.
+
+    Raises:
+      HloError: it has dangling ids.
+    """
+    frames = StackFrames(proto.stack_frame_index) if before is None else before.frames
     computations = {c.id: Computation(c.id, c.name, frames=frames) for c in proto.computations}
+    same = {} if before is None else _same(before, changed)
+    computations |= {k: c for k, c in same.items() if k in computations}
     try:
         for c in proto.computations:
-            _read_computation(c, computations)
+            if c.id not in same:
+                _read_computation(c, computations)
         for key, sequence in proto.schedule.sequences.items():
             computation = computations[key]
             by_id = {i.id: i for i in computation.instructions}
@@ -304,6 +324,16 @@ def module_from_proto(proto: xla_pb2.HloModuleProto) -> Module:
         is_scheduled=entry.schedule is not None,
         frames=frames,
     )
+
+
+def _same(before: Module, changed: Collection[int]) -> dict[int, Computation]:
+    """The computations, by id, that are not run step by step and that were not changed."""
+    read = {c.id for c in before.control_computations} | set(changed)
+    found: dict[int, Computation] = {}
+    for c in before.computations:  # callees come first
+        if c.id not in read and all(k.id in found for i in c.instructions for k in i.called):
+            found[c.id] = c
+    return found
 
 
 def _check_donation(

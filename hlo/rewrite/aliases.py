@@ -36,10 +36,11 @@ def with_aliases(module: bytes, aliases: Mapping[str, Sequence[Alias]]) -> bytes
     return proto.SerializeToString(deterministic=True)
 
 
-def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> None:
-    """The same, in place. Raises HloError."""
+def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> set[int]:
+    """The same, in place; returns the ids of fused computations that changed. Raises HloError."""
+    reshaped: set[int] = set()
     if not aliases:
-        return
+        return reshaped
     missing = dict(aliases)
     fused = {c.id: c for c in proto.computations}
     for computation in proto.computations:
@@ -49,12 +50,18 @@ def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Al
             for index, operand in missing.pop(name):
                 assert writer is not None
                 writer.alias(name, index, operand)
+        reshaped |= writer.reshaped if writer is not None else set()
     if missing:
         raise HloError(f"the module has no instruction {next(iter(missing))}; plan it again")
+    return reshaped
 
 
 class _Writer:
-    """Writes aliases into one computation."""
+    """Writes aliases into one computation.
+
+    Attributes:
+      reshaped: ids of the fused computations that it changed.
+    """
 
     def __init__(
         self,
@@ -65,6 +72,7 @@ class _Writer:
         self._proto = proto
         self._computation = computation
         self._computations = computations
+        self.reshaped: set[int] = set()
         self._look_up()
 
     def _look_up(self) -> None:
@@ -101,6 +109,7 @@ class _Writer:
         fusion.operand_ids[operand] = outer.id
         self._schedule(outer, fusion)
         body = self._computations[fusion.called_computation_ids[0]]
+        self.reshaped.add(body.id)
         parameter = next(
             i
             for i in body.instructions

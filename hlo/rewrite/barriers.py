@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hlo import xla_pb2
 from hlo.module import parse_module_proto
+from hlo.rewrite.walk import put_in_post_order
 
 __all__ = ["without_barriers"]
 
@@ -61,6 +62,7 @@ def _expand(proto: xla_pb2.HloModuleProto, computation: xla_pb2.HloComputationPr
     whole = xla_pb2.HloComputationProto(instructions=kept)
     del computation.instructions[:]
     computation.instructions.extend(whole.instructions)
+    put_in_post_order(computation)
     ids = proto.schedule.sequences[computation.id].instruction_ids
     lost = {k & _LOCAL for k in gone}
     left = [k for k in ids if k & _LOCAL not in lost]

@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Mapping
 
 from hlo import xla_pb2
 from hlo.module import HloError
-from hlo.rewrite.clones import post_order
 from hlo.rewrite.trim import without_unread
+from hlo.rewrite.walk import post_order
 
 __all__ = ["Body", "Names", "list_computations"]
 
@@ -273,10 +273,7 @@ class Body:
 
     def finish(self) -> None:
         """Writes the instructions and their order back."""
-        known = {i.id for i in self.computation.instructions}
-        kept = self.instructions()
-        if any(i.id not in known for i in kept):
-            kept = post_order(kept)
+        kept = post_order(self.instructions())
         if [i.id for i in kept] != [i.id for i in self.computation.instructions]:
             listed = _Computation(instructions=kept)
             del self.computation.instructions[:]

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.trim import without_unread
+from hlo.rewrite.walk import post_order
 
-__all__ = ["Clone", "add_clones", "post_order", "with_clones"]
+__all__ = ["Clone", "add_clones", "with_clones"]
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
@@ -201,24 +202,3 @@ class _Writer:
         for name in self._order:
             before.setdefault(names[sequence[step[name]]], []).append(name)
         return [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
-
-
-def post_order(
-    instructions: Sequence[xla_pb2.HloInstructionProto],
-) -> list[xla_pb2.HloInstructionProto]:
-    """The order in which XLA will walk the instructions; it decides ties between their buffers."""
-    by_id = {i.id: i for i in instructions}
-    read = {k for i in instructions for k in i.operand_ids}
-    begun: set[int] = set()
-    done: dict[int, None] = {}
-    for last in sorted(by_id.keys() - read):
-        stack = [last]
-        while stack:
-            k = stack[-1]
-            if k in begun:
-                done[stack.pop()] = None
-                continue
-            begun.add(k)
-            stack += reversed(by_id[k].operand_ids)
-            stack += by_id[k].control_predecessor_ids
-    return [by_id[k] for k in done]

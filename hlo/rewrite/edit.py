@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from hlo.module import parse_module_proto
+from hlo.module import Computation, Instruction, Module, module_from_proto, parse_module_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.clones import Clone, add_clones
+from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
 from hlo.rewrite.loops import LoopEdit, change_loops
 from hlo.rewrite.schedule import set_schedule
+from hlo.values import Value
 
 __all__ = ["Edit"]
 
@@ -26,20 +28,26 @@ class Edit:
 
     def __init__(self, data: bytes) -> None:
         self._proto = parse_module_proto(data)
+        self._reshaped: set[int] | None = set()
+        """Ids of bodies of fusions that were changed; None: any may be."""
 
     def clone(self, clones: Sequence[Clone]) -> Edit:
         """As `hlo.rewrite.clones.with_clones`."""
         add_clones(self._proto, clones)
+        self._reshaped = None
         return self
 
     def change_loops(self, edits: Sequence[LoopEdit]) -> Edit:
         """As `hlo.rewrite.loops.with_loops_changed`."""
         change_loops(self._proto, edits)
+        self._reshaped = None
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
         """As `hlo.rewrite.aliases.with_aliases`."""
-        add_aliases(self._proto, aliases)
+        reshaped = add_aliases(self._proto, aliases)
+        if self._reshaped is not None:
+            self._reshaped |= reshaped
         return self
 
     def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
@@ -56,6 +64,25 @@ class Edit:
         set_schedule(self._proto, order, attributes)
         return self
 
+    def guard(
+        self,
+        buffers: Iterable[list[Value]],
+        orders: Mapping[Computation, Sequence[Instruction]],
+    ) -> Edit:
+        """As `hlo.rewrite.guards.add_guards`."""
+        add_guards(self._proto, buffers, orders)
+        return self
+
     def to_bytes(self) -> bytes:
         """The module, serialized."""
         return self._proto.SerializeToString(deterministic=True)
+
+    def to_module(self, before: Module) -> Module:
+        """The view of the module; nothing is to be changed any more.
+
+        Args:
+          before: of the module as it came. What is not changed of it is not read again.
+        """
+        if self._reshaped is None:
+            return module_from_proto(self._proto)
+        return module_from_proto(self._proto, before, self._reshaped)

@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.module import Computation, Instruction, module_from_bytes, parse_module_proto
 from hlo.rewrite.aliases import make_bitcast
+from hlo.rewrite.walk import put_in_post_order
 from hlo.values import Value, analyse
 
-__all__ = ["with_guards"]
+__all__ = ["add_guards", "with_guards"]
 
 _HANDING = ("bitcast", "get-tuple-element")
 
 _LOCAL = (1 << 32) - 1
+
+
+Orders = Mapping[Computation, Sequence[Instruction]]
 
 
 def with_guards(module: bytes, target: str) -> bytes:
@@ -40,18 +44,34 @@ def with_guards(module: bytes, target: str) -> bytes:
       HloError: it is none, or what passes values on has another shape than they have.
     """
     view = module_from_bytes(module)
-    edges, alone = _needed(analyse(view, target).buffers)
-    if not edges and not alone:
-        return module
+    orders = {c: c.schedule for c in view.control_computations if c.schedule is not None}
     proto = parse_module_proto(module)
-    for computation in proto.computations:
-        wanted = [i for i in computation.instructions if i.name in edges or i.name in alone]
-        if wanted:
-            _write(proto, computation, edges, [i for i in wanted if i.name in alone])
+    if not add_guards(proto, analyse(view, target).buffers, orders):
+        return module
     return proto.SerializeToString(deterministic=True)
 
 
-def _needed(buffers: Iterable[list[Value]]) -> tuple[dict[str, set[str]], set[str]]:
+def add_guards(
+    proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
+) -> bool:
+    """The same, in place.
+
+    Args:
+      proto: a module, scheduled in these orders. buffers: its alias sets.
+      orders: of the computations of the view that the alias sets are of.
+
+    Returns:
+      Whether anything was needed.
+    """
+    edges, alone = _needed(buffers, orders)
+    for computation in proto.computations if edges or alone else ():
+        wanted = [i for i in computation.instructions if i.name in edges or i.name in alone]
+        if wanted:
+            _write(proto, computation, edges, [i for i in wanted if i.name in alone])
+    return bool(edges or alone)
+
+
+def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
     """Names of who writes -> of who reads before; and of fusions that overwrite what they read."""
     steps: dict[Computation, dict[Instruction, int]] = {}
     edges: dict[str, set[str]] = collections.defaultdict(set)
@@ -60,10 +80,10 @@ def _needed(buffers: Iterable[list[Value]]) -> tuple[dict[str, set[str]], set[st
         if len(values) < 2:
             continue
         for computation in dict.fromkeys(v.instruction.computation for v in values):
-            if computation.schedule is None:
+            if computation not in orders:
                 continue
             if computation not in steps:
-                steps[computation] = {i: k for k, i in enumerate(computation.schedule)}
+                steps[computation] = {i: k for k, i in enumerate(orders[computation])}
             step = steps[computation]
             writers = {step[v.instruction]: v for v in values if v.instruction in step}
             _add(values, writers, step, edges)
@@ -114,7 +134,7 @@ def _write(
     edges: Mapping[str, set[str]],
     alone: Iterable[xla_pb2.HloInstructionProto],
 ) -> None:
-    """Writes the control edges of a computation, and puts its instructions into their order."""
+    """Writes the control edges of a computation; XLA walks it otherwise then."""
     ids = {i.name: i.id for i in computation.instructions}
     for i in computation.instructions:
         known = set(i.control_predecessor_ids)
@@ -127,9 +147,7 @@ def _write(
         _put_behind(fusion, computation, order)
     del sequence[:]
     sequence.extend(high | k for k in order)
-    # XLA reads an instruction after its control predecessors.
-    step = {k: at for at, k in enumerate(order)}
-    computation.instructions.sort(key=lambda i: step[i.id & _LOCAL])
+    put_in_post_order(computation)
 
 
 def _put_behind(

@@ -20,6 +20,7 @@ from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.rewrite.fused_body import FusedBody, Part, slice_shape
+from hlo.rewrite.walk import put_in_post_order
 from hlo.shapes import ShapeIndex
 
 __all__ = [
@@ -162,6 +163,9 @@ def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> No
     for edit in edits:
         _Change(proto, edit).run()
     keep_apart(before, proto, edits[0].target)
+    for computation in proto.computations:
+        if computation.id in proto.schedule.sequences:
+            put_in_post_order(computation)
 
 
 class _Change:

@@ -26,6 +26,7 @@ class PlannedModule:
       released: names of asynchronous starts that need not hide what they hide in XLA's order.
       kept: kernel name -> the pattern that it is to have (memory.kernels); orders are then such
         that it can.
+      view: of the module, where it was read already.
 
     Attributes:
       orders: by computation, the order chosen so far (at first XLA's).
@@ -45,12 +46,14 @@ class PlannedModule:
         target: str,
         released: frozenset[str] = frozenset(),
         kept: Mapping[str, Pattern] | None = None,
+        *,
+        view: Module | None = None,
     ) -> None:
         if target not in ("cpu", "cuda"):
             raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
         try:
-            data = without_barriers(data)
-            self.module: Module = module_from_bytes(data)
+            data = without_barriers(data) if view is None else data
+            self.module: Module = module_from_bytes(data) if view is None else view
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
         if not self.module.is_scheduled:
@@ -114,10 +117,28 @@ class PlannedModule:
             module's schedule: it says which of two values in one buffer is the earlier.
           holds: instruction name -> operands that it is to leave alone (hlo.rewrite.holds).
         """
+        edit = self._scheduled(orders).hold(holds or {})
+        return self._edited(edit.alias(aliases))
+
+    def guarded(self) -> PlannedModule:
+        """The module in its orders, and guarded as XLA is given it (hlo.rewrite.guards).
+
+        XLA walks it otherwise then, and ties among its buffers are broken otherwise. For a CPU it
+        is given as it is.
+        """
+        if self.target == "cpu":
+            return self
+        edit = self._scheduled(self.orders)
+        return self._edited(edit.guard(self.dataflow.buffers, self.orders))
+
+    def _scheduled(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Edit:
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
-        edit = Edit(self.data).schedule(schedule).hold(holds or {})
-        data = edit.alias(aliases).to_bytes()
-        other = PlannedModule(data, self.target, self.released, self.kept)
+        return Edit(self.data).schedule(schedule)
+
+    def _edited(self, edit: Edit) -> PlannedModule:
+        """What an edit makes of the module, with all that is known of it so far."""
+        view, target = edit.to_module(self.module), self.target
+        other = PlannedModule(edit.to_bytes(), target, self.released, self.kept, view=view)
         for name, computation in self.computations.items():
             twin = other.computations[name]
             for what in ("peaks", "leasts", "bounds"):

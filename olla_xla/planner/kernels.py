@@ -18,10 +18,11 @@ from hlo.rewrite.aliases import Alias
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.kernels import leaves, pattern, wanted
 from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.in_place import Buffers
 
-__all__ = ["Kept", "keep_kernels", "peaks"]
+__all__ = ["Kept", "charge", "keep_kernels"]
 
 _ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
@@ -34,31 +35,47 @@ class Kept:
     """A module whose kernels have the patterns that they are to have.
 
     Attributes:
-      module: with all that this took. aliases: fusion name -> results bound to operands.
+      module: with all that this took. given: the same as XLA will be given it.
+      aliases: fusion name -> results bound to operands.
       holds: instruction name -> numbers of operands that are held.
     """
 
     module: PlannedModule
+    given: PlannedModule
     aliases: Mapping[str, tuple[Alias, ...]]
     holds: Mapping[str, tuple[int, ...]]
 
 
-def keep_kernels(planned: PlannedModule) -> Kept | None:
-    """The module in its orders, with every kernel as it is to be; None if that was not found."""
+def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> Kept | None:
+    """The module in its orders, with every kernel as it is to be; None if that was not found.
+
+    Args:
+      planned: a module. is_own: whether it is XLA's own; in XLA's order XLA keeps it as it is.
+    """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
     for _ in range(_WRITTEN):
-        work = _Work(planned)
-        if not work.settle():
+        work, given = _Work(planned), planned
+        settled = work.settle()
+        if settled and not work.aliases and not work.holds and not (is_own and _in_order(planned)):
+            given = planned.guarded()
+            work = _Work(given)
+            settled = work.settle()
+        if not settled:
             return None
         if not work.aliases and not work.holds:
-            return Kept(planned, aliases, holds)
-        planned = planned.rewritten(work.aliases, planned.orders, work.holds)
+            return Kept(planned, given, aliases, holds)
+        planned, is_own = planned.rewritten(work.aliases, planned.orders, work.holds), False
         for name, new in work.aliases.items():
             aliases[name] = (*aliases.get(name, ()), *new)
         for name, numbers in work.holds.items():
             holds[name] = (*holds.get(name, ()), *numbers)
     return None
+
+
+def _in_order(planned: PlannedModule) -> bool:
+    """Whether all computations run in the order that the module came with."""
+    return all(order == c.schedule for c, order in planned.orders.items())
 
 
 class _Work:
@@ -190,9 +207,14 @@ def _difference(
     return tuple(binds), tuple(held)
 
 
-def peaks(planned: PlannedModule) -> dict[Computation, int]:
-    """Lifetime peaks of the orders that a module comes with, callees first, in bytes."""
+def charge(planned: PlannedModule) -> LoweredComputation:
+    """Charges computations with the lifetime peaks of the orders that a module comes with.
+
+    Returns:
+      The entry computation, which comes last.
+    """
     for computation in planned.computations.values():
-        graph = planned.lowered(computation).graph
-        planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
-    return planned.peaks
+        lowered = planned.lowered(computation)
+        order = np.arange(len(lowered.graph.operators))
+        planned.peaks[computation] = peak_bytes(lowered.graph, order)
+    return lowered

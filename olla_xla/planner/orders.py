@@ -19,7 +19,7 @@ from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
 from olla_xla.planner.effort import Effort, effort
-from olla_xla.planner.kernels import keep_kernels, peaks
+from olla_xla.planner.kernels import charge, keep_kernels
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
@@ -183,12 +183,12 @@ def plan_order(
 
     def unplanned() -> PlannedModule:
         fresh = PlannedModule(module, target, released, planned.kept)
-        peaks(fresh)
+        charge(fresh)
         return fresh
 
-    end = _with_kernels(orders, solved, unplanned)
-    final = end.module.simulate()
-    offsets = _offsets(end.module, final)
+    end = _with_kernels(orders, solved, unplanned, is_own=kept is None)
+    final = end.given.simulate()
+    offsets = _offsets(end.given, final)
     check_placement(end.graph, end.order.tolist(), offsets)
     order = _order_names(end.module)
     return Plan(
@@ -224,11 +224,13 @@ class _End(NamedTuple):
     """What was found, with kernels as they are to be.
 
     Attributes:
-      module: with it. graph, order: of the entry computation. peak: of that, in bytes.
+      module: with it. given: the same as XLA will be given it.
+      graph, order: of the entry computation. peak: of that, in bytes.
       aliases, holds: as in `Plan`.
     """
 
     module: PlannedModule
+    given: PlannedModule
     graph: TensorGraph
     order: np.ndarray
     peak: int
@@ -236,27 +238,31 @@ class _End(NamedTuple):
     holds: Mapping[str, tuple[int, ...]]
 
 
-def _with_kernels(orders: _Orders, solved: Solved, unplanned: Callable[[], PlannedModule]) -> _End:
+def _with_kernels(
+    orders: _Orders, solved: Solved, unplanned: Callable[[], PlannedModule], *, is_own: bool
+) -> _End:
     """Gives kernels the patterns that they are to have under the orders that were found.
 
-    Where that is not possible, or takes more than there was, under those of the module as it came.
+    Where that is not possible, or takes more than there was, under those of the module as it came,
+    which may be XLA's own.
 
     Raises:
       KernelError: it is not possible there either.
     """
-    found, aliases = keep_kernels(orders.planned), dict(orders.aliases)
-    if found is not None and found.module is orders.planned:
-        return _End(found.module, solved.graph, solved.order, solved.peak, aliases, {})
-    if found is None or found.module.simulate().total_bytes > orders.xla_bytes:
-        found, aliases = keep_kernels(unplanned()), {}
+    aliases = dict(orders.aliases)
+    found = keep_kernels(orders.planned, is_own=is_own and not aliases)
+    if found is None or found.given.simulate().total_bytes > orders.xla_bytes:
+        found, aliases = keep_kernels(unplanned(), is_own=is_own), {}
+    elif found.module is orders.planned:
+        end = found.module, found.given, solved.graph, solved.order, solved.peak
+        return _End(*end, aliases, {})
     if found is None:
         raise KernelError("no way was found to give all kernels the memory that they are to have")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
-    entry = found.module.module.entry
-    peak = peaks(found.module)[entry]
-    graph = found.module.lowered(entry).graph
-    return _End(found.module, graph, np.arange(len(graph.operators)), peak, aliases, found.holds)
+    graph, peak = charge(found.module).graph, found.module.peaks[found.module.module.entry]
+    end = found.module, found.given, graph, np.arange(len(graph.operators)), peak
+    return _End(*end, aliases, found.holds)
 
 
 def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:
