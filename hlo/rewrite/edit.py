@@ -11,6 +11,7 @@ from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
 from hlo.rewrite.loops import LoopEdit, change_loops
 from hlo.rewrite.schedule import set_schedule
+from hlo.rewrite.sink import sink_moves
 from hlo.values import Value
 
 __all__ = ["Edit"]
@@ -41,6 +42,12 @@ class Edit:
         """As `hlo.rewrite.loops.with_loops_changed`."""
         change_loops(self._proto, edits)
         self._reshaped = None
+        return self
+
+    def sink(self, names: Sequence[str], target: str) -> Edit:
+        """As `hlo.rewrite.sink.sink_moves`."""
+        sink_moves(self._proto, names, target)
+        self._reshaped = None if names else self._reshaped
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:

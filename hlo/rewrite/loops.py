@@ -51,6 +51,7 @@ class Given:
     Attributes:
       made: name of a new instruction; index: of a leaf of it.
       element: else an element of the state, as numbered before the change; new ones follow.
+      own: else an instruction of that body as it was, by name.
       turn: else the turn of the writing loop, a scalar integer.
       whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
         with `slots` has fewer slices.
@@ -62,6 +63,7 @@ class Given:
     made: str = ""
     index: ShapeIndex = ()
     element: int = -1
+    own: str = ""
     turn: bool = False
     whole: bytes = b""
     axis: int = 0
@@ -465,6 +467,8 @@ class _Maker:
             raise HloError("a slice is to be made before it is read")
         if given.element >= 0:
             return self.body.element(given.element)
+        if given.own:
+            return self.body.named(given.own)
         made = self._made[given.made]
         if not given.index:
             return made

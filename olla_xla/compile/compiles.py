@@ -266,7 +266,7 @@ class Compiles:
         if self._accepted is not None and self._accepted.is_reordered:
             self._text = _meanwhile(began, module_text, planned)
         elif not objects:
-            digest = functools.partial(results_digest, loops=bool(plan.loops))
+            digest = functools.partial(results_digest, loops=bool(plan.loops or plan.sunk))
             self._results = _meanwhile(began, digest, module, plan.target)
         return planned, objects
 
@@ -319,7 +319,7 @@ class Compiles:
         where an executable differs from what was scheduled, it is the executables that must agree.
         """
         own = final_module(self.own())
-        return results_digest(own, plan.target, loops=bool(plan.loops))
+        return results_digest(own, plan.target, loops=bool(plan.loops or plan.sunk))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""

@@ -83,7 +83,7 @@ def plan_key(
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all that is written into it: 32 hex digits."""
     written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), dict(plan.holds)]
-    written += [plan.clones, plan.loops]
+    written += [plan.clones, plan.loops, plan.sunk]
     text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -480,7 +480,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
     from olla_xla import planner
 
     order = captured.view.order
-    if plan.order == order and not (plan.aliases or plan.holds or plan.clones or plan.loops):
+    if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
     entry = planner.graphs(captured.module, captured.platform)[-1]
     peak = lifetime_peak(entry, range(len(entry.operators)))
@@ -491,6 +491,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         holds={},
         clones=(),
         loops=(),
+        sunk=(),
         added_seconds=0.0,
         least_added_seconds=0.0,
         exposed_seconds=0.0,

@@ -31,6 +31,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.fit import fit
 from olla_xla.remat.loops.climb import climb, free
 from olla_xla.remat.loops.ladder import Ladder, Rung
+from olla_xla.remat.loops.moves import without_moves
 from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]
@@ -99,19 +100,54 @@ def plan_module(
     module = _read(module)
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     started = time.monotonic()
+    sunk = without_moves(module, target, cost) if options.loops else None
+    work = _Work(module, target, cost, options, started, progress, schedule_seconds)
+    if sunk is None:
+        return _plan(work, xla_bytes, more)
+    try:
+        plan = _plan(dataclasses.replace(work, module=sunk.data, kernels=sunk.kernels), xla_bytes)
+    except KernelError as error:
+        _logger.info("what moves arrays for loops stays: %s", error)
+        return _plan(work, xla_bytes, more)
+    return sunk.plan(plan, xla_bytes, time.monotonic() - started)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What there is to plan.
+
+    Attributes:
+      module: serialized. target, options, progress, schedule_seconds: as for `plan_module`.
+      cost: prices operators. started: when planning began.
+      kernels: patterns that kernels are to have, where the module is not XLA's own.
+    """
+
+    module: bytes
+    target: str
+    cost: CostModel
+    options: PlanOptions
+    started: float
+    progress: Progress | None
+    schedule_seconds: float | None
+    kernels: Mapping[str, Pattern] | None = None
+
+
+def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) -> Plan:
+    """The plan of a module. Args and Raises as for `plan_module`."""
+    module, target, cost, options = work.module, work.target, work.cost, work.options
     seconds = effort(options, None, 0, 0).seconds
     first = options
     if options.recomputes:
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         options = _limited(options, seconds)
         first = _limited(options, seconds * _ORDER_SHARE)
-    steps = Ladder(module, target, cost) if options.loops else None
+    steps = Ladder(module, target, cost, work.kernels) if options.loops else None
     loops = None if steps is None else free(steps)
 
-    kernels = None
-    if steps is not None and (loops is not None or options.recomputes):
+    kernels = work.kernels
+    if kernels is None and steps is not None and (loops is not None or options.recomputes):
         kernels = steps.kernels
-    elif options.recomputes:
+    elif kernels is None and options.recomputes:
         _, kernels = PlannedModule(module, target).own(every=True)
 
     def order(choice: Rung | None) -> Plan:
@@ -120,10 +156,10 @@ def plan_module(
             first,
             target,
             xla_bytes=xla_bytes if choice is None else None,
-            progress=progress,
+            progress=work.progress,
             more=more if choice is None else None,
-            schedule_seconds=schedule_seconds,
-            began=started,
+            schedule_seconds=work.schedule_seconds,
+            began=work.started,
             kept=kernels if choice is None else choice.kernels,
         )
 
@@ -136,7 +172,7 @@ def plan_module(
         total = steps.total
         xla = total if xla_bytes is None else xla_bytes, total
         view = module_from_bytes(module)
-        plan = _priced(_without_stacks(plan, loops), view, xla, cost, started)
+        plan = _priced(_without_stacks(plan, loops), view, xla, cost, work.started)
     budget = options.budget_bytes
     least = plan.predicted_bytes if xla_bytes is None else min(plan.predicted_bytes, xla_bytes)
     if not options.recomputes:
@@ -144,7 +180,7 @@ def plan_module(
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
     if budget is None or least > budget:
-        plan = _recompute(module, plan, steps, loops, cost, options, started, seconds, progress)
+        plan = _recompute(work, options, plan, steps, loops, seconds)
     return plan
 
 
@@ -249,21 +285,19 @@ def _priced(
 
 
 def _recompute(
-    module: bytes,
+    work: _Work,
+    options: PlanOptions,
     base: Plan,
     steps: Ladder | None,
     loops: Rung | None,
-    cost: CostModel,
-    options: PlanOptions,
-    started: float,
     limit: float,
-    progress: Progress | None,
 ) -> Plan:
     """The plan with recomputation that the options ask for; `base` where that is no better.
 
     First loops do without stacks (`remat.loops`), then what is left of the allowance goes to clones
     (`remat.fit`). `steps` are the choices for loops, `loops` is that of `base`.
     """
+    module, cost = work.module, work.cost
     view, xla = module_from_bytes(module), (base.xla_bytes, base.xla_predicted_bytes)
     budget = options.budget_bytes
     allowance = None
@@ -273,7 +307,7 @@ def _recompute(
     def plan(data: bytes, kernels: Mapping[str, Pattern], seconds: float) -> Plan | None:
         limited = _limited(options, seconds)
         try:
-            return plan_order(data, limited, base.target, progress=progress, kept=kernels)
+            return plan_order(data, limited, base.target, progress=work.progress, kept=kernels)
         except KernelError as error:
             _logger.info("a choice of what to compute again is left: %s", error)
             return None
@@ -285,7 +319,7 @@ def _recompute(
         return plan(data, inherited(base.kernels, ((c.name, c.original) for c in made)), seconds)
 
     def left() -> float:
-        return max(limit - (time.monotonic() - started), 0.1)
+        return max(limit - (time.monotonic() - work.started), 0.1)
 
     data = module if loops is None else loops.data
     if steps is not None:
@@ -316,7 +350,7 @@ def _recompute(
         data, allowance = found.data, None if allowance is None else allowance - found.seconds
     if budget is None and allowance is not None:
         base = _overlapping_less(data, base, cost, allowance, _limited(options, left()))
-    return dataclasses.replace(_priced(base, view, xla, cost, started), time_limit=limit)
+    return dataclasses.replace(_priced(base, view, xla, cost, work.started), time_limit=limit)
 
 
 def _changed_status(status: PlanStatus) -> PlanStatus:
@@ -369,6 +403,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 def _edited(module: bytes, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
     edit = Edit(module)
+    if plan.sunk:
+        module = edit.sink(plan.sunk, plan.target).to_bytes()
     edit.change_loops(edits(module_from_bytes(module), plan.loops, plan.target))
     edit.clone([Clone(*record) for record in plan.clones])
     return edit

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 9, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 10, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -73,6 +73,9 @@ class Plan:
       loops: stacks that loops do without, as (name of the loop that wrote them, name of the one
         that read them, numbers of the elements of the first one's state). `order`, `clones` and
         all figures but XLA's are of the module without; the fingerprint is of the module with them.
+      sunk: names of what moves arrays before loops for these alone, which take their slices from
+        where those were instead. `order`, `loops`, `clones` and all figures but XLA's are of the
+        module without; the fingerprint is of the module with them.
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
       added_seconds: predicted time that the clones add, and transfers that hide less.
       least_added_seconds: no choice of clones that the integer programme knows adds less at the
@@ -128,6 +131,7 @@ class Plan:
     kernels: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     clones: tuple[CloneRecord, ...] = ()
     loops: tuple[LoopRecord, ...] = ()
+    sunk: tuple[str, ...] = ()
     step_seconds: float = 0.0
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
@@ -161,6 +165,11 @@ class Plan:
     def overhead(self) -> float:
         """Predicted time that is added, as a part of the step's."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether instructions come or go under it."""
+        return bool(self.clones or self.loops or self.sunk)
 
     @property
     def keeps_xla(self) -> bool:
@@ -205,7 +214,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 9
+VERSION = 10
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

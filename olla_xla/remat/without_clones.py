@@ -57,6 +57,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
         holds={},
         clones=(),
         loops=(),
+        sunk=(),
         offsets={},
         added_seconds=plan.exposed_seconds,
     )

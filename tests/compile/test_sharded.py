@@ -34,3 +34,13 @@ def test_bytes_are_predicted_exactly_where_devices_exchange_tables_and_sums():
     (row,) = printed("tests.support.sharded_mlp")
     assert row["planned"] and row["same"], row
     assert row["predicted"] == row["assigned"] < row["xla"] == row["predicted_xla"]
+
+
+def test_what_the_backward_loop_gathers_again_is_there_for_nothing():
+    """A layer's weights: with them what was kept of the layer can be computed again."""
+    rows = printed("tests.support.gathered")
+    for row in rows:
+        assert row["same"], row
+        assert row["predicted"] == row["assigned"] <= row["xla"]
+    assert rows[1]["planned"] and rows[1]["stacks"] > 0
+    assert rows[1]["assigned"] < rows[1]["xla"]

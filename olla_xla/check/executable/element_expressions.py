@@ -40,7 +40,7 @@ from olla_xla.check.executable.numbering import (
     hashed,
     named,
 )
-from olla_xla.check.executable.program import Body, Op, Program
+from olla_xla.check.executable.program import Body, Op, Program, leaves
 
 __all__ = ["ElementNumbering", "program_digest"]
 
@@ -81,7 +81,10 @@ def program_digest(program: Program, target: str) -> str:
     return ElementNumbering(target).computation(program.entry).hex()
 
 
-_INTEGER = hashed(b"integer")
+_INTEGER, _SLICE = hashed(b"integer"), hashed(b"slice")
+
+_FLOATS = frozenset({10, 11, 12, 16})
+"""Element types f16, f32, f64 and bf16."""
 
 
 class Update(NamedTuple):
@@ -122,7 +125,8 @@ class ElementNumbering(Numbering):
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
-      transposes: by number, the transpose that keeps dimension 0, and the number of its operand.
+      turned: by number, the transpose that it is, and the number of its operand.
+      transposes: of these, such as keep dimension 0.
       depth: in how many loops it is.
     """
 
@@ -135,6 +139,7 @@ class ElementNumbering(Numbering):
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
+        self.turned: dict[bytes, tuple[Op, bytes]] = {}
         self.transposes: dict[bytes, tuple[Op, bytes]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
@@ -198,11 +203,11 @@ class ElementNumbering(Numbering):
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The same bytes by another shape; there and back again is nothing."""
         first, began, made = self.bitcasts.get(number, (number, old, old))
-        if self.shape(made) == self.shape(old):  # a copy in between may have changed the layout
+        if _lies_alike(made, old):  # a copy in between may have changed the layout
             old = began
         else:
             first = number
-        if self.shape(old) == self.shape(new):
+        if _lies_alike(old, new):
             return first
         result = hashed(BITCAST + first + self.shape(old) + self.shape(new))
         self.bitcasts[result] = first, old, new
@@ -250,7 +255,33 @@ class ElementNumbering(Numbering):
             return {(): held}
         kind = self.integers.type_of(op.operands[1 + axis])
         found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
-        return self.plain(op, operands, effects) if found is None else {(): found}
+        return {(): self._cut(number, index, whole.shape, axis) if found is None else found}
+
+    def _cut(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
+        """One slice of an array, by what that was made of.
+
+        Args:
+          number: of the array. at: of the place. shape: of the array. axis: along which.
+        """
+        if number in self.bitcasts:
+            first, old, new = self.bitcasts[number]
+            theirs = _in_pieces(old)
+            wide = old.element_bits == new.element_bits >= 8
+            if theirs is not None and wide and _in_pieces(new) == axis:
+                if old.dimensions[theirs] == new.dimensions[axis]:
+                    inner = self._cut(first, at, old, theirs)
+                    return self.cast(inner, _one(old, theirs), _one(new, axis))
+        elif number in self.turned:
+            op, operand = self.turned[number]
+            before, theirs = op.operands[0].shape, op.proto.dimensions[axis]
+            if _keeps_order(op, axis):
+                inner = self._cut(operand, at, before, theirs)
+                return self.cast(inner, _one(before, theirs), _one(op.shape, axis))
+        kind = named((shape.element_type, axis, *shape.dimensions))
+        result = hashed(b"".join((_SLICE, kind, number, at)))
+        if (computed := self._fused) is not None and number in computed:
+            computed.add(result)
+        return result
 
     def _held(self, number: bytes, at: bytes, shape: Shape, part: Shape) -> bytes | None:
         """What a slice is of an array that was just updated there, or that repeats it.
@@ -321,7 +352,25 @@ class ElementNumbering(Numbering):
             return {(): narrow}
         if (old.element_type, op.shape.element_type) in _WIDER:
             return {(): self.widen(number, old, op.shape)}
+        if number in self.bitcasts and old.minor_to_major == op.shape.minor_to_major:
+            first, began, made = self.bitcasts[number]
+            kinds = {began.element_type, made.element_type}
+            if kinds == {old.element_type} and _FLOATS >= {*kinds, op.shape.element_type}:
+                return {(): self._converted(first, began, made, op.shape)}
         return self.plain(op, operands, effects)
+
+    def _converted(self, first: bytes, began: Shape, made: Shape, new: Shape) -> bytes:
+        """What a convert makes of a bitcast: a bitcast of what it makes of the bytes before it.
+
+        Args:
+          first: number of these. began, made: shapes before and after the bitcast.
+          new: of the result.
+        """
+        inner = _typed(began, new)
+        result = hashed(hashed(SHAPED + b"convert" + self.shape(inner)) + END + first)
+        if self._fused is not None:
+            self._fused.add(result)
+        return self.cast(result, inner, _typed(made, new))
 
     def narrow(self, number: bytes, new: Shape) -> bytes | None:
         """What was converted to a wider type, if it was of the new type; bitcasts stay outside."""
@@ -333,6 +382,23 @@ class ElementNumbering(Numbering):
         first, old, made = self.bitcasts[number]
         inner = self.narrow(first, new) if old.element_type == made.element_type else None
         return None if inner is None else self.cast(inner, _typed(old, new), _typed(made, new))
+
+    def gather(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """An all-gather: what it gives of an operand does not depend on the others beside it."""
+        numbers = self.plain(op, operands, effects)
+        proto = xla_pb2.HloInstructionProto()
+        proto.CopyFrom(op.proto)  # without what is not its own
+        proto.ClearField("shape")
+        made = hashed(proto.SerializeToString(deterministic=True))
+        parts = [part for _, part in leaves(op.shape)]
+        if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
+            return numbers
+        shapes = (
+            self.shape(o.shape) + self.shape(p) for o, p in zip(op.operands, parts, strict=True)
+        )
+        given = (number for read in operands for number in read.values())
+        found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
+        return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
 
     def widen(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The number of what a convert to a wider type makes of a number; bitcasts stay outside."""
@@ -348,8 +414,9 @@ class ElementNumbering(Numbering):
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A transpose; what it does to a stack it does to each slice."""
         numbers = self.plain(op, operands, effects)
+        (operand,), (number,) = operands[0].values(), numbers.values()
+        self.turned[number] = op, operand
         if op.proto.dimensions[:1] == [0]:
-            (operand,), (number,) = operands[0].values(), numbers.values()
             self.transposes[number] = op, operand
         return numbers
 
@@ -441,6 +508,37 @@ class ElementNumbering(Numbering):
         return numbers
 
 
+def _in_pieces(shape: Shape) -> int | None:
+    """The dimension along which the slices of an array lie one after the other in memory."""
+    order = reversed(shape.minor_to_major)
+    return next((k for k in order if shape.dimensions[k] != 1), None)
+
+
+def _lies_alike(one: Shape, other: Shape) -> bool:
+    """Whether the same bytes are the same array by both shapes: extents of 1 may stand anywhere."""
+    if (one.element_type, one.dimensions) != (other.element_type, other.dimensions):
+        return False
+    if one.element_bits != other.element_bits:
+        return False
+    orders = ([k for k in s.minor_to_major if s.dimensions[k] != 1] for s in (one, other))
+    return next(orders) == next(orders)
+
+
+def _one(shape: Shape, axis: int) -> Shape:
+    """The shape of one slice along a dimension."""
+    extents = tuple(1 if k == axis else n for k, n in enumerate(shape.dimensions))
+    return dataclasses.replace(shape, dimensions=extents, key=b"")
+
+
+def _keeps_order(op: Op, axis: int) -> bool:
+    """Whether a transpose leaves the elements of each slice along `axis` in their order."""
+    turned, (before,) = op.proto.dimensions, op.operands
+    cut = turned[axis]
+    old = [k for k in before.shape.minor_to_major if k != cut and before.shape.dimensions[k] != 1]
+    new = [turned[k] for k in op.shape.minor_to_major if k != axis and op.shape.dimensions[k] != 1]
+    return old == new
+
+
 def _is_exact(op: Op) -> bool:
     """Whether it gives the same bits by whatever code it is computed."""
     kinds = (o.shape.element_type for o in (op, *op.operands))
@@ -455,6 +553,7 @@ def _typed(shape: Shape, like: Shape) -> Shape:
 
 ElementNumbering.handlers = {
     **HANDLERS,
+    "all-gather": ElementNumbering.gather,
     "bitcast": ElementNumbering.bitcast,
     "broadcast": ElementNumbering.broadcast,
     "concatenate": ElementNumbering.concatenate,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.numbering import ordered
 from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 
@@ -146,7 +147,7 @@ def number_loop(
     effects: list[bytes] = []
     numbering.run(body, [rounds[k]], effects)
     numbering.run(condition, [rounds[k]], effects)
-    effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *effects)
+    effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *ordered(effects))
     if counter is not None:
         kind = shape.at(counter).element_type
         loop = Loop(body, start, finals, counter, kind, turns)

@@ -26,6 +26,7 @@ __all__ = [
     "Numbers",
     "hashed",
     "named",
+    "ordered",
 ]
 
 Numbers = dict[ShapeIndex, bytes]
@@ -79,11 +80,19 @@ def _all(numbers: Numbers) -> bytes:
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
 
+def ordered(effects: list[bytes]) -> list[bytes]:
+    """Effects as they are hashed: in their order, but for what devices exchange.
+
+    That is the same in any order, as all devices run the same module.
+    """
+    return sorted(effects, key=lambda effect: effect if len(effect) > _SIZE else b"")
+
+
 PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS = (
     hashed(name.encode()) for name in "parameter effect bitcast end bare generator parts".split()
 )
-_CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART = (
-    hashed(name.encode()) for name in "context conditional body done while part".split()
+_CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
+    hashed(name.encode()) for name in "context conditional body done while part exchange".split()
 )
 
 
@@ -120,7 +129,7 @@ class Numbering:
             ]
             effects: list[bytes] = []
             root = self.run(body, given, effects)
-            self._bodies[body] = hashed(b"".join((_BODY, _all(root), EFFECT, *effects)))
+            self._bodies[body] = hashed(b"".join((_BODY, _all(root), EFFECT, *ordered(effects))))
         return self._bodies[body]
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -214,8 +223,10 @@ class Numbering:
                 self.stateful += 1
                 whole.append(named((len(effects),)))
             effect = hashed(b"".join((EFFECT, *whole)))
-            if not (may_repeat(op) and effect in effects):
+            if not may_repeat(op):
                 effects.append(effect)
+            elif (exchange := _EXCHANGE + effect) not in effects:
+                effects.append(exchange)
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
             return {(): number}
@@ -276,7 +287,7 @@ class Numbering:
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []
             branches.append(self.run(body, [given], inner))
-            seen.append(hashed(b"".join((EFFECT, *inner))))
+            seen.append(hashed(b"".join((EFFECT, *ordered(inner)))))
             acts |= bool(inner)
         (index,) = operands[0].values()
         if acts:
@@ -302,7 +313,7 @@ class Numbering:
         # It may say how often the loop runs; XLA counts by that and does not ask the condition.
         config = hashed(op.proto.backend_config)
         tested = self.computation(op.called[1])
-        made = (config, tested, _all(root), EFFECT, *effects, _all(start))
+        made = (config, tested, _all(root), EFFECT, *ordered(effects), _all(start))
         whole = hashed(b"".join((_WHILE, *made)))
         return whole, {
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))

@@ -65,7 +65,8 @@ def plan_table(
 
 def _bounded(plan: Plan) -> str:
     """Of what the bound holds."""
-    changes = [name for name in ("loops", "clones") if getattr(plan, name)]
+    loops = ("loops",) if plan.loops or plan.sunk else ()
+    changes = [*loops, *(("clones",) if plan.clones else ())]
     if not changes:
         return "no order needs less"
     return f"no order needs less, the {' and '.join(changes)} being as they are"
@@ -98,6 +99,8 @@ def verdict(plan: Plan, *, planned: bool, reason: str) -> str:
 def clones_line(plan: Plan) -> str:
     """One line on recomputation: how much of it there is, and the predicted price."""
     what = []
+    if plan.sunk:
+        what.append(f"loops do without {len(plan.sunk)} copies")
     if stacks := sum(len(gone) for _, _, gone in plan.loops):
         what.append(f"loops do without {stacks} stacks")
     if plan.clones:

@@ -67,14 +67,22 @@ class Ladder:
 
     Args:
       module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+      kernels: patterns that kernels are to have; None: those of the module in XLA's order.
 
     Attributes:
       module, target: as given.
       free: of the first so many the one of least time is chosen where no time may be added.
     """
 
-    def __init__(self, module: bytes, target: str, cost: CostModel) -> None:
+    def __init__(
+        self,
+        module: bytes,
+        target: str,
+        cost: CostModel,
+        kernels: Mapping[str, Pattern] | None = None,
+    ) -> None:
         self.module = module
+        self._kernels = kernels
         self.target = target
         self._cost = cost
         self._view = module_from_bytes(module)
@@ -104,8 +112,8 @@ class Ladder:
 
     @property
     def kernels(self) -> Mapping[str, Pattern]:
-        """By name, the patterns of kernels of the module as it is, in XLA's order."""
-        return self._assigned[1]
+        """By name, the patterns that kernels are to have: those in XLA's own order."""
+        return self._assigned[1] if self._kernels is None else self._kernels
 
     def __len__(self) -> int:
         return len(self._records)

@@ -9,7 +9,7 @@ not known to be pure has a number of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hlo.cpu_code import CodeGenerator, code_generator
@@ -17,7 +17,7 @@ from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.purity import repeats
 
-__all__ = ["Affine", "Body", "Node", "is_each", "widens"]
+__all__ = ["Affine", "Body", "Node", "Terms", "is_each", "widens"]
 
 _PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 
@@ -84,6 +84,32 @@ def _keeps_bytes(node: Node) -> bool:
     return a.minor_to_major == b.minor_to_major and a.memory_space == b.memory_space
 
 
+def _converts(node: Node) -> bool:
+    """Whether it converts floating-point numbers, and leaves them where they are."""
+    if node.i.opcode != "convert":
+        return False
+    new, old = node.shape, node.operands[0].shape
+    kinds = {old.element_type, new.element_type}
+    return kinds <= {10, 11, 12, 16} and old.minor_to_major == new.minor_to_major
+
+
+def _whole_slice(node: Node) -> tuple[int, int] | None:
+    """Of one of an array's slices, each in one piece: its dimension, and how many there are.
+
+    Which bytes it is does not depend on how else the array is divided.
+    """
+    if node.i.opcode != "dynamic-slice" or node.shape.element_bits < 8:
+        return None
+    part, whole = node.shape, node.operands[0].shape
+    if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
+        return None
+    major = [k for k in reversed(whole.minor_to_major) if whole.dimensions[k] != 1]
+    cut = [k for k in major if part.dimensions[k] != whole.dimensions[k]]
+    if cut != major[:1] or part.dimensions[cut[0]] != 1:
+        return None
+    return cut[0], whole.dimensions[cut[0]]
+
+
 def widens(node: Node) -> bool:
     """Whether it is its operand in a wider type, which loses nothing and can be undone."""
     if node.i.opcode != "convert":
@@ -100,11 +126,28 @@ def is_each(i: Instruction) -> bool:
     )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """What a loop's state is in terms of that of another one.
+
+    Attributes:
+      body: of the other loop. elements: number of an element -> of the other one that it is.
+      counter: number of the one that counts. turn: what that is.
+    """
+
+    body: Body
+    elements: Mapping[int, int]
+    counter: int
+    turn: Affine
+
+
 class Body:
     """The nodes of a computation, by instruction and leaf, those inside fusions included.
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
+      terms: of another loop's body in which numbers are given, so that equal ones of both say equal
+        bits; None: its own.
 
     Attributes:
       exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
@@ -113,15 +156,16 @@ class Body:
       used: node -> nodes that read it.
     """
 
-    def __init__(self, computation: Computation, target: str) -> None:
+    def __init__(self, computation: Computation, target: str, terms: Terms | None = None) -> None:
         self.computation = computation
         self.exact = target == "cpu"
+        self._terms = terms
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
         self.used: dict[Node, list[Node]] = {}
-        self._keys: dict[Any, int] = {}
+        self._keys: dict[Any, int] = {} if terms is None else terms.body._keys
         self._inner: dict[Node, int] = {}
         self._outer: dict[Node, int] = {}
         self._moved: dict[Node, bool] = {}
@@ -245,7 +289,7 @@ class Body:
         if node.shape.dimensions or node.shape.element_type not in (4, 5):
             return None
         if node.i.opcode == "parameter":
-            return Affine(node.index, 1, 0)
+            return self._element(node.index)
         if node.i.opcode == "constant":
             value = node.i.integer
             return None if value is None else Affine(None, 0, value)
@@ -257,6 +301,15 @@ class Body:
         sign = 1 if node.i.opcode == "add" else -1
         element = a.element if a.element is not None else b.element
         return Affine(element, a.factor + sign * b.factor, a.offset + sign * b.offset)
+
+    def _element(self, index: ShapeIndex) -> Affine | None:
+        """An integer of the state."""
+        if self._terms is None:
+            return Affine(index, 1, 0)
+        if index == (self._terms.counter,):
+            return self._terms.turn
+        other = self._terms.elements.get(index[0])
+        return None if other is None else Affine((other,), 1, 0)
 
     def _number(self, node: Node) -> int:
         node = node.behind
@@ -299,18 +352,43 @@ class Body:
             if affine is not None:
                 self._inner[node] = self._key("integer", node.shape.element_type, affine)
             elif node.i.opcode == "parameter":
-                self._inner[node] = self._key("element", node.index)
+                self._inner[node] = self._parameter(node.index)
+            elif node.i.opcode == "all-gather":
+                self._inner[node] = self._gathered(node)
+            elif _converts(node):
+                (source,) = node.operands
+                types = source.shape.element_type, node.shape.element_type
+                self._inner[node] = self._key("converted", *types, self._read(node, source))
+            elif (slices := _whole_slice(node)) is not None:
+                whole, at = node.operands[0], node.operands[1 + slices[0]]
+                read = self._read(node, whole), self._read(node, at)
+                self._inner[node] = self._key("slice", node.shape.element_bits, slices[1], *read)
             elif not repeats(node.i):
                 self._inner[node] = self._key("once", node.i, node.index)
             else:
-                read = tuple(
-                    (self._inside(o) if o.owner is node.owner else self.number(o), o.shape.key)
-                    for o in node.operands
-                )
+                read = tuple((self._read(node, o), o.shape.key) for o in node.operands)
                 called = tuple(c.name for c in node.i.called)
                 what = self.attributes(node.i)
                 self._inner[node] = self._key("operation", what, called, node.index, read)
         return self._inner[node]
+
+    def _read(self, node: Node, operand: Node) -> int:
+        """The number of an operand as a node's owner sees it."""
+        return self._inside(operand) if operand.owner is node.owner else self.number(operand)
+
+    def _parameter(self, index: ShapeIndex) -> int:
+        if self._terms is None:
+            return self._key("element", index)
+        other = self._terms.elements.get(index[0])
+        if other is None:
+            return self._key("element of another loop", index)
+        return self._key("element", (other,))
+
+    def _gathered(self, node: Node) -> int:
+        """What all devices have of an operand: the same wherever the same is asked of the same."""
+        operand = node.operands[node.index[0] if node.index else 0]
+        read = self._read(node, operand), operand.shape.key, node.shape.key
+        return self._key("gathered", node.i.exchange, *read)
 
     def _key(self, *parts: Any) -> int:
         return self._keys.setdefault(parts, len(self._keys))

@@ -157,11 +157,14 @@ class _Recipe:
         inner, arrays = self._pair.reader.body, _Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
+        own = {i.name for i in self._ways.own.values()}
         for operand in owner.operands:
             leaf = inner.at.get((operand, ()))
             node = None if leaf is None else _uncast(leaf)
             if node in results:
                 arrays.keep(results[node], node)
+            elif operand.name in own:
+                arrays.keep(Given(own=operand.name), node or operand)
             elif node is not None and node.i.opcode == "parameter" and node.index[0] not in gone:
                 arrays.keep(Given(element=node.index[0]), node)
         return arrays
@@ -241,6 +244,8 @@ class _Recipe:
             return Given(turn=True)
         if (element := self._ways.element(number)) is not None:
             return Given(element=self._element(element))
+        if (own := self._ways.own.get(number)) is not None:
+            return Given(own=own.name)
         way = self._ways.way(number)
         if way is None:
             raise PlanMismatchError("a stack that is to go cannot be computed again")

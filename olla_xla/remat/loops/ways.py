@@ -9,7 +9,7 @@ from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
-from olla_xla.remat.loops.nodes import Affine, Node, widens
+from olla_xla.remat.loops.nodes import Affine, Body, Node, Terms, widens
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
@@ -62,6 +62,8 @@ class Ways:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
+      own: number -> what the reading loop's body computes itself of what never changes, where that
+        cannot be made again: weights that devices gather of each other.
     """
 
     def __init__(self, pair: Pair, cost: CostModel | None) -> None:
@@ -73,6 +75,7 @@ class Ways:
         self._cost = cost
         self._values = dict(self._made_values())
         self._ways: dict[int, Way | None] = {}
+        self.own = _gathered_by(pair) if _gathers(self.body) else {}
         self._written: dict[int, Stack] = {}
         """By number of what a turn writes, before it is moved, a stack of it."""
         for stack in pair.stacks:
@@ -149,7 +152,8 @@ class Ways:
 
     def is_there(self, number: int) -> bool:
         """Whether the reading loop has it, or can have it, without computing anything."""
-        return self.is_turn(number) or self.element(number) is not None
+        own = number in self.own or self.is_turn(number)
+        return own or self.element(number) is not None
 
     def is_turn(self, number: int) -> bool:
         """Whether it is the number of the writing loop's turn."""
@@ -305,3 +309,28 @@ class Ways:
             return False
         number = self.body.number(k.behind)
         return number in self.stacks or (number in self.pieces and self.way(number) is not None)
+
+
+def _gathers(body: Body) -> bool:
+    return any(i.opcode == "all-gather" for i, _ in body.at)
+
+
+def _gathered_by(pair: Pair) -> dict[int, Instruction]:
+    """What the reading loop's body gathers, by its number in the writing loop's.
+
+    It is made of nothing but what is the same in both loops, and of the turn; so whoever reads it
+    may come first.
+    """
+    writer, reader = pair.writer, pair.reader
+    begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
+    elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
+    sign = pair.turn.factor
+    turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
+    terms = Terms(writer.body, elements, reader.counter, turn)
+    body = Body(reader.body.computation, "cpu" if reader.body.exact else "cuda", terms)
+    found: dict[int, Instruction] = {}
+    for (i, index), node in body.at.items():
+        is_result = i.computation is body.computation and not index and not i.shape.is_tuple
+        if is_result and node.i.opcode == "all-gather" and i.opcode != "bitcast":
+            found.setdefault(body.number(node), i)
+    return found

@@ -1,0 +1,112 @@
+"""Where in memory the elements of an array lie that was only moved: as steps over its source.
+
+Steps are (count, distance in elements), the outermost first; two that follow each other as one are
+one, and steps of one element none. So equal steps say the same bytes in the same order, whatever
+the shapes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hlo.module import Instruction
+from hlo.shapes import Shape
+
+__all__ = ["Steps", "contiguous", "extents", "joined", "moved"]
+
+Steps = tuple[tuple[int, int], ...]
+
+
+def contiguous(shape: Shape) -> Steps:
+    """Of an array as it lies in memory."""
+    return joined([(shape.num_elements, 1)])
+
+
+def extents(shape: Shape) -> tuple[int, ...]:
+    """The dimensions of an array, the outermost in memory first."""
+    return tuple(shape.dimensions[k] for k in reversed(shape.minor_to_major))
+
+
+def joined(steps: Iterable[tuple[int, int]]) -> Steps:
+    """Steps without such as are of one element, or go on where the next ones end."""
+    found: list[tuple[int, int]] = []
+    for count, distance in steps:
+        if count == 1:
+            continue
+        if found and found[-1][1] == count * distance:
+            found[-1] = found[-1][0] * count, distance
+        else:
+            found.append((count, distance))
+    return tuple(found)
+
+
+def moved(i: Instruction, source: Instruction) -> Steps | None:
+    """How the result of an instruction steps over its source.
+
+    Args:
+      i: a bitcast, copy or transpose, a fusion of such, or a chain of them that begins at `source`,
+        which is one array. source: what it moves.
+
+    Returns:
+      The steps; None where it does something else, or they cannot be told.
+    """
+    chain: list[Instruction] = []
+    while i is not source:
+        if i.opcode == "fusion" and len(i.operands) == 1 and i.called[0].root is not None:
+            inner = _within(i)
+            if inner is None:
+                return None
+            chain += inner
+        elif i.opcode in ("bitcast", "copy", "transpose") and not i.shape.is_tuple:
+            chain.append(i)
+        else:
+            return None
+        i = i.operands[0]
+    steps: Steps | None = contiguous(source.shape)
+    for step in reversed(chain):
+        steps = None if steps is None else _after(step, steps)
+    return steps
+
+
+def _within(fusion: Instruction) -> list[Instruction] | None:
+    """The operations inside a fusion from its result back to its one parameter."""
+    chain: list[Instruction] = []
+    i = fusion.called[0].root
+    while i is not None and i.opcode != "parameter":
+        if i.opcode not in ("bitcast", "copy", "transpose"):
+            return None
+        chain.append(i)
+        i = i.operands[0]
+    return chain
+
+
+def _after(i: Instruction, steps: Steps) -> Steps | None:
+    """The steps of what an operation gives, for those of its operand."""
+    old, new = i.operands[0].shape, i.shape
+    if i.opcode == "bitcast":
+        return steps if old.element_bits == new.element_bits else None
+    by_extent = _divided(steps, extents(old))
+    if by_extent is None:
+        return None
+    outer_first = tuple(reversed(old.minor_to_major))
+    distance = dict(zip(outer_first, by_extent, strict=True))
+    order = tuple(reversed(new.minor_to_major))
+    taken = [i.dimensions[k] for k in order] if i.opcode == "transpose" else order
+    return joined([(old.dimensions[k], distance[k]) for k in taken])
+
+
+def _divided(steps: Steps, parts: Sequence[int]) -> list[int] | None:
+    """The distance of each of an array's dimensions, the outermost first."""
+    left = list(steps)
+    found: list[int] = []
+    for extent in reversed(parts):
+        if extent == 1:
+            found.append(0)
+            continue
+        if not left or left[-1][0] % extent:
+            return None
+        count, distance = left.pop()
+        found.append(distance)
+        if count > extent:
+            left.append((count // extent, distance * extent))
+    return None if left else found[::-1]

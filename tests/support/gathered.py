@@ -1,0 +1,99 @@
+"""A scan over sharded layers whose backward loop gathers the weights again; run as a program.
+
+Prints a line of JSON for each allowance of time, as tests.support.sharded does.
+"""
+
+import functools
+import json
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import olla_xla
+
+LAYERS, WIDTH, BATCH = 6, 64, 64
+MESH = Mesh(np.array(jax.devices()), ("d",))
+
+
+def _on(x, *spec):
+    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+
+
+@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
+def _block(x, w):
+    w = jax.tree.map(lambda a: _on(a.astype(jnp.bfloat16), *(None,) * a.ndim), w)
+    h = _on(x, "d") @ w["a"]
+    return _on(x + (jnp.tanh(h * w["s"]) * h) @ w["b"], "d"), None
+
+
+def step(params, moments, x):
+    """Momentum on weights that are sharded, as FSDP has them, and gathered as bfloat16."""
+
+    def loss(params):
+        y, _ = jax.lax.scan(_block, x.astype(jnp.bfloat16), params)
+        return jnp.mean(y.astype(jnp.float32) ** 2)
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradient)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
+
+
+def arguments():
+    """Fresh ones."""
+    r = np.random.default_rng(0)
+
+    def made(shape, *spec):
+        value = r.standard_normal(shape, np.float32) * 0.1
+        return jax.device_put(value, NamedSharding(MESH, P(*spec)))
+
+    params = {
+        "a": made((LAYERS, WIDTH, 8 * WIDTH), None, "d"),
+        "s": made((LAYERS, 8 * WIDTH), None, "d"),
+        "b": made((LAYERS, 8 * WIDTH, WIDTH), None, "d"),
+    }
+    return params, jax.tree.map(jnp.zeros_like, params), made((BATCH, WIDTH), "d")
+
+
+def _run(function):
+    params, moments, x = arguments()
+    values = []
+    for _ in range(3):
+        params, moments, value = function(params, moments, x)
+        values.append(np.asarray(value))
+    return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
+
+
+def main():
+    expected = _run(jax.jit(step, donate_argnums=(0, 1)))
+    for overhead in (None, 2.0):
+        planned = olla_xla.plan(
+            step, donate_argnums=(0, 1), max_overhead=overhead, step_limit=2_000, time_limit=30
+        )
+        compiled = planned.lower(*arguments()).compile()
+        found = _run(compiled)
+        print(
+            json.dumps(
+                {
+                    "planned": compiled.planned,
+                    "reason": compiled.reason,
+                    "xla": compiled.plan.xla_bytes,
+                    "assigned": compiled.plan.assigned_bytes,
+                    "predicted": compiled.plan.predicted_bytes,
+                    "stacks": sum(len(gone) for _, _, gone in compiled.plan.loops),
+                    "same": all(map(np.array_equal, expected, found)),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
