@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +36,8 @@ _MOCKED = {"cuda": {"xla_gpu_mock_custom_calls": True}}
 """By platform, options under which custom calls of libraries that are not here are compiled."""
 _NOTES = "mhlo.frontend_attributes"
 _DONOR = "jax.buffer_donor"
+_LAYOUT = "mhlo.layout_mode"
+_DENSE = re.compile(r"dense<(\[[\d, ]*\]|\d*)>")
 _LONGEST = 300
 """Characters of a reason: some hold a whole operation."""
 _TILINGS = "result_tilings"
@@ -72,7 +75,7 @@ class _Lowered:
                 self._module = ir.Module.parse(module.stablehlo)
             except Exception as error:
                 raise InputError(f"{module.name}: JAX cannot read it: {_line(error)}") from error
-            self._arguments = _marked_donors(self._module, module.donors)
+            self._arguments = _marked(self._module, module.donors)
             _drop_tilings(self._module)
         self._compiled: dict[str, DumpedExecutable] = {}
         # JAX's own stage has its devices there (jax_private.device_kind).
@@ -106,7 +109,7 @@ class _Lowered:
         try:
             devices = importlib.import_module("jaxlib._jax").DeviceList(self._devices)
             settings = self._settings(options)
-            compile_only = client.compile
+            make = _compile_of(client)
         except (ImportError, AttributeError, TypeError) as error:
             raise InputError(
                 f"JAX {jax.__version__} offers no way to compile a dump ({_line(error)}); "
@@ -114,7 +117,7 @@ class _Lowered:
             ) from error
         with self._module.context:
             return DumpedExecutable(
-                compile_only(self._module, executable_devices=devices, compile_options=settings)
+                make(self._module, executable_devices=devices, compile_options=settings)
             )
 
     def _settings(self, options: dict[str, Any]) -> Any:
@@ -216,24 +219,56 @@ class DumpedStage:
             raise OllaError(f"XLA cannot compile the module: {_line(error)}") from error
 
 
-def _marked_donors(module: Any, donors: Sequence[int]) -> list[dict[str, Any]]:
-    """Marks arguments as donated; returns what is said of each argument."""
+def _compile_of(client: Any) -> Callable[..., Any]:
+    """What compiles a module and does not load it."""
+    return client.compile
+
+
+def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
+    """Has a module's arguments and results say what JAX's do; returns what each argument says.
+
+    That is which arguments are donated, and in which layouts they and the results are: clients
+    look for these there, and not where a dump has them.
+    """
     from jax.extend.mlir import ir
 
     main = next(
         f for f in module.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"
     )
-    count = len(ir.FunctionType(main.attributes["function_type"].value).inputs)
-    given = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else None
-    found = [
+    kind = ir.FunctionType(main.attributes["function_type"].value)
+    arguments, results = (
+        _said(main, "arg_attrs", len(kind.inputs)),
+        _said(main, "res_attrs", len(kind.results)),
+    )
+    for said, name in ((arguments, "parameter_layouts"), (results, "result_layout")):
+        for one, layout in zip(said, _layouts(module, name, len(said)), strict=True):
+            one.setdefault(_LAYOUT, ir.StringAttr.get(layout))
+    for k in donors:
+        arguments[k][_DONOR] = ir.BoolAttr.get(True)
+    for said, name in ((arguments, "arg_attrs"), (results, "res_attrs")):
+        main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in said])
+    return arguments
+
+
+def _said(main: Any, name: str, count: int) -> list[dict[str, Any]]:
+    """What a function says of each argument or result."""
+    from jax.extend.mlir import ir
+
+    given = main.attributes[name] if name in main.attributes else None
+    return [
         {} if given is None else {a.name: a.attr for a in ir.DictAttr(given[k])}
         for k in range(count)
     ]
-    if donors:
-        for k in donors:
-            found[k][_DONOR] = ir.BoolAttr.get(True)
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in found])
-    return found
+
+
+def _layouts(module: ir.Module, name: str, count: int) -> list[str]:
+    """The layouts of arguments or results, such as "{1,0}"; "default" where a dump has none."""
+    key = f"mhlo.xla_entry_computation_{name}"
+    attributes = module.operation.attributes
+    found = _DENSE.findall(str(attributes[key])) if key in attributes else []
+    if len(found) != count:
+        return ["default"] * count
+    return [f"{{{numbers.strip('[]').replace(' ', '')}}}" for numbers in found]
 
 
 def _drop_tilings(module: ir.Module) -> None:
