@@ -86,7 +86,7 @@ def read_lowered(path: str | Path) -> LoweredModule | None:
         if proto.entry_computation_id in proto.schedule.sequences:
             return None
         module_from_proto(proto)  # refuses what refers to nothing
-        return _from_hlo(proto, data if isinstance(data, str) else _text(proto))
+        return _from_hlo(proto, data.lstrip() if isinstance(data, str) else _text(proto))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
 

@@ -232,7 +232,7 @@ def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
     """
     from jax.extend.mlir import ir
 
-    main = next(
+    main: Any = next(
         f for f in module.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"
     )
     kind = ir.FunctionType(main.attributes["function_type"].value)

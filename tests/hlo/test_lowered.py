@@ -43,6 +43,13 @@ def written(tmp_path, content, name="dump.txt"):
     return path
 
 
+def read(path):
+    """A module that has no schedule."""
+    module = read_lowered(path)
+    assert module is not None
+    return module
+
+
 def text(head=HEAD, name="", first="", copied=""):
     return TEXT % (head, name, first, copied)
 
@@ -53,21 +60,23 @@ def stablehlo(module):
 
 
 def test_copies_are_done_without_but_for_what_they_say_of_shardings(tmp_path):
-    module = read_lowered(written(tmp_path, text()))
+    module = read(written(tmp_path, text()))
     assert "custom_call" not in stablehlo(module) and module.devices == 1
     tiles = ", sharding={devices=[4,1]<=[4]}"
-    module = read_lowered(written(tmp_path, text(f"{HEAD}, num_partitions=4", "", tiles, tiles)))
+    module = read(written(tmp_path, text(f"{HEAD}, num_partitions=4", "", tiles, tiles)))
     assert stablehlo(module).count("@Sharding") == 1 and module.partitions == 4
     assert not module.is_partitioned and not module.uses_shardy
+    again = read(written(tmp_path, "\n" + text(f"{HEAD}, num_partitions=4", "", tiles, tiles)))
+    assert again.partitions == 4
     root = text().replace("ROOT s = f32[8,4]{1,0} add(d, b)", "ROOT s = f32[8,4]{1,0} copy(d)")
-    assert "return %arg0" in stablehlo(read_lowered(written(tmp_path, root)))
+    assert "return %arg0" in stablehlo(read(written(tmp_path, root)))
 
 
 def test_shardings_that_are_of_no_use_are_dropped(tmp_path):
     """On one device, as its text says by default, and in the program of one of many."""
     tiles = ", sharding={devices=[4,1]<=[4]}"
     for head, name, devices in ((HEAD, "", 1), (f"{HEAD}, num_partitions=4", "_spmd", 4)):
-        module = read_lowered(written(tmp_path, text(head, name, tiles, tiles)))
+        module = read(written(tmp_path, text(head, name, tiles, tiles)))
         assert module.devices == devices and "sharding" not in stablehlo(module)
         assert module.is_partitioned == bool(name)
 
@@ -79,10 +88,10 @@ def test_shardings_that_are_of_no_use_are_dropped(tmp_path):
 def test_collectives_tell_of_how_many_devices_a_module_is(tmp_path, groups, devices):
     head = HEAD.replace("(f32[8,4]{1,0}, f32[8,4]{1,0})", "(f32[8,4]{1,0})")
     channel = "channel_id=1, use_global_device_ids=true, "
-    module = read_lowered(written(tmp_path, REDUCED % (head, channel, groups)))
+    module = read(written(tmp_path, REDUCED % (head, channel, groups)))
     assert (module.partitions, module.replicas) == (devices, 1) and module.is_partitioned
     if not groups.startswith("mesh"):
-        module = read_lowered(written(tmp_path, REDUCED % (head, "", groups)))
+        module = read(written(tmp_path, REDUCED % (head, "", groups)))
         assert (module.partitions, module.replicas) == (1, devices)
 
 
@@ -90,16 +99,16 @@ def test_a_proto_does_not_say_it_and_its_shardings_do(tmp_path):
     for tiles in ("devices=[4,1]<=[4]", "mesh['x'=2, 'y'=2], [{'x', 'y'}, {}]"):
         sharding = f", sharding={{{tiles}}}"
         data = from_hlo_text(text(f"{HEAD}, num_partitions=4", "", sharding))
-        module = read_lowered(written(tmp_path, data, "dump.pb"))
+        module = read(written(tmp_path, data, "dump.pb"))
         assert module.partitions == 4 and module.uses_shardy == tiles.startswith("mesh")
 
 
 def test_donation_and_what_xla_may_shard_are_kept(tmp_path):
     said = ", allow_spmd_sharding_propagation_to_parameters={true,false}, num_partitions=2"
-    module = read_lowered(written(tmp_path, text(f"{HEAD}, buffer_donor={{ (1, {{}}) }}{said}")))
+    module = read(written(tmp_path, text(f"{HEAD}, buffer_donor={{ (1, {{}}) }}{said}")))
     assert module.donors == (1,) and module.propagates == {"parameters": [True, False]}
     aliased = HEAD.replace("HloModule m,", "HloModule m, input_output_alias={ {}: (1, {}) },")
-    assert "input_output_alias" in stablehlo(read_lowered(written(tmp_path, text(aliased))))
+    assert "input_output_alias" in stablehlo(read(written(tmp_path, text(aliased))))
 
 
 def test_donated_leaves_of_a_tuple_are_counted(tmp_path):
@@ -112,7 +121,7 @@ ENTRY main {
   ROOT r = f32[4] add(b, c)
 }
 """
-    assert read_lowered(written(tmp_path, tuples)).donors == (1, 2)
+    assert read(written(tmp_path, tuples)).donors == (1, 2)
 
 
 def test_what_has_a_schedule_is_past_the_pipeline(tmp_path):
@@ -125,12 +134,12 @@ def test_files_may_be_gzipped(tmp_path):
     data = gzip.compress(text().encode())
     path = written(tmp_path, data, "dump.hlo.gz")
     plain = written(tmp_path, text())
-    assert stablehlo(read_lowered(path)) == stablehlo(read_lowered(plain))
+    assert stablehlo(read(path)) == stablehlo(read(plain))
     one, two = (module_from_bytes(read_module(p)).fingerprint for p in (path, plain))
     assert one == two
     for damaged in (data[:-20], data[:12], b"\x1f\x8b\x08"):
         with pytest.raises(HloError, match="holds no module: damaged gzip data") as error:
-            read_lowered(written(tmp_path, damaged))
+            read(written(tmp_path, damaged))
         assert "\n" not in str(error.value)
 
 
@@ -146,7 +155,7 @@ def test_files_may_be_gzipped(tmp_path):
 def test_what_is_no_module_is_said_in_a_line(tmp_path, content, message):
     path = written(tmp_path, content)
     with pytest.raises(HloError, match=message) as error:
-        read_lowered(path)
+        read(path)
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 
 
@@ -154,6 +163,6 @@ def test_what_only_its_own_process_can_partition_is_refused(tmp_path):
     called = 'custom-call(a), custom_call_target="CustomSPMDPartitioning"'
     head = f"{HEAD}, num_partitions=2"
     with pytest.raises(HloError, match="c is partitioned by code of the process that made"):
-        read_lowered(written(tmp_path, text(head).replace("copy(a)", called)))
+        read(written(tmp_path, text(head).replace("copy(a)", called)))
     # On one device nothing is partitioned.
-    assert read_lowered(written(tmp_path, text().replace("copy(a)", called))).devices == 1
+    assert read(written(tmp_path, text().replace("copy(a)", called))).devices == 1
