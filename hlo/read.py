@@ -31,18 +31,21 @@ _GZIP = b"\x1f\x8b"
 _FRAME = re.compile(r" stack_frame_id=\d+")
 
 
-def read_module(path: str | Path) -> bytes:
+def read_module(path: str | Path, target: str = "cpu") -> bytes:
     """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
 
     A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and gets its
     program order.
+
+    Args:
+      path: of the file. target: "cpu" or "cuda", what the module is for.
 
     Raises:
       HloError: the file cannot be read or is none of the kinds.
     """
     data = read_file(path)
     try:
-        return with_program_order(runnable(to_hlo(data)))
+        return with_program_order(runnable(to_hlo(data), target))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
 
@@ -119,12 +122,15 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def runnable(module: bytes) -> bytes:
+def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
     Each computation that runs step by step is called from one place (`hlo.rewrite.calls`), and
     without a schedule, values that must have one buffer are copied where they are alive together
     (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
+
+    Args:
+      module: serialized. target: "cpu" or "cuda", whose in-place rules say which values these are.
 
     Raises:
       HloError: the module cannot be read.
@@ -137,7 +143,7 @@ def runnable(module: bytes) -> bytes:
     with without_collection():
         flatten(proto)
         if not scheduled:
-            insert_copies(proto)
+            insert_copies(proto, target)
     return proto.SerializeToString(deterministic=True)
 
 

@@ -88,7 +88,7 @@ def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analy
         return analyze_dump(lowered, target, options if values.plan else None, progress.stage)
     platform = targets.TARGETS[values.target]
     try:
-        module = read_module(values.hlo)
+        module = read_module(values.hlo, platform)
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     plan = planned = None

@@ -140,7 +140,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     with Progress() as progress:
         progress.stage(f"reading {values['hlo'].value}")
         try:
-            module = read_module(values.hlo)
+            module = read_module(values.hlo, platform)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
         progress.stage("loading the planner, whose loops are compiled once")
