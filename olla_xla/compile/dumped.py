@@ -151,7 +151,8 @@ class DumpedStage:
       target: the devices, as many as the module is for.
 
     Raises:
-      InputError: XLA cannot read the module, or there are other numbers of devices.
+      InputError: XLA cannot read the module, there are other numbers of devices, or it is a part
+        of a whole and the target a CPU.
     """
 
     def __init__(self, module: LoweredModule, target: Target) -> None:
@@ -160,6 +161,11 @@ class DumpedStage:
             raise InputError(
                 f"{module.name} is for {module.devices} devices, {target.name} has "
                 f"{len(devices)} here"
+            )
+        if target.platform == "cpu" and module.is_partitioned and module.partitions > 1:
+            raise InputError(
+                f"{module.name} is partitioned already, and XLA compiles no such module for a CPU; "
+                "dump it before XLA's partitioner, or choose a GPU with --target"
             )
         self._environment = repr(
             (

@@ -183,3 +183,12 @@ def test_there_must_be_as_many_devices_as_the_module_is_for(tmp_path):
     path.write_text(CALLS.replace("HloModule m", "HloModule m, num_partitions=3"))
     with pytest.raises(InputError, match="m is for 3 devices, cpu has 1 here"):
         DumpedStage(read_lowered(path), Target("cpu"))
+
+
+def test_what_is_partitioned_is_not_for_a_cpu(tmp_path):
+    path = tmp_path / "m.txt"
+    text = CALLS.replace("HloModule m", "HloModule m, num_partitions=2")
+    path.write_text(text.replace("ENTRY main", "ENTRY main_spmd"))
+    target = Target("cpu", devices=tuple(jax.local_devices()[:1]) * 2)
+    with pytest.raises(InputError, match="dump it before XLA's partitioner, or choose a GPU"):
+        DumpedStage(read_lowered(path), target)
