@@ -1,10 +1,13 @@
 """Reads HLO from files and strings: protos, HLO text and StableHLO, all to one serialized form.
 
-Text is parsed by XLA itself, through jaxlib.
+Text is parsed by XLA itself, through jaxlib. Files may be compressed by gzip.
 """
 
 from __future__ import annotations
 
+import gzip
+import re
+import zlib
 from pathlib import Path
 
 from hlo import xla_pb2
@@ -13,37 +16,69 @@ from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.rewrite.calls import flatten, is_shared
 from hlo.rewrite.copies import insert_copies
 
-__all__ = ["from_hlo_text", "from_stablehlo", "read_module", "runnable", "with_program_order"]
+__all__ = [
+    "first_line",
+    "from_hlo_text",
+    "from_stablehlo",
+    "read_file",
+    "read_module",
+    "runnable",
+    "to_hlo",
+    "with_program_order",
+]
+
+_GZIP = b"\x1f\x8b"
+_FRAME = re.compile(r" stack_frame_id=\d+")
 
 
-def read_module(path: str | Path) -> bytes:
+def read_module(path: str | Path, target: str = "cpu") -> bytes:
     """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
 
     A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and gets its
     program order.
 
+    Args:
+      path: of the file. target: "cpu" or "cuda", what the module is for.
+
     Raises:
       HloError: the file cannot be read or is none of the kinds.
     """
+    data = read_file(path)
+    try:
+        return with_program_order(runnable(to_hlo(data), target))
+    except HloError as error:
+        raise HloError(f"{path}: {error}") from error
+
+
+def read_file(path: str | Path) -> str | bytes:
+    """What a file holds, text or bytes, decompressed. Raises HloError if it cannot be read."""
     try:
         data = Path(path).read_bytes()
+        if data.startswith(_GZIP):
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise HloError(f"{path} holds no module: damaged gzip data, {error}") from error
     except OSError as error:
         raise HloError(f"cannot read {path}: {error.strerror}") from error
     if not data:
         raise HloError(f"{path} is empty; dump the module again")
     text = _text(data)
-    try:
-        if text is None:
-            module = parse_module_proto(data).SerializeToString(deterministic=True)
-        elif text.lstrip().startswith("HloModule"):
-            module = from_hlo_text(text)
-        elif "module" in text and ("stablehlo" in text or "func.func" in text):
-            module = from_stablehlo(text)
-        else:
-            raise HloError("not HLO text, StableHLO or an HLO proto; pass a dump of XLA's")
-        return with_program_order(runnable(module))
-    except HloError as error:
-        raise HloError(f"{path}: {error}") from error
+    return data if text is None else text
+
+
+def to_hlo(data: str | bytes) -> bytes:
+    """A serialized HloModuleProto of what a file holds; as it is there.
+
+    Raises:
+      HloError: it is none of the kinds.
+    """
+    if isinstance(data, bytes):
+        return parse_module_proto(data).SerializeToString(deterministic=True)
+    if data.lstrip().startswith("HloModule"):
+        return from_hlo_text(data)
+    if "module" in data and ("stablehlo" in data or "func.func" in data):
+        return from_stablehlo(data)
+    raise HloError("not HLO text, StableHLO or an HLO proto; pass a dump of XLA's")
 
 
 def _text(data: bytes) -> str | None:
@@ -59,10 +94,12 @@ def from_hlo_text(text: str) -> bytes:
     """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
     from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
 
+    if "\nStackFrames" not in text:
+        text = _FRAME.sub("", text)  # XLA warns of each frame that is not there
     try:
         return hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except Exception as error:
-        raise HloError(f"not HLO text that XLA can parse: {_first_line(error)}") from error
+        raise HloError(f"not HLO text that XLA can parse: {first_line(error)}") from error
 
 
 def from_stablehlo(text: str) -> bytes:
@@ -76,20 +113,24 @@ def from_stablehlo(text: str) -> bytes:
         )
         return computation.as_serialized_hlo_module_proto()
     except Exception as error:
-        raise HloError(f"not StableHLO that XLA can convert: {_first_line(error)}") from error
+        raise HloError(f"not StableHLO that XLA can convert: {first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first, in a line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def runnable(module: bytes) -> bytes:
+def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
     Each computation that runs step by step is called from one place (`hlo.rewrite.calls`), and
     without a schedule, values that must have one buffer are copied where they are alive together
     (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
+
+    Args:
+      module: serialized. target: "cpu" or "cuda", whose in-place rules say which values these are.
 
     Raises:
       HloError: the module cannot be read.
@@ -102,7 +143,7 @@ def runnable(module: bytes) -> bytes:
     with without_collection():
         flatten(proto)
         if not scheduled:
-            insert_copies(proto)
+            insert_copies(proto, target)
     return proto.SerializeToString(deterministic=True)
 
 

@@ -21,22 +21,22 @@ __all__ = ["insert_copies"]
 _ROUNDS = 16
 """Copies can be in each other's way at first (two loop states that change places)."""
 
-_TARGET = "cpu"
-"""Whose in-place rules count; they differ in fusions only, and XLA fuses later."""
 
-
-def insert_copies(proto: xla_pb2.HloModuleProto) -> None:
+def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
     """Adds the copies that a module needs whose instructions are listed in program order.
 
-    Each computation run step by step must be called from one place (hlo.flatten).
+    Args:
+      proto: of the module. Each computation run step by step must be called from one place
+        (hlo.flatten).
+      target: "cpu" or "cuda", whose in-place rules count: on a GPU all-reduces are in place.
 
     Raises:
       HloError: the copies do not come to an end.
     """
     for _ in range(_ROUNDS):
         module = module_from_proto(proto)
-        dataflow = analyse(module, _TARGET)
-        found = [*_doubtful_outputs(dataflow)] or conflicts(dataflow, _TARGET)
+        dataflow = analyse(module, target)
+        found = [*_doubtful_outputs(dataflow)] or conflicts(dataflow, target)
         if not found:
             return
         computations = {c.id: c for c in proto.computations}

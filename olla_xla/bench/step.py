@@ -1,4 +1,4 @@
-"""Plans one model for one target and compiles it: what `olla_xla plan` and `table` show."""
+"""Plans one model, or dumped module, for one target: what `olla_xla plan` and `table` show."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import olla_xla
+from hlo.lowered import LoweredModule
 from olla_xla.bench.models import BuiltModel, tracing
-from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
 from olla_xla.compile.capture import capture
 from olla_xla.compile.compiles import MEMORY_OPTIMIZED
+from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.targets.target import Target
 
-__all__ = ["PlannedModel", "plan_model", "plan_progress"]
+__all__ = ["PlannedModel", "plan_dump", "plan_model", "plan_progress"]
 
 Progress = Callable[[str], None]
 
@@ -107,14 +110,61 @@ def plan_model(
         stage("compiling with XLA's memory-optimized scheduler")
         plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
         optimized = assigned_bytes(plain.compile(compiler_options=dict(scheduler)))
-    executable = compiled.runtime_executable()
     return PlannedModel(
         plan=plan,
         planned=compiled.planned,
         reason=compiled.reason,
         memory_optimized_bytes=optimized,
         report=report,
-        module=executable.hlo_modules()[0].as_serialized_hlo_module_proto(),
+        module=final_module(compiled.stage),
+        scheduled=scheduled,
+        seconds=time.monotonic() - started,
+    )
+
+
+def plan_dump(
+    module: LoweredModule,
+    target: Target,
+    options: PlanOptions,
+    *,
+    stage: Progress,
+    progress: Progress,
+    given: Plan | None = None,
+) -> PlannedModel:
+    """Plans and compiles a module that was dumped before XLA's pipeline; see `plan_model`.
+
+    Raises:
+      InputError: XLA cannot read the module.
+      CheckError, PlanMismatchError: as there.
+      OllaError: XLA cannot compile the module, or planning failed.
+    """
+    started = time.monotonic()
+    step = DumpedStage(module, target)
+    with tempfile.TemporaryDirectory() as folder:
+        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        stage("compiling and planning")
+        with plan_progress(progress):
+            outcome = step.planned(options, given, dump)
+        if outcome.plan is None:
+            raise OllaError(f"planning failed: {outcome.reason}")
+        stage("checking XLA's buffer assignment")
+        report = check_compiled(outcome.compiled, outcome.plan, Path(folder))
+    plan, optimized, scheduled = outcome.plan, None, b""
+    if outcome.planned:
+        stage("compiling with XLA's own schedule")
+        own = step.captured()
+        plan, scheduled = dataclasses.replace(plan, xla_bytes=own.assigned_bytes), own.module
+    scheduler: dict[str, Any] | None = MEMORY_OPTIMIZED.get(target.platform)
+    if scheduler is not None:
+        stage("compiling with XLA's memory-optimized scheduler")
+        optimized = assigned_bytes(step.compiled(dict(scheduler)))
+    return PlannedModel(
+        plan=plan,
+        planned=outcome.planned,
+        reason=outcome.reason,
+        memory_optimized_bytes=optimized,
+        report=report,
+        module=final_module(outcome.compiled),
         scheduled=scheduled,
         seconds=time.monotonic() - started,
     )

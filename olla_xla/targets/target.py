@@ -10,6 +10,7 @@ that JAX's plugin brings; memory is what the driver reports of such a card. XLA 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -25,6 +26,8 @@ from jax.experimental import topologies
 from olla_xla.errors import InputError
 
 __all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
+
+_FORCED = "xla_force_host_platform_device_count"
 
 _CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")
 
@@ -125,16 +128,22 @@ class Target:
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def prepare_environment(name: str) -> None:
+def prepare_environment(name: str, devices: int = 1) -> None:
     """Sets what must be set before JAX starts a backend, here and in processes started from here.
 
     No target takes a card, so JAX is kept from looking for one, and XLA from tuning on it.
+
+    Args:
+      name: one of `TARGETS`. devices: how many are wanted; of a CPU JAX makes them as it starts.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
     if TARGETS[name] == "cuda" and "xla_gpu_autotune_level" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
+    if TARGETS[name] == "cpu" and devices > 1 and _FORCED not in flags:
+        with contextlib.suppress(RuntimeError):  # JAX has started; `target` says what is missing
+            jax.config.update("jax_num_cpu_devices", devices)
 
 
 def target(name: str, devices: int = 1) -> Target:
@@ -167,7 +176,7 @@ def _cpu(devices: int) -> Target:
     if len(jax.devices()) < devices:
         raise InputError(
             f"target=cpu has {len(jax.devices())} devices here, not {devices}; set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}"
+            f"XLA_FLAGS=--{_FORCED}={devices}"
         )
     return Target("cpu", devices=tuple(jax.devices()[:devices]))
 

@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit codes."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -120,6 +121,59 @@ def test_plan_of_stablehlo(capsys, tmp_path):
     assert run(capsys, "plan", f"--hlo={path}", *LIMITS)[0] == 0
 
 
+@pytest.fixture(scope="module")
+def unscheduled(tmp_path_factory):
+    """A module as XLA has it before its pipeline, as gzipped HLO text."""
+    weights = jax.ShapeDtypeStruct((8, 64, 64), jnp.float32)
+
+    def loss(weights, x):
+        return (jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, weights)[0] ** 2).sum()
+
+    lowered = jax.jit(jax.grad(loss)).lower(weights, jax.ShapeDtypeStruct((512, 64), jnp.float32))
+    path = tmp_path_factory.mktemp("hlo") / "step.hlo.gz"
+    path.write_bytes(gzip.compress(lowered.compiler_ir("hlo").as_hlo_text().encode()))
+    return path
+
+
+def test_a_dump_from_before_the_pipeline_is_compiled(capsys, unscheduled, tmp_path):
+    saved = tmp_path / "step.plan"
+    code, out, err = run(
+        capsys, "plan", f"--hlo={unscheduled}", "--max_overhead=0.5", f"--plan_out={saved}", *LIMITS
+    )
+    assert code == 0, err
+    assert "Compiled: XLA assigned these bytes" in out and "Checked: the executable runs" in out
+    assert "loops do without" in out.lower() and "prediction error" in out
+    code, out, _ = run(capsys, "plan", f"--hlo={unscheduled}", f"--plan={saved}", *LIMITS)
+    assert code == 0 and "loops do without" in out.lower()
+    path = tmp_path / "step.json"
+    code, out, _ = run(
+        capsys, "analyze", f"--hlo={unscheduled}", "--plan", f"--json={path}", *LIMITS
+    )
+    assert code == 0 and "planned" in out and "predicted" not in out.splitlines()[0]
+    assert json.loads(path.read_text())["planned"] is not None
+    for command in ("plan", "analyze"):
+        code, out, _ = run(capsys, command, f"--hlo={unscheduled}", "--nocompile", *LIMITS)
+        assert code == 0 and "order in the file" in out
+
+
+def test_what_xla_cannot_compile_is_one_line(capsys, tmp_path):
+    path = tmp_path / "step.txt"
+    call = 'custom_call_target="of_another_library", api_version=API_VERSION_TYPED_FFI'
+    path.write_text(
+        f"HloModule m\n\nENTRY e {{\n  a = f32[9] parameter(0)\n"
+        f"  ROOT b = f32[9] custom-call(a), {call}\n}}\n"
+    )
+    for command in ("plan", "analyze"):
+        code, _, err = run(capsys, command, f"--hlo={path}")
+        assert code == 1 and "XLA cannot compile the module" in only_error(err)
+        path_of_many = tmp_path / "many.txt"
+        path_of_many.write_text(
+            path.read_text().replace("HloModule m", "HloModule m, num_partitions=9")
+        )
+        code, _, err = run(capsys, command, f"--hlo={path_of_many}")
+        assert code == 2 and "target=cpu has" in only_error(err)
+
+
 def test_table(capsys, tmp_path, unjittable, monkeypatch):
     path = tmp_path / "rows.jsonl"
     monkeypatch.chdir(unjittable)
@@ -179,12 +233,15 @@ def test_misuse_is_one_line_and_exit_code_2(capsys, arguments, message):
     assert code == 2 and message in only_error(err)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02 not a module", b"hello\n", b"module {"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\x01\x02 not a module", b"hello\n", b"module {", b"\x1f\x8b\x08"]
+)
 def test_files_that_hold_no_module(capsys, tmp_path, content):
     path = tmp_path / "module"
     path.write_bytes(content)
-    code, _, err = run(capsys, "plan", f"--hlo={path}")
-    assert code == 2 and "module" in only_error(err)
+    for command in ("plan", "analyze"):
+        code, _, err = run(capsys, command, f"--hlo={path}")
+        assert code == 2 and "module" in only_error(err)
 
 
 def test_a_truncated_proto(capsys, tmp_path):

@@ -461,3 +461,35 @@ def test_an_array_whose_shape_has_parts_is_read_as_an_array():
         i.shape.tuple_shapes.append(part)
     read = parse_module_proto(runnable(proto.SerializeToString()))
     assert [i.opcode for i in read.computations[0].instructions] == ["parameter", "copy"]
+
+
+TWO_SUMS = """HloModule m, num_partitions=2
+
+sum {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT r = f32[] add(x, y)
+}
+
+ENTRY main_spmd {
+  a = f32[64] parameter(0)
+  b = f32[64] sine(a)
+  c = f32[64] all-reduce(b), channel_id=1, replica_groups={{0,1}}, to_apply=sum
+  d = f32[64] add(a, c)
+  e = f32[64] all-reduce(b), channel_id=2, replica_groups={{0,1}}, to_apply=sum
+  ROOT f = f32[64] add(d, e)
+}
+"""
+
+
+@pytest.mark.parametrize(("target", "copies"), [("cpu", 0), ("cuda", 1)])
+def test_what_a_gpu_overwrites_is_copied_where_it_is_read_again(tmp_path, target, copies):
+    """An all-reduce takes over its operand's memory there; planning ended in "cycle in main"."""
+    path = tmp_path / "m.txt"
+    path.write_text(TWO_SUMS)
+    module = read_module(path, target)
+    assert opcodes(module_from_bytes(module))["copy"] == copies
+    plan = plan_module(module, PlanOptions(step_limit=1000), target=target)
+    assert plan.predicted_bytes <= plan.xla_predicted_bytes
+    for graph in graphs(apply_plan(module, plan), target):
+        check_schedule(graph, range(len(graph.operators)))

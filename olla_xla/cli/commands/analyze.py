@@ -1,8 +1,11 @@
 """Says what is in memory at the peak of one train step, and why.
 
-With --model the step is compiled for --target; nothing is run, and no plan is needed. With --hlo a
-module that XLA dumped is analysed: HLO text or proto, or StableHLO; totals are then predicted, and
-nobody knows which arguments were meant to be donated. With --plan the planned order is shown too.
+With --model the step is compiled for --target; nothing is run, and no plan is needed. With --plan
+the planned order is shown too.
+
+With --hlo that is done for a module that XLA dumped before its pipeline: HLO text or proto, or
+StableHLO, also gzipped. What has a schedule already, and any with --nocompile, is analysed as it
+stands, with predicted totals. Nobody knows then which arguments were meant to be donated.
 
 --html writes the report as one file, --figure the memory over the schedule as PNG, SVG or PDF,
 --json what `olla_xla diff` reads.
@@ -19,7 +22,7 @@ from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla import targets
 from olla_xla.bench import models
-from olla_xla.bench.baseline import analyze_model
+from olla_xla.bench.baseline import analyze_dump, analyze_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
@@ -34,6 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     shared.define_hlo(values)
+    shared.define_compile(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
@@ -77,10 +81,14 @@ def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Ana
 
 
 def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
-    platform = targets.TARGETS[values.target]
     progress.stage(f"reading {values['hlo'].value}")
+    lowered = shared.lowered_module(values)
+    if lowered is not None:
+        target = targets.target(values.target, lowered.devices)
+        return analyze_dump(lowered, target, options if values.plan else None, progress.stage)
+    platform = targets.TARGETS[values.target]
     try:
-        module = read_module(values.hlo)
+        module = read_module(values.hlo, platform)
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     plan = planned = None

@@ -56,7 +56,7 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
     if found := load_snapshot(text):
         return found
     try:
-        module = read_module(text)
+        module = read_module(text, targets.TARGETS[values.target])
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     analysis = analyze_module(Executable(module), targets.TARGETS[values.target])

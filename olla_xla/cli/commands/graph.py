@@ -98,7 +98,7 @@ def _given(values: flags.FlagValues) -> TensorGraph:
 
 def _of_module(values: flags.FlagValues) -> TensorGraph:
     try:
-        module = read_module(values.hlo)
+        module = read_module(values.hlo, targets.TARGETS[values.target])
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     found = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}

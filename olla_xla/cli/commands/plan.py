@@ -1,9 +1,16 @@
 """Plans the memory of one train step.
 
 With --model the step is traced, planned and compiled for --target, and XLA's own accounting of both
-orders is printed. With --hlo a module that XLA dumped is planned: HLO text or proto, or StableHLO;
-nothing is compiled, so totals are predicted. With --plan nothing is looked for: a plan file, as
---plan_out writes it, is applied, and refused if it is of another program.
+orders is printed.
+
+With --hlo that is done for a module that XLA dumped before its pipeline, or after its partitioner
+(`_spmd`): HLO text or proto, or StableHLO, also gzipped, for as many devices as it says. Custom
+calls of libraries that are not here are compiled on a GPU target as if they were. A module that has
+a schedule already, and any with --nocompile, is planned in the order of the file; nothing is
+compiled then, so totals are predicted.
+
+With --plan nothing is looked for: a plan file, as --plan_out writes it, is applied, and refused if
+it is of another program.
 """
 
 from __future__ import annotations
@@ -15,12 +22,13 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
+from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla import targets
 from olla_xla.bench import models
 from olla_xla.bench.split import split
-from olla_xla.bench.step import plan_model
+from olla_xla.bench.step import PlannedModel, plan_dump, plan_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
@@ -41,6 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     shared.define_hlo(values)
+    shared.define_compile(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
     )
@@ -82,6 +91,13 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
             model, target, options, stage=progress.stage, progress=progress, given=given
         )
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
+    return _print_compiled(result, target, title, values)
+
+
+def _print_compiled(
+    result: PlannedModel, target: targets.Target, title: str, values: flags.FlagValues
+) -> Plan:
+    """Prints what came of a plan that was compiled; returns it, with what was proven."""
     console = shared.console()
     table = plan_table(
         result.plan,
@@ -99,13 +115,32 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
     return _print_proofs(console, result.plan, result.module, values)
 
 
+def _plan_lowered(
+    module: LoweredModule, values: flags.FlagValues, options: PlanOptions, given: Plan | None
+) -> Plan:
+    """Plans a module that XLA's pipeline is still to compile."""
+    with Progress() as progress:
+        progress.stage("loading JAX and the planner")
+        target = targets.target(values.target, module.devices)
+        loaded()
+        result = plan_dump(
+            module, target, options, stage=progress.stage, progress=progress, given=given
+        )
+    devices = f", of {module.devices} devices" if module.devices > 1 else ""
+    title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
+    return _print_compiled(result, target, title, values)
+
+
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
+    lowered = shared.lowered_module(values)
+    if lowered is not None:
+        return _plan_lowered(lowered, values, options, given)
     started = time.monotonic()
     platform = targets.TARGETS[values.target]
     with Progress() as progress:
         progress.stage(f"reading {values['hlo'].value}")
         try:
-            module = read_module(values.hlo)
+            module = read_module(values.hlo, platform)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
         progress.stage("loading the planner, whose loops are compiled once")

@@ -8,12 +8,16 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+from hlo.lowered import LoweredModule, read_lowered
+from hlo.module import HloError
+from olla_xla import targets
 from olla_xla.cli.report.tables import Table
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
 
 __all__ = [
     "console",
+    "define_compile",
     "define_format",
     "define_hlo",
     "define_limits",
@@ -21,6 +25,7 @@ __all__ = [
     "define_model",
     "define_overheads",
     "define_recomputation",
+    "lowered_module",
     "options",
     "overheads",
     "print_table",
@@ -32,8 +37,38 @@ __all__ = [
 def define_hlo(values: flags.FlagValues) -> None:
     """Defines --hlo."""
     flags.DEFINE_string(
-        "hlo", None, "A dumped module: HLO text or proto, StableHLO.", flag_values=values
+        "hlo",
+        None,
+        "A dumped module: HLO text or proto, StableHLO; also gzipped.",
+        flag_values=values,
     )
+
+
+def define_compile(values: flags.FlagValues) -> None:
+    """Defines --compile."""
+    flags.DEFINE_bool(
+        "compile",
+        True,
+        "Whether a module of --hlo that has no schedule yet is compiled by XLA's own pipeline; "
+        "else it is taken as it stands, in the order of the file.",
+        flag_values=values,
+    )
+
+
+def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
+    """The module of --hlo, if XLA is to compile it; the environment is prepared for its devices.
+
+    Raises ModuleFormatError if the file holds none that can be compiled.
+    """
+    if not values.compile:
+        return None
+    try:
+        module = read_lowered(values.hlo)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    if module is not None:
+        targets.prepare_environment(values.target, module.devices)
+    return module
 
 
 def define_model(values: flags.FlagValues) -> None:
