@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from olla_xla.errors import InputError
+from olla_xla.memory.own_jit import own_jit
 
 __all__ = [
     "device_kind",
@@ -30,22 +31,28 @@ __all__ = [
 
 _logger = logging.getLogger("olla_xla")
 
-plain_jit = jax.jit
-"""JAX's own, where a program has said `jax.jit = olla_xla.plan` since, to plan all that it jits."""
+plain_jit = own_jit
+"""JAX's own, where a program has said `jax.jit = olla_xla.plan`, to plan all that it jits."""
+
+_Jitted: Any = type(plain_jit(lambda: None))
+"""The class of functions that `jax.jit` makes, whatever else offers `lower` and `trace`."""
 
 
-def jit_parameters(jitted: Any) -> dict[str, Any]:
-    """The keyword arguments `jitted` was made with, read from `jitted._jit_info`.
+def jit_parameters(fn: Any) -> dict[str, Any] | None:
+    """The keyword arguments a function was made with, read from `fn._jit_info`; None if not by jit.
 
-    JAX offers no public way to read a jitted function's donated and static arguments back.
+    JAX offers no public way to read a jitted function's donated and static arguments back. What
+    `pjit` made (by another reading of shardings), or another library, is a function like any other.
 
     Raises:
-      InputError: the attribute is missing (another kind of wrapper, or another JAX).
+      InputError: jit made it, and the attribute is missing (another JAX).
     """
-    info: Any = getattr(jitted, "_jit_info", None)
+    if not isinstance(fn, _Jitted):
+        return None
+    info: Any = getattr(fn, "_jit_info", None)
     try:
         if info.use_resource_env:
-            raise InputError("olla_xla.plan takes functions made by jax.jit, not by pjit")
+            return None
         in_shardings = _with_layouts(info, "in")
         out_shardings = _with_layouts(info, "out")
         parameters: dict[str, Any] = {}
@@ -68,7 +75,7 @@ def jit_parameters(jitted: Any) -> dict[str, Any]:
         }
     except AttributeError as error:
         raise InputError(
-            f"cannot read jit's arguments from {type(jitted).__name__} on JAX {jax.__version__}; "
+            f"cannot read jit's arguments from {type(fn).__name__} on JAX {jax.__version__}; "
             "pass the plain function and jit's arguments to olla_xla.plan"
         ) from error
 

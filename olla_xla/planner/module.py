@@ -143,7 +143,7 @@ def plan_module(
         if budget is not None and least > budget:
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
-    if budget is None or least > budget:
+    if least > 0 and (budget is None or least > budget):  # nothing takes less than nothing
         plan = _recompute(module, plan, steps, loops, cost, options, started, seconds, progress)
     return plan
 
