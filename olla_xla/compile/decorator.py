@@ -306,40 +306,47 @@ class PlannedFunction:
             difference = together.settled_together(members, topic, self.__name__, difference)
         return difference
 
-    def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Has the executable planned that JAX is about to compile and run for these arguments."""
+    def _before_miss(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """Has the executable planned that JAX is about to compile and run for these arguments.
+
+        Returns:
+          What is to be done once JAX has run it, or None.
+        """
         config: Any = jax.config
         if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
-            return
+            return None
         if settings.disabled():
-            return
+            return None
         traced = self._jitted.trace(*args, **kwargs)
         try:
             lowered = traced.lower()
         except Exception as error:
-            self._not_lowered(error)
-            return
+            return self._not_lowered(error)
         known = len(self._shared.plans)
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if self._verify and outcome.planned and len(self._shared.plans) > known:
             if reason := verification.reason_not_to(outcome.compiled):
                 self._say(reason)
-                return
+                return None
             own_args, own_kwargs = verification.copies((args, kwargs))
             digest = verification.digest(lowered)
             self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
+        return None
 
-    def _not_lowered(self, error: Exception) -> None:
-        """Leaves a call to JAX, which raises again what it cannot lower itself.
+    def _not_lowered(self, error: Exception) -> Callable[[], None]:
+        """Leaves a call to JAX, and returns the warning for where that can lower it.
 
-        What it can: `lower()` has pytrees of the user's own hold descriptions of arrays, which some
-        refuse; a call does not.
+        What it cannot it raises itself. What it can: `lower()` has pytrees of the user's own hold
+        descriptions of arrays, which some refuse; a call does not.
         """
         _logger.debug("lowering failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         if settings.strict() or self._options.budget_bytes is not None:
             raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
-        self._warn(f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}")
+        text = f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}"
+        return functools.partial(self._warn, text)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""

@@ -218,11 +218,15 @@ def reloaded(
 
 
 def with_miss_handler(
-    jitted: Any, handler: weakref.WeakMethod[Callable[[tuple[Any, ...], dict[str, Any]], None]]
+    jitted: Any,
+    handler: weakref.WeakMethod[
+        Callable[[tuple[Any, ...], dict[str, Any]], Callable[[], None] | None]
+    ],
 ) -> Any:
     """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
 
-    The caller keeps what `handler` is a method of, through the call.
+    What the handler returns is called after that, if JAX raised nothing. The caller keeps what
+    `handler` is a method of, through the call.
 
     A jitted function's pickling state names the Python function that C++ calls when it has no
     executable for a signature; a copy is made with another one. Where JAX has no such state the
@@ -234,21 +238,25 @@ def with_miss_handler(
         kind: Any = type(jitted)
         copy = kind.__new__(kind)
 
-        def cache_miss(*args: Any, **kwargs: Any) -> Any:
-            if (method := handler()) is not None:
-                method(args, kwargs)
-            return jax_miss(*args, **kwargs)
-
-        copy.__setstate__({**state, "cache_miss": cache_miss})
+        copy.__setstate__({**state, "cache_miss": _between(handler, jax_miss)})
         if hasattr(jitted, "_fun"):
             copy._fun = jitted._fun  # what JAX runs again to say where a NaN came up
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
         _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if (method := handler()) is not None:
-                method(args, kwargs)
-            return jitted(*args, **kwargs)
+        return _between(handler, jitted)
 
-        return call
+
+def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, with the handler before it, and after it what the handler returns."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        method = handler()
+        then = None if method is None else method(args, kwargs)
+        result = call(*args, **kwargs)
+        if then is not None:
+            then()
+        return result
+
+    return called

@@ -2,6 +2,7 @@
 
 import flax.nnx as nnx
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -195,3 +196,30 @@ def test_a_module_of_no_bytes(options, recwarn):
         assert compiled.plan is not None and compiled.plan.assigned_bytes == 0, compiled.reason
         assert repr(compiled) and repr(planned)
     assert not recwarn.list
+
+
+# What JAX raises.
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_lowered_raises_jax_s_own_error():
+    mystery = jax.extend.core.Primitive("mystery")
+    mystery.def_abstract_eval(lambda x: x)
+    with pytest.raises(NotImplementedError, match="mystery"):
+        plan(mystery.bind)(jnp.ones(3))
+
+
+def test_what_only_a_call_can_lower_is_said_once_it_has_run():
+    class Pair:
+        def __init__(self, first, second):
+            assert not isinstance(first, jax.stages.ArgInfo), "arrays only"
+            self.first, self.second = first, second
+
+    jax.tree_util.register_pytree_node(
+        Pair, lambda p: ((p.first, p.second), None), lambda _, both: Pair(*both)
+    )
+    ran = []
+    step = plan(lambda p: ran.append(p) or p.first @ p.second)
+    with pytest.warns(olla_xla.PlanWarning, match="arrays only"):
+        got = step(Pair(rows(), rows()))
+    assert_same(plain_jit(lambda x: x @ x)(rows()), got)
