@@ -404,7 +404,7 @@ class PlannedFunction:
         """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
-        if is_measuring():  # where jax.jit itself was replaced by a planned one
+        if is_measuring():  # whoever calls it then: planning waits for the benchmarks
             return Outcome(lowered.compile(**compile_kwargs), None, False, _BENCHMARK)
         variant = repr(sorted(compile_kwargs.items()))
         with self._shared.lock:

@@ -34,6 +34,11 @@ class _Stage:
         self._stage = stage
         self._device_key = device_key
 
+    @property
+    def stage(self) -> Any:
+        """JAX's own stage."""
+        return self._stage
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -84,11 +89,6 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
-
-    @property
-    def stage(self) -> jax.stages.Compiled:
-        """JAX's own stage."""
-        return self._stage
 
     def __repr__(self) -> str:
         if self.planned and self.plan is not None:

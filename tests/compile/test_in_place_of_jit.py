@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla.compile.capture import capture
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.remat.cost import calibrate
 from tests.support.steps import assert_same, branches, plan, rows, weights
@@ -146,6 +147,19 @@ def test_equinox_filter_jit(replaced, caplog):
     assert "eqx.partition" in caplog.text
     net = eqx.nn.MLP(4, 4, 8, 2, key=jax.random.key(0))
     assert_same(net(jnp.ones(4)), eqx.filter_jit(lambda net, x: net(x))(net, jnp.ones(4)))
+
+
+# What olla_xla compiles for itself.
+
+
+def test_what_xla_makes_of_a_step_is_not_planned(replaced):
+    """`max_batch` and benchmarks are given what `jax.jit(step).lower(...)` returns."""
+    arguments = weights(), rows()
+    lowered = jax.jit(branches, donate_argnums=0).lower(*arguments)
+    own = plain_jit(branches, donate_argnums=0).lower(*arguments)
+    found = capture(lowered)
+    assert found.assigned_bytes == capture(own).assigned_bytes
+    assert lowered.compile().planned  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # Stages and messages.
