@@ -109,8 +109,8 @@ def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callab
             setattr(made, name, getattr(function, name))
     try:
         inspect.signature(made)
-    except ValueError:
-        with contextlib.suppress(ValueError):  # the function does not say so either
+    except (ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError):  # the function does not say so either
             made.__signature__ = inspect.signature(function)  # pyright: ignore[reportAttributeAccessIssue]
     return made
 

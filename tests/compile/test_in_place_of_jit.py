@@ -212,6 +212,18 @@ def test_a_module_of_no_bytes(options, recwarn):
     assert not recwarn.list
 
 
+def test_a_function_need_not_say_what_it_takes():
+    class Tanh:
+        @property
+        def __signature__(self):
+            raise TypeError("no signature")
+
+        def __call__(self, x):
+            return jnp.tanh(x)
+
+    assert_same(plain_jit(Tanh())(rows()), plan(Tanh())(rows()))
+
+
 # What JAX raises.
 
 
