@@ -259,6 +259,10 @@ class PlannedFunction:
         if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
             loading.begin()
         functools.update_wrapper(self, function)
+        # An object's own attributes hide no method: `_compiled` and `lower` are names of its too.
+        for name in vars(self).keys() & vars(PlannedFunction).keys():
+            if not name.startswith("__"):
+                del vars(self)[name]
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._shared, self._jitted = alike, alike.jitted

@@ -224,6 +224,20 @@ def test_a_function_need_not_say_what_it_takes():
     assert_same(plain_jit(Tanh())(rows()), plan(Tanh())(rows()))
 
 
+def test_attributes_of_a_callable_object_hide_no_method():
+    class Model:
+        def __init__(self):
+            self._compiled = self._outcome = self._before_miss = self.lower = self._report = None
+            self._shared, self.width = None, 64
+
+        def __call__(self, x):
+            return jnp.tanh(x @ x)
+
+    planned = plan(Model())
+    assert_same(plain_jit(Model().__call__)(rows()), planned(rows()))
+    assert planned.width == 64 and planned.lower(rows()).compile().plan is not None
+
+
 # What JAX raises.
 
 
