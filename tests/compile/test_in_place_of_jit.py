@@ -77,7 +77,7 @@ def test_a_jitted_function_is_jitted_again(jit, replaced):
 
 
 def test_a_planned_function_is_to_plan_what_a_jitted_one_is_to_jit():
-    x = weights(), rows()
+    x = weights(5), rows()
     inner = plan(branches, donate_argnums=0)
     outer = olla_xla.plan(inner)
     assert plan(inner).__wrapped__ is inner, "planned as it is already"
@@ -154,7 +154,7 @@ def test_equinox_filter_jit(replaced, caplog):
 
 def test_what_xla_makes_of_a_step_is_not_planned(replaced):
     """`max_batch` and benchmarks are given what `jax.jit(step).lower(...)` returns."""
-    arguments = weights(), rows()
+    arguments = weights(5), rows()
     lowered = jax.jit(branches, donate_argnums=0).lower(*arguments)
     own = plain_jit(branches, donate_argnums=0).lower(*arguments)
     found = capture(lowered)
@@ -167,7 +167,7 @@ def test_what_xla_makes_of_a_step_is_not_planned(replaced):
 
 def test_stages_are_instances_of_jax_s_classes():
     planned = plan(branches)
-    arguments = weights(), rows()
+    arguments = weights(5), rows()
     traced = planned.trace(*arguments)
     compiled = traced.lower().compile()
     assert isinstance(planned, jax.stages.Wrapped)
