@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     import olla_xla
 
-    jax.jit = functools.partial(olla_xla.plan, time_limit=0.3)
+    @functools.wraps(jax.jit)  # libraries ask for its name
+    def planned(*functions: Any, **options: Any) -> Any:
+        return olla_xla.plan(*functions, time_limit=0.3, **options)
+
+    jax.jit = planned
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
