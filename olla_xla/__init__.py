@@ -20,6 +20,7 @@ from olla_xla.errors import (
     FallbackError,
     GraphError,
     InputError,
+    JitError,
     LimitError,
     ModuleFormatError,
     OllaError,
@@ -32,10 +33,11 @@ from olla_xla.errors import (
 if TYPE_CHECKING:
     from olla_xla import check as check
     from olla_xla.compile.analyze import analyze
-    from olla_xla.compile.decorator import PlannedCompiled, PlannedFunction, PlanWarning, plan
+    from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
     from olla_xla.compile.events import PlanEvent, on_plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
+    from olla_xla.compile.stages import PlannedCompiled
     from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
@@ -49,6 +51,7 @@ __all__ = [
     "FallbackError",
     "GraphError",
     "InputError",
+    "JitError",
     "LimitError",
     "ModuleFormatError",
     "OllaError",
@@ -80,7 +83,7 @@ _HOMES = {
     "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.decorator",
-    "PlannedCompiled": "compile.decorator",
+    "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.decorator",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",

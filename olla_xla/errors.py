@@ -7,6 +7,7 @@ __all__ = [
     "FallbackError",
     "GraphError",
     "InputError",
+    "JitError",
     "KernelError",
     "LimitError",
     "ModuleFormatError",
@@ -25,6 +26,10 @@ class OllaError(Exception):
 
 class InputError(OllaError, ValueError):
     """A flag, option or argument is not usable (CLI exit code 2)."""
+
+
+class JitError(InputError, TypeError):
+    """What `jax.jit` does not take either, and raises TypeError for."""
 
 
 class LimitError(InputError):

@@ -28,19 +28,16 @@ _WAY, _RESULTS = "OLLA_XLA_TESTS_WAY", "OLLA_XLA_TESTS_RESULTS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """As a plugin of pytest: jax.jit is olla_xla.plan(time_limit=0.3) from here on."""
+    """As a plugin of pytest: jax.jit is olla_xla.plan from here on, of whatever there is."""
     if os.environ[_WAY] != "plan":
         return
     import jax
 
     import olla_xla
 
-    jit, plan = jax.jit, olla_xla.plan
-
-    def planned(fun: Any = None, /, **options: Any) -> Any:
-        if fun is None:
-            return functools.partial(planned, **options)
-        return plan(jit(fun, **options), time_limit=0.3)
+    @functools.wraps(jax.jit)  # libraries ask for its name
+    def planned(*functions: Any, **options: Any) -> Any:
+        return olla_xla.plan(*functions, time_limit=0.3, **options)
 
     jax.jit = planned
 
@@ -59,6 +56,7 @@ def outcomes(path: Path, way: str, seconds: float, more: list[str]) -> dict[str,
         results = Path(folder) / "results"
         results.touch()
         environment = {**os.environ, _WAY: way, _RESULTS: str(results)}
+        environment["XDG_CACHE_HOME"] = str(Path(folder) / "cache")  # a machine not measured
         here = Path(__file__).parent.parent
         environment["PYTHONPATH"] = f"{here}:{environment.get('PYTHONPATH', '')}"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.jax_files", "-c", os.devnull]

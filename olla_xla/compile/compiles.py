@@ -111,8 +111,9 @@ class Compiles:
         compiler_options: dict[str, Any] | None,
         compile_kwargs: dict[str, Any],
     ) -> None:
-        self._lowered = lowered
-        self.stablehlo = StableHlo(lowered)
+        # That of a planned function, which a program may have in jit's place, plans when compiled.
+        self._lowered: jax.stages.Lowered = getattr(lowered, "stage", lowered)
+        self.stablehlo = StableHlo(self._lowered)
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._tokens: set[bytes] = set()
         self._made: dict[int, tuple[Token, Any]] = {}

@@ -19,7 +19,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.core
@@ -27,9 +27,8 @@ import jax.extend.core
 
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
-from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.events import PlanEvent, tell
-from olla_xla.compile.foreign import refuse_foreign
+from olla_xla.compile.foreign import caution
 from olla_xla.compile.jax_private import (
     devices_of,
     jit_parameters,
@@ -42,15 +41,12 @@ from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
 from olla_xla.compile.shared import Outcomes, Shared, shared
-from olla_xla.errors import CheckError, FallbackError, InputError, VersionError
+from olla_xla.compile.stages import PlannedCompiled, PlannedLowered, PlannedTraced
+from olla_xla.errors import FallbackError, InputError, JitError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
-
-if TYPE_CHECKING:
-    from olla_xla.compile.assignment import AssignmentReport
-    from olla_xla.problem.graph import TensorGraph
 
 __all__ = [
     "PlanWarning",
@@ -106,8 +102,10 @@ def plan(
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
 
     Args:
-      fn: a function made by `jax.jit`, whose donated and static arguments then hold, or a plain
-        one. Without it, returns a decorator.
+      fn: a plain function, or one made by `jax.jit`, whose donated and static arguments then
+        hold where no argument of `jax.jit` is given. Where one is, or where `fn` is planned
+        already or jitted by another library, it is what `jax.jit` would make of `fn`: a function
+        that calls it, with these arguments alone. Without it, returns a decorator.
       verify: whether the first call of each planned executable also runs XLA's own on copies of
         the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
         then on. It costs one more compile, one more run, and for that run the memory of the copies
@@ -117,8 +115,8 @@ def plan(
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
-        `in_place`, `memory_budget`, `max_overhead`, `loops`, `method`, `backend`); for a plain
-        function also `jax.jit`'s own arguments. By default nothing is computed twice; with
+        `in_place`, `memory_budget`, `max_overhead`, `loops`, `method`, `backend`), and `jax.jit`'s
+        own arguments. By default nothing is computed twice; with
         `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
         as lowers memory most within 5% more predicted time.
 
@@ -127,7 +125,9 @@ def plan(
       signature is planned when first called or compiled.
 
     Raises:
-      InputError: `fn` cannot be jitted, or an option is unknown or of the wrong type.
+      JitError: an InputError that is a TypeError too, as `jax.jit` raises: `fn` cannot be jitted,
+        or an option is unknown.
+      InputError: an option is of the wrong type.
       LimitError: a limit is not positive.
       BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
         least that was reached.
@@ -144,9 +144,9 @@ def plan(
     """
     _check_jax()
     if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
-        raise InputError(
+        raise JitError(
             f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
-            "jax.jit's are taken for plain functions"
+            "and jax.jit's are taken too"
         )
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     settings = PlanOptions(**ours)
@@ -156,9 +156,12 @@ def plan(
     if not isinstance(enabled, bool):
         raise InputError(f"enabled={enabled!r} must be True or False")
     ways = _Ways(settings, verification.wanted(verify), plan, enabled)
-    if fn is None:
-        return lambda function: _planned(function, ways, jit_options)
-    return _planned(fn, ways, jit_options)
+    told = bool(ours) or verify is not None or plan is not None or not enabled
+
+    def planned(function: Any) -> PlannedFunction:
+        return _planned(*_to_jit(function, jit_options, ways if told else None), ways)
+
+    return planned if fn is None else planned(fn)
 
 
 class _Ways(NamedTuple):
@@ -183,27 +186,39 @@ def _check_jax() -> None:
         )
 
 
-def _planned(fn: Any, ways: _Ways, jit_options: dict[str, Any]) -> PlannedFunction:
-    """The planned form of a jitted or plain function."""
+def _to_jit(
+    fn: Any, jit_options: dict[str, Any], told: _Ways | None
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function to be jitted, and `jax.jit`'s arguments.
+
+    Of a jitted function it is what that was made of, if it says how; of any other the function
+    itself, which is inlined, as in `jax.jit(jax.jit(f))`. A planned one is like that to a program
+    that has `jax.jit = olla_xla.plan`, and like a jitted one where it is to be planned otherwise:
+    as `told`, which is None where no option of ours was given.
+    """
     kind = type(fn).__name__
-    refuse_foreign(fn)
-    if isinstance(fn, PlannedFunction):
-        raise InputError(f"{fn.__name__} is planned already")
-    if isinstance(fn, _STAGES):
-        raise InputError(f"olla_xla.plan takes a function, not a {kind}; pass what was lowered")
+    if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):
+        raise JitError(f"olla_xla.plan takes a function, not a {kind}; pass what was lowered")
     if not callable(fn):
-        raise InputError(f"olla_xla.plan takes a function, not a {kind}")
-    function = fn
-    if isinstance(fn, jax.stages.Wrapped):
-        if jit_options:
-            raise InputError(
-                f"{next(iter(jit_options))} is read from the jitted function; give it to jax.jit, "
-                "or pass olla_xla.plan the plain function"
-            )
-        jit_options = jit_parameters(fn)
-        function = getattr(fn, "__wrapped__", None)
-        if function is None:
-            raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
+        raise JitError(f"olla_xla.plan takes a function, not a {kind}")
+    if jit_options:
+        return fn, jit_options
+    if isinstance(fn, PlannedFunction):
+        inlined = told is None or told == fn._ways
+        return (fn, {}) if inlined else (fn.__wrapped__, fn.jit_options)
+    read = jit_parameters(fn)
+    if read is None:
+        return fn, {}
+    function = getattr(fn, "__wrapped__", None)
+    if function is None:
+        raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
+    return function, read
+
+
+def _planned(
+    function: Callable[..., Any], jit_options: dict[str, Any], ways: _Ways
+) -> PlannedFunction:
+    """The planned form of a function, jitted with these arguments."""
     function, alike = shared(function, (ways, jit_options), functools.partial(_jitted, jit_options))
     return PlannedFunction(function, alike, ways, jit_options)
 
@@ -212,7 +227,7 @@ def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.st
     try:
         return plain_jit(function, **jit_options)
     except TypeError as error:
-        raise InputError(f"jax.jit refuses the function: {error}") from error
+        raise JitError(f"jax.jit refuses the function: {error}") from error
 
 
 class _First(NamedTuple):
@@ -244,6 +259,10 @@ class PlannedFunction:
         if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
             loading.begin()
         functools.update_wrapper(self, function)
+        # An object's own attributes hide no method: `_compiled` and `lower` are names of its too.
+        for name in vars(self).keys() & vars(PlannedFunction).keys():
+            if not name.startswith("__"):
+                del vars(self)[name]
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._shared, self._jitted = alike, alike.jitted
@@ -258,6 +277,7 @@ class PlannedFunction:
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
         self._verify = ways.verify and ways.enabled
         self._pending = threading.local()
+        self._say(caution(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
@@ -290,40 +310,47 @@ class PlannedFunction:
             difference = together.settled_together(members, topic, self.__name__, difference)
         return difference
 
-    def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Has the executable planned that JAX is about to compile and run for these arguments."""
+    def _before_miss(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """Has the executable planned that JAX is about to compile and run for these arguments.
+
+        Returns:
+          What is to be done once JAX has run it, or None.
+        """
         config: Any = jax.config
         if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
-            return
+            return None
         if settings.disabled():
-            return
+            return None
         traced = self._jitted.trace(*args, **kwargs)
         try:
             lowered = traced.lower()
         except Exception as error:
-            self._not_lowered(error)
-            return
+            return self._not_lowered(error)
         known = len(self._shared.plans)
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if self._verify and outcome.planned and len(self._shared.plans) > known:
             if reason := verification.reason_not_to(outcome.compiled):
                 self._say(reason)
-                return
+                return None
             own_args, own_kwargs = verification.copies((args, kwargs))
             digest = verification.digest(lowered)
             self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
+        return None
 
-    def _not_lowered(self, error: Exception) -> None:
-        """Leaves a call to JAX, which raises again what it cannot lower itself.
+    def _not_lowered(self, error: Exception) -> Callable[[], None]:
+        """Leaves a call to JAX, and returns the warning for where that can lower it.
 
-        What it can: `lower()` has pytrees of the user's own hold descriptions of arrays, which some
-        refuse; a call does not.
+        What it cannot it raises itself. What it can: `lower()` has pytrees of the user's own hold
+        descriptions of arrays, which some refuse; a call does not.
         """
         _logger.debug("lowering failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         if settings.strict() or self._options.budget_bytes is not None:
             raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
-        self._warn(f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}")
+        text = f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}"
+        return functools.partial(self._warn, text)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds as a function does, so methods can be planned."""
@@ -331,7 +358,7 @@ class PlannedFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles as what was given to `plan`; executables do not travel."""
-        return _planned, (self.__wrapped__, self._ways, self._jit_options)
+        return _planned, (self.__wrapped__, self._jit_options, self._ways)
 
     def __repr__(self) -> str:
         count = len(self._shared.plans)
@@ -381,7 +408,7 @@ class PlannedFunction:
         """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
-        if is_measuring():  # where jax.jit itself was replaced by a planned one
+        if is_measuring():  # whoever calls it then: planning waits for the benchmarks
             return Outcome(lowered.compile(**compile_kwargs), None, False, _BENCHMARK)
         variant = repr(sorted(compile_kwargs.items()))
         with self._shared.lock:
@@ -461,141 +488,6 @@ class PlannedFunction:
         if text and text not in self._shared.said:
             self._shared.said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
-
-
-class _Stage:
-    """A stage of JAX's and the planned function it came from; offers all that the stage does."""
-
-    def __init__(self, function: PlannedFunction, stage: Any, device_key: str) -> None:
-        self._function = function
-        self._stage = stage
-        self._device_key = device_key
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._stage, name)
-
-
-class PlannedTraced(_Stage):
-    """A `jax.stages.Traced` whose lowering plans when compiled."""
-
-    def lower(self, **kwargs: Any) -> PlannedLowered:
-        """As `jax.stages.Traced.lower`."""
-        return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
-
-
-class PlannedLowered(_Stage):
-    """A `jax.stages.Lowered` whose `compile` plans."""
-
-    def compile(
-        self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
-    ) -> PlannedCompiled:
-        """As `jax.stages.Lowered.compile`, with a planned schedule."""
-        if compiler_options:
-            kwargs["compiler_options"] = compiler_options
-        outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
-        return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
-
-
-class PlannedCompiled(_Stage):
-    """A `jax.stages.Compiled` with its plan.
-
-    Attributes:
-      plan: the plan in use; XLA's own order when `planned` is False; None when planning failed.
-      planned: True when the executable runs another order than XLA's own.
-      reason: why it does not, or "".
-    """
-
-    def __init__(
-        self,
-        function: PlannedFunction,
-        outcome: Outcome,
-        device_key: str,
-        lowered: jax.stages.Lowered,
-    ) -> None:
-        super().__init__(function, outcome.compiled, device_key)
-        self._lowered = lowered
-        self._unverified = function._verify and outcome.planned
-        self._members = outcome.members
-        self.plan = outcome.plan
-        self.planned = outcome.planned
-        self.reason = outcome.reason
-
-    @property
-    def stage(self) -> jax.stages.Compiled:
-        """JAX's own stage."""
-        return self._stage
-
-    def __repr__(self) -> str:
-        if self.planned and self.plan is not None:
-            found = f"planned, {in_a_line(self.plan)}"
-        elif self.plan is not None:
-            found = f"not planned, {self.reason}: {in_a_line(self.plan)}"
-        else:
-            found = f"not planned, {self.reason}"
-        return f"<olla_xla.plan of {self._function.__name__}, compiled: {found}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.stages.Compiled`: runs the executable."""
-        if not self._unverified:
-            return self._stage(*args, **kwargs)
-        self._unverified = False
-        if reason := verification.reason_not_to(self._stage):
-            self._function._say(reason)
-            return self._stage(*args, **kwargs)
-        own_args, own_kwargs = verification.copies((args, kwargs))
-        outputs = self._stage(*args, **kwargs)
-        own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
-        expected = own(*own_args, **own_kwargs)
-        digest = verification.digest(self._lowered)
-        difference = self._function._difference(expected, outputs, digest, self._members)
-        if not difference:
-            return outputs
-        self._stage, self.planned = own, False
-        self.reason = "its planned results differed from XLA's own"
-        self._function._warn(verification.report(self._function.__name__, difference))
-        return expected
-
-    @functools.cached_property
-    def donation(self) -> Donation:
-        """What became of the donated arguments."""
-        return donation(self._stage)
-
-    def graphs(self) -> list[TensorGraph]:
-        """The tensor graphs of what runs, in its order: callees first, the step itself last.
-
-        `olla_xla.problem.to_networkx.to_networkx` makes a networkx graph of one, and
-        `olla_xla.problem.graphml.write_graphml` writes it.
-
-        Raises:
-          CheckError: there is no plan.
-        """
-        from olla_xla.planner.module import graphs  # as below, not before it is asked for
-
-        if self.plan is None:
-            raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
-        return graphs(final_module(self._stage), self.plan.target)
-
-    def check(self, dump: Path | None = None) -> AssignmentReport:
-        """Compares XLA's real buffer assignment with the plan, tensor by tensor.
-
-        Args:
-          dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
-            it back: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
-
-        Raises:
-          CheckError: they differ, or there is no plan.
-        """
-        # It takes numba, for which a step that is planned again need not wait.
-        from olla_xla.compile.assignment import check_compiled
-
-        if self.plan is None:
-            raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
-        return check_compiled(self._stage, self.plan, dump)
-
-
-_STAGES = (_Stage, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)
 
 
 def _under_trace(args: Any, kwargs: Any) -> bool:

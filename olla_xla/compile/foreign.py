@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from olla_xla.errors import InputError
+__all__ = ["caution"]
 
-__all__ = ["refuse_foreign"]
-
-_INSTEAD = {
+_CAUTIONS = {
     "flax.nnx": (
-        "an nnx.jit function updates its arguments in place; pass the plain function of a state: "
+        "as under jax.jit, what an nnx.jit function changes in its arguments is lost; plan the "
+        "plain function of a state instead: "
         "`graph, state = nnx.split((model, optimizer))` before the step(graph, state, batch), "
         "planned with static_argnums=0 and donate_argnums=1; "
         "`model, optimizer = nnx.merge(graph, state)` at its start; "
         "`return nnx.state((model, optimizer)), loss` at its end"
     ),
     "equinox": (
-        "an equinox.filter_jit function takes more than arrays; pass the plain function of them: "
+        "as under jax.jit, an equinox.filter_jit function takes arrays only, and donates none; "
+        "plan the plain function of them instead: "
         "`arrays, rest = eqx.partition((model, opt_state), eqx.is_array)` before the step(arrays, "
         "batch), planned with donate_argnums=0; `model, opt_state = eqx.combine(arrays, rest)` at "
         "its start; `return eqx.filter((model, opt_state), eqx.is_array), loss` at its end"
     ),
 }
-"""By library, the three lines that make a planned step of one that it jits."""
+"""By library, what is lost, and the three lines that make a planned step of one that it jits."""
 
 
-def refuse_foreign(fn: Any) -> None:
-    """Raises InputError, with the lines to write, for what nnx.jit and equinox.filter_jit return.
+def caution(fn: Any) -> str:
+    """What to know of a function that nnx.jit or equinox.filter_jit returned; "" of any other.
 
-    Both split objects into arrays and the rest at every call. Inlined into a jitted function of
-    ours, the first would update objects with tracers, and the second would lose its donations.
+    Both split objects into arrays and the rest at every call. Inlined into another jitted function
+    the first updates copies of objects, and the second loses its donations. What offers no `lower`
+    is the function that such a library gives to `jax.jit` itself, and is as good as any.
     """
+    if not hasattr(fn, "lower"):
+        return ""
     for kind in type(fn).__mro__:
-        for library, instead in _INSTEAD.items():
+        for library, text in _CAUTIONS.items():
             if f"{kind.__module__}.".startswith(f"{library}.") and "Jit" in kind.__name__:
-                raise InputError(f"olla_xla.plan: {instead}")
+                return text
+    return ""

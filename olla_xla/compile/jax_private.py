@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from olla_xla.errors import InputError
+from olla_xla.memory.own_jit import own_jit
 
 __all__ = [
     "device_kind",
@@ -30,22 +31,28 @@ __all__ = [
 
 _logger = logging.getLogger("olla_xla")
 
-plain_jit = jax.jit
-"""JAX's own, where a program has said `jax.jit = olla_xla.plan` since, to plan all that it jits."""
+plain_jit = own_jit
+"""JAX's own, where a program has said `jax.jit = olla_xla.plan`, to plan all that it jits."""
+
+_Jitted: Any = type(plain_jit(lambda: None))
+"""The class of functions that `jax.jit` makes, whatever else offers `lower` and `trace`."""
 
 
-def jit_parameters(jitted: Any) -> dict[str, Any]:
-    """The keyword arguments `jitted` was made with, read from `jitted._jit_info`.
+def jit_parameters(fn: Any) -> dict[str, Any] | None:
+    """The keyword arguments a function was made with, read from `fn._jit_info`; None if not by jit.
 
-    JAX offers no public way to read a jitted function's donated and static arguments back.
+    JAX offers no public way to read a jitted function's donated and static arguments back. What
+    `pjit` made (by another reading of shardings), or another library, is a function like any other.
 
     Raises:
-      InputError: the attribute is missing (another kind of wrapper, or another JAX).
+      InputError: jit made it, and the attribute is missing (another JAX).
     """
-    info: Any = getattr(jitted, "_jit_info", None)
+    if not isinstance(fn, _Jitted):
+        return None
+    info: Any = getattr(fn, "_jit_info", None)
     try:
         if info.use_resource_env:
-            raise InputError("olla_xla.plan takes functions made by jax.jit, not by pjit")
+            return None
         in_shardings = _with_layouts(info, "in")
         out_shardings = _with_layouts(info, "out")
         parameters: dict[str, Any] = {}
@@ -68,7 +75,7 @@ def jit_parameters(jitted: Any) -> dict[str, Any]:
         }
     except AttributeError as error:
         raise InputError(
-            f"cannot read jit's arguments from {type(jitted).__name__} on JAX {jax.__version__}; "
+            f"cannot read jit's arguments from {type(fn).__name__} on JAX {jax.__version__}; "
             "pass the plain function and jit's arguments to olla_xla.plan"
         ) from error
 
@@ -211,11 +218,15 @@ def reloaded(
 
 
 def with_miss_handler(
-    jitted: Any, handler: weakref.WeakMethod[Callable[[tuple[Any, ...], dict[str, Any]], None]]
+    jitted: Any,
+    handler: weakref.WeakMethod[
+        Callable[[tuple[Any, ...], dict[str, Any]], Callable[[], None] | None]
+    ],
 ) -> Any:
     """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
 
-    The caller keeps what `handler` is a method of, through the call.
+    What the handler returns is called after that, if JAX raised nothing. The caller keeps what
+    `handler` is a method of, through the call.
 
     A jitted function's pickling state names the Python function that C++ calls when it has no
     executable for a signature; a copy is made with another one. Where JAX has no such state the
@@ -227,21 +238,25 @@ def with_miss_handler(
         kind: Any = type(jitted)
         copy = kind.__new__(kind)
 
-        def cache_miss(*args: Any, **kwargs: Any) -> Any:
-            if (method := handler()) is not None:
-                method(args, kwargs)
-            return jax_miss(*args, **kwargs)
-
-        copy.__setstate__({**state, "cache_miss": cache_miss})
+        copy.__setstate__({**state, "cache_miss": _between(handler, jax_miss)})
         if hasattr(jitted, "_fun"):
             copy._fun = jitted._fun  # what JAX runs again to say where a NaN came up
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
         _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if (method := handler()) is not None:
-                method(args, kwargs)
-            return jitted(*args, **kwargs)
+        return _between(handler, jitted)
 
-        return call
+
+def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, with the handler before it, and after it what the handler returns."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        method = handler()
+        then = None if method is None else method(args, kwargs)
+        result = call(*args, **kwargs)
+        if then is not None:
+            then()
+        return result
+
+    return called

@@ -81,19 +81,36 @@ def shared(
         return function, made
 
 
+class _Called(functools.partial[Any]):
+    """A call of a function, which reads as the function itself in JAX's messages."""
+
+    def __repr__(self) -> str:
+        return self._text("__repr__")
+
+    def __str__(self) -> str:
+        return self._text("__str__")
+
+    def _text(self, method: str) -> str:
+        """What a method of the function says; of what a proxy is to, not of the proxy."""
+        try:
+            return getattr(self.func, method)()
+        except ReferenceError:
+            return super().__repr__()
+
+
 def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """A partial of its own, under the function's name, by which JAX's messages call it.
 
     It says what the function takes where a proxy does not (ufuncs).
     """
-    made = functools.partial(called)
+    made = _Called(called)
     for name in ("__name__", "__qualname__"):
         if hasattr(function, name):
             setattr(made, name, getattr(function, name))
     try:
         inspect.signature(made)
-    except ValueError:
-        with contextlib.suppress(ValueError):  # the function does not say so either
+    except (ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError):  # the function does not say so either
             made.__signature__ = inspect.signature(function)  # pyright: ignore[reportAttributeAccessIssue]
     return made
 

@@ -179,7 +179,7 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
         if budget is not None and least > budget:
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
-    if budget is None or least > budget:
+    if least > 0 and (budget is None or least > budget):  # nothing takes less than nothing
         plan = _recompute(work, options, plan, steps, loops, seconds)
     return plan
 

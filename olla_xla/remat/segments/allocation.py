@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from olla_xla.errors import InputError
+from olla_xla.memory.own_jit import own_jit
 
 __all__ = ["Allocation", "least_budget", "xla_temp_bytes"]
 
@@ -76,4 +77,4 @@ def _gradient(
         return results, others, pull(list(cotangents))
 
     results, _ = jax.eval_shape(split, *shapes)
-    return jax.jit(gradient).lower(shapes, results)
+    return own_jit(gradient).lower(shapes, results)

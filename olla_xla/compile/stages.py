@@ -1,0 +1,158 @@
+"""JAX's stages of a planned function: traced, lowered, and compiled with its plan.
+
+Each is an instance of JAX's own class, whose attributes are left unset and are found in the stage
+that it stands for: code that asks what it was given, or reads what is not public, finds JAX's.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from olla_xla.compile import verification
+from olla_xla.compile.accounting import Donation, donation, final_module
+from olla_xla.compile.planned import Outcome
+from olla_xla.errors import CheckError
+from olla_xla.problem.summary import in_a_line
+
+if TYPE_CHECKING:
+    from olla_xla.compile.assignment import AssignmentReport
+    from olla_xla.compile.decorator import PlannedFunction
+    from olla_xla.problem.graph import TensorGraph
+
+__all__ = ["PlannedCompiled", "PlannedLowered", "PlannedTraced"]
+
+
+class _Stage:
+    """A stage of JAX's and the planned function it came from; offers all that the stage does."""
+
+    def __init__(self, function: PlannedFunction, stage: Any, device_key: str) -> None:
+        self._function = function
+        self._stage = stage
+        self._device_key = device_key
+
+    @property
+    def stage(self) -> Any:
+        """JAX's own stage."""
+        return self._stage
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+
+class PlannedTraced(_Stage, jax.stages.Traced):
+    """A `jax.stages.Traced` whose lowering plans when compiled."""
+
+    def lower(self, **kwargs: Any) -> PlannedLowered:
+        """As `jax.stages.Traced.lower`."""
+        return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
+
+
+class PlannedLowered(_Stage, jax.stages.Lowered):
+    """A `jax.stages.Lowered` whose `compile` plans."""
+
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> PlannedCompiled:
+        """As `jax.stages.Lowered.compile`, with a planned schedule."""
+        if compiler_options:
+            kwargs["compiler_options"] = compiler_options
+        outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
+        return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
+
+
+class PlannedCompiled(_Stage, jax.stages.Compiled):
+    """A `jax.stages.Compiled` with its plan.
+
+    Attributes:
+      plan: the plan in use; XLA's own order when `planned` is False; None when planning failed.
+      planned: True when the executable runs another order than XLA's own.
+      reason: why it does not, or "".
+    """
+
+    def __init__(
+        self,
+        function: PlannedFunction,
+        outcome: Outcome,
+        device_key: str,
+        lowered: jax.stages.Lowered,
+    ) -> None:
+        super().__init__(function, outcome.compiled, device_key)
+        self._lowered = lowered
+        self._unverified = function._verify and outcome.planned
+        self._members = outcome.members
+        self.plan = outcome.plan
+        self.planned = outcome.planned
+        self.reason = outcome.reason
+
+    def __repr__(self) -> str:
+        if self.planned and self.plan is not None:
+            found = f"planned, {in_a_line(self.plan)}"
+        elif self.plan is not None:
+            found = f"not planned, {self.reason}: {in_a_line(self.plan)}"
+        else:
+            found = f"not planned, {self.reason}"
+        return f"<olla_xla.plan of {self._function.__name__}, compiled: {found}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.stages.Compiled`: runs the executable."""
+        if not self._unverified:
+            return self._stage(*args, **kwargs)
+        self._unverified = False
+        if reason := verification.reason_not_to(self._stage):
+            self._function._say(reason)
+            return self._stage(*args, **kwargs)
+        own_args, own_kwargs = verification.copies((args, kwargs))
+        outputs = self._stage(*args, **kwargs)
+        own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
+        expected = own(*own_args, **own_kwargs)
+        digest = verification.digest(self._lowered)
+        difference = self._function._difference(expected, outputs, digest, self._members)
+        if not difference:
+            return outputs
+        self._stage, self.planned = own, False
+        self.reason = "its planned results differed from XLA's own"
+        self._function._warn(verification.report(self._function.__name__, difference))
+        return expected
+
+    @functools.cached_property
+    def donation(self) -> Donation:
+        """What became of the donated arguments."""
+        return donation(self._stage)
+
+    def graphs(self) -> list[TensorGraph]:
+        """The tensor graphs of what runs, in its order: callees first, the step itself last.
+
+        `olla_xla.problem.to_networkx.to_networkx` makes a networkx graph of one, and
+        `olla_xla.problem.graphml.write_graphml` writes it.
+
+        Raises:
+          CheckError: there is no plan.
+        """
+        from olla_xla.planner.module import graphs  # as below, not before it is asked for
+
+        if self.plan is None:
+            raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
+        return graphs(final_module(self._stage), self.plan.target)
+
+    def check(self, dump: Path | None = None) -> AssignmentReport:
+        """Compares XLA's real buffer assignment with the plan, tensor by tensor.
+
+        Args:
+          dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
+            it back: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
+
+        Raises:
+          CheckError: they differ, or there is no plan.
+        """
+        # It takes numba, for which a step that is planned again need not wait.
+        from olla_xla.compile.assignment import check_compiled
+
+        if self.plan is None:
+            raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
+        return check_compiled(self._stage, self.plan, dump)
