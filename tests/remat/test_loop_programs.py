@@ -20,7 +20,7 @@ from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from tests.support.compiles import on_h100
-from tests.support.loop_programs import PROGRAMS
+from tests.support.loop_programs import INDEXED, PROGRAMS
 from tests.support.steps import assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -67,6 +67,54 @@ def test_the_referee_agrees_on_a_gpu(name):
     for data in dict.fromkeys(changed(module, "cuda")):
         check_rewrite(module, data, "cuda", loops=True)
         check_executable(data, "cuda")
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_is_read_however_it_is_written(name):
+    (pair,) = pairs(module_from_bytes(capture(lowered(name)).module), "cpu")
+    assert len(pair.stacks) == 1 and not pair.refused
+
+
+def wrapped(written, read, turns):
+    """Two loops whose indices wrap around, or may: what a turn reads is not what one wrote."""
+
+    def step(a, y):
+        def write(i, c):
+            z = jnp.tanh(c[0] @ a)
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0)
+            return z, put(c[1], z * 2, written(i))
+
+        def turn(i, c):
+            take = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
+            return jnp.tanh(c @ a) + take(s, read(i))
+
+        stack = jnp.zeros((turns, *y.shape), y.dtype)
+        y, s = jax.lax.fori_loop(0, turns, write, (y, stack))
+        return jax.lax.fori_loop(0, turns, turn, y)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("written", "turns"),
+    [
+        (lambda i: i.astype(jnp.int8), 200),
+        (lambda i: i.astype(jnp.uint8), 300),
+        (lambda i: (i.astype(jnp.int8) + 100).astype(jnp.int32) - 100, 40),
+        (lambda i: jnp.minimum(i, 5), 9),
+        (lambda i: i % 8, 9),
+        (lambda i: jnp.where(i < 8, i, 0), 9),
+        (lambda i: i - 8, 9),
+    ],
+)
+def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
+    _, (a, y) = PROGRAMS["two_readers"]()
+    for step in (wrapped(written, lambda i: i, turns), wrapped(lambda i: i, written, turns)):
+        module = capture(jax.jit(step).lower(a, y)).module
+        assert not [s for pair in pairs(module_from_bytes(module), "cpu") for s in pair.stacks]
+        arguments = on_h100((a, y))
+        module = capture(jax.jit(step).lower(*arguments)).module
+        assert not [s for pair in pairs(module_from_bytes(module), "cuda") for s in pair.stacks]
 
 
 @pytest.mark.parametrize("overhead", [None, 0.5, 2.0])

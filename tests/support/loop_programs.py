@@ -180,6 +180,76 @@ def carried_bool():
     return (loss,)
 
 
+# Indices.
+
+
+def _indexed(make):
+    """Adds a program of two loops; `make` gives what is written and read in a turn, and when."""
+
+    @_plain
+    @functools.wraps(make)
+    def built():
+        written, read = make()
+
+        def step(a, y):
+            def write(i, c):
+                z = jnp.tanh(c[0] @ a)
+                part = z * jnp.sin(i.astype(z.dtype))
+                return z, lax.dynamic_update_index_in_dim(c[1], part, written(i), 0)
+
+            def turn(i, c):
+                return jnp.tanh(c @ a) + lax.dynamic_index_in_dim(s, read(i), 0, keepdims=False)
+
+            stack = jnp.zeros((TURNS, *y.shape), y.dtype)
+            y, s = lax.fori_loop(0, TURNS, write, (y, stack))
+            return lax.fori_loop(0, TURNS, turn, y)
+
+        return (step,)
+
+    return make
+
+
+@_indexed
+def negative_indices():
+    return lambda i: i - TURNS, lambda i: i - TURNS
+
+
+@_indexed
+def negative_indices_backwards():
+    return lambda i: -1 - i, lambda i: i
+
+
+@_indexed
+def clamped_indices():
+    return lambda i: jnp.clip(i, 0, TURNS - 1), lambda i: jnp.minimum(jnp.maximum(i, -3), TURNS)
+
+
+@_indexed
+def indices_modulo():
+    return lambda i: i % TURNS, lambda i: (i + TURNS) % TURNS
+
+
+@_indexed
+def indices_of_other_types():
+    def read(i):
+        return (i.astype(jnp.uint8) + 7).astype(jnp.uint16) - 7
+
+    return lambda i: i.astype(jnp.int8), read
+
+
+@_indexed
+def indices_chosen_and_clamped():
+    def written(i):
+        back = jnp.where(i < TURNS, -1 - i, i)
+        return jnp.clip(jnp.where(back < 0, back + TURNS, back), 0, TURNS - 1)
+
+    return written, lambda i: jnp.abs(i - TURNS + 1).astype(jnp.int16)
+
+
+INDEXED = [name for name in PROGRAMS if "indices" in name]
+"""Those whose one stack is written or read at an index that says the turn in another way."""
+
+
 # What is overwritten.
 
 

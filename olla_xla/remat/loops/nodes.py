@@ -9,12 +9,13 @@ not known to be pure has a number of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
+from olla_xla.remat.loops.indices import Affine, Index, Indices
 from olla_xla.remat.purity import repeats
 
 __all__ = ["Affine", "Body", "Node", "is_each", "widens"]
@@ -38,15 +39,6 @@ _EACH = frozenset(
     "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
 )
 """Opcodes that compute each element for itself: how their code is arranged does not matter."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Affine:
-    """`factor * element + offset`; a constant where `element` is None."""
-
-    element: ShapeIndex | None
-    factor: int
-    offset: int
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -105,6 +97,7 @@ class Body:
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
+      ranges: element of the state -> the least and the greatest that it is when a turn begins.
 
     Attributes:
       exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
@@ -113,7 +106,12 @@ class Body:
       used: node -> nodes that read it.
     """
 
-    def __init__(self, computation: Computation, target: str) -> None:
+    def __init__(
+        self,
+        computation: Computation,
+        target: str,
+        ranges: Mapping[ShapeIndex, tuple[int, int]] | None = None,
+    ) -> None:
         self.computation = computation
         self.exact = target == "cpu"
         self._ends: dict[Instruction, set[Node]] = {}
@@ -127,15 +125,23 @@ class Body:
         self._moved: dict[Node, bool] = {}
         self._attributes: dict[Instruction, bytes] = {}
         self._each: dict[Instruction, bool] = {}
+        self._rules = Indices(ranges or {})
+        self._indices: dict[Node, Index] = {}
         self._nodes: list[Node] = []
         for i in computation.instructions:
             self._add(i, i)
+        assert computation.root is not None
+        self.root = self.leaves(computation.root)
+
+    def count(self, ranges: Mapping[ShapeIndex, tuple[int, int]]) -> None:
+        """Says what is now known of elements of the state, and numbers all nodes by that."""
+        self._rules = Indices(ranges)
+        self._indices.clear()
         for node in self._nodes:  # operands first, so that no recursion is deep
+            self.index(node)
             self.moved(node)
             self._inside(node)
             self.number(node)
-        assert computation.root is not None
-        self.root = self.leaves(computation.root)
 
     def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
         """The nodes of an instruction."""
@@ -233,30 +239,41 @@ class Body:
         """Whether it only moves what its owner is given."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
-            moving = node.i.opcode in _MOVING or self.affine(node) is not None or widens(node)
-            self._moved[node] = node.i.opcode == "parameter" or (
-                moving and all(self.moved(o) for o in inside)
+            moving = node.i.opcode in _MOVING or widens(node)
+            self._moved[node] = (
+                node.i.opcode == "parameter"
+                or self.affine(node) is not None
+                or (moving and all(self.moved(o) for o in inside))
             )
         return self._moved[node]
 
-    def affine(self, node: Node) -> Affine | None:
-        """A scalar integer as a multiple of an element of the state, and a constant."""
-        node = node.behind
-        if node.shape.dimensions or node.shape.element_type not in (4, 5):
-            return None
+    def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
+        """A scalar integer as a multiple of an element of the state, and a constant.
+
+        Args:
+          node: the integer. whole: whether that must hold for whole numbers, and not just modulo 2
+            to the number of bits of its type.
+        """
+        index = self.index(node)
+        return None if whole and index.range is None else index.affine
+
+    def index(self, node: Node) -> Index:
+        """What is known of a scalar integer."""
+        if node not in self._indices:
+            self._indices[node] = self._index(node)
+        return self._indices[node]
+
+    def _index(self, node: Node) -> Index:
+        kind = node.shape.element_type
+        if not self._rules.is_known_type(node.shape):
+            return Index(None, None)
         if node.i.opcode == "parameter":
-            return Affine(node.index, 1, 0)
-        if node.i.opcode == "constant":
-            value = node.i.integer
-            return None if value is None else Affine(None, 0, value)
-        if node.i.opcode not in ("add", "subtract"):
-            return None
-        a, b = (self.affine(o) for o in node.operands)
-        if a is None or b is None or (a.element is not None and b.element is not None):
-            return None
-        sign = 1 if node.i.opcode == "add" else -1
-        element = a.element if a.element is not None else b.element
-        return Affine(element, a.factor + sign * b.factor, a.offset + sign * b.offset)
+            return self._rules.element(node.index, kind)
+        if node.i.opcode == "bitcast" and node.operands[0].shape.element_type != kind:
+            return Index(None, None)
+        if not self._rules.has_rule(node.i):
+            return Index(None, None)
+        return self._rules.result(node.i, node.shape, [self.index(o) for o in node.operands])
 
     def _number(self, node: Node) -> int:
         node = node.behind

@@ -182,31 +182,31 @@ def _loop(i: Instruction, target: str) -> Loop | None:
     fixed = frozenset(
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
     )
-    found = _count(nodes, Body(condition, target), start.operands, fixed)
+    constants = {k: _constant(start.operands[k]) for k in fixed}
+    ranges = {(k,): (value, value) for k, value in constants.items() if value is not None}
+    found = _count(nodes, Body(condition, target, ranges), start.operands)
     if found is None or not _says(i, *found):
         return None
-    return Loop(i, nodes, *found, start.operands, fixed)
+    counter, turns = found
+    nodes.count({**ranges, (counter,): (0, turns - 1)})
+    return Loop(i, nodes, counter, turns, start.operands, fixed)
 
 
-def _count(
-    body: Body, tested: Body, start: Sequence[Instruction], fixed: frozenset[int]
-) -> tuple[int, int] | None:
+def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int, int] | None:
     """The counter's element, and the number of turns; `tested` is the condition."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
-    left, right = (tested.affine(o) for o in test.operands)
-    if left is None or right is None or left.element is None or left != Affine(left.element, 1, 0):
+    left, right = (tested.index(o) for o in test.operands)
+    if left.range is None or left.affine is None or left.affine.element is None:
         return None
-    turns: int | None = right.offset
-    if right.element is not None:
-        k = right.element[0]
-        turns = _constant(start[k]) if k in fixed and right.factor == 1 else None
-        turns = None if turns is None else turns + right.offset
-    counter = left.element[0]
+    if right.range is None or right.range[0] != right.range[1]:
+        return None
+    (counter,), turns = left.affine.element, right.range[0]
     begins_at_zero = _constant(start[counter]) == 0
-    step = body.affine(body.root[(counter,)])
-    if not turns or turns < 1 or not begins_at_zero or step != Affine((counter,), 1, 1):
+    is_counter = left.affine == Affine((counter,), 1, 0)
+    steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
+    if turns < 1 or not is_counter or not begins_at_zero or not steps:
         return None
     return counter, turns
 
@@ -335,7 +335,7 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     axis = _axis(element.shape, whole, update.operands[1].shape, writer.turns)
     if axis is None:
         raise _NotAStack("not one slice along one dimension is written")
-    at = body.affine(update.operands[2 + axis])
+    at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in _own_turn(writer):
         raise _NotAStack("the slice that is written is not the turn's own")
     return update, at, axis
@@ -353,7 +353,7 @@ def _read(reader: Loop, r: int, axis: int) -> tuple[tuple[Read, ...], Affine | N
             raise _NotAStack("not slices along the dimension that is written are read")
         if not _is_replaceable(body, node):
             raise _NotAStack("an asynchronous or nested fusion computes with it")
-        places.add(body.affine(node.operands[1 + axis]))
+        places.add(body.affine(node.operands[1 + axis], whole=True))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_turn(reader)):
         raise _NotAStack("the slices that are read are not the turn's own")

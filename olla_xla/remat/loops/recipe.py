@@ -348,7 +348,7 @@ class _Arrays:
     def given(self, source: Hashable, number: int) -> Given:
         """A value that was in an array of the writing loop: its source."""
         given = self.whole(number)
-        if given.turn or self._is_free(_array(given), source):
+        if self._is_free(_array(given), source):
             return given
         given = self._value(number)
         while not self._is_free(given, source):

@@ -154,8 +154,10 @@ class Ways:
     def is_turn(self, number: int) -> bool:
         """Whether it is the number of the writing loop's turn."""
         node = self._values.get(number)
-        turn = Affine((self.pair.writer.counter,), 1, 0)
-        return node is not None and self.body.affine(node) == turn
+        writer = self.pair.writer
+        if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
+            return False
+        return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
         """The element of the writing loop's state that it is, if no turn changes that."""
