@@ -463,3 +463,73 @@ def two_readers():
         return (q * r).sum()
 
     return (loss,)
+
+
+# Loops of elementwise operators, which XLA:CPU puts into calls.
+
+LONG = (96, 96)
+
+
+def _called(make):
+    """Adds a program of elementwise loops: a loss of a long array, and its gradient."""
+
+    @functools.wraps(make)
+    def built():
+        loss, *more = make()
+        arguments = (_array(*LONG), _array(TURNS, *LONG, seed=1), *more)
+        return jax.value_and_grad(loss, argnums=(0, 1)), arguments
+
+    PROGRAMS[make.__name__] = built
+    CALLED.append(make.__name__)
+    return make
+
+
+CALLED = []
+"""Those whose loops are both called, and for which a stack can be done without."""
+
+
+@_called
+def called_sums():
+    def loss(x, ys, base):
+        def body(c, y):
+            return c + x * (y + base), None
+
+        return lax.scan(body, jnp.zeros_like(x), ys)[0].sum()
+
+    return loss, _array(*LONG, seed=2)
+
+
+@_called
+def called_twice():
+    def loss(x, ys):
+        def body(c, y):
+            return jnp.maximum(c * jnp.tanh(y), x), y * jnp.exp(y)
+
+        c, s = lax.scan(body, jnp.zeros_like(x), ys)
+        return lax.scan(lambda d, z: (d * jnp.sin(z + x), None), c, s, reverse=True)[0].sum()
+
+    return (loss,)
+
+
+@_called
+def called_at_negative_indices():
+    def loss(x, ys):
+        def body(i, c):
+            y = lax.dynamic_index_in_dim(ys, i - TURNS, keepdims=False)
+            return jnp.where(y > 0, c * jnp.cos(y * x), jnp.abs(c))
+
+        return lax.fori_loop(0, TURNS, body, jnp.ones_like(x)).sum()
+
+    return (loss,)
+
+
+@_called
+def called_of_integers():
+    def loss(x, ys, n):
+        def body(c, y):
+            c, k = c
+            return (jnp.where(k % 3 == n, jnp.tanh(c * y), c), k * 5 + 1), None
+
+        return lax.scan(body, (x, jnp.int32(1)), ys)[0][0].sum()
+
+    return loss, jnp.int32(2)

@@ -98,9 +98,12 @@ class Body:
     Args:
       computation: the loop's. target: "cpu" or "cuda".
       ranges: element of the state -> the least and the greatest that it is when a turn begins.
+      together: whether a CPU compiles all of it as one function, in which no fusion's rounding
+        depends on what stands beside it.
 
     Attributes:
       exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
+      target: as given.
       computation: it is of. root: leaf index -> node.
       fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
       used: node -> nodes that read it.
@@ -111,9 +114,12 @@ class Body:
         computation: Computation,
         target: str,
         ranges: Mapping[ShapeIndex, tuple[int, int]] | None = None,
+        *,
+        together: bool = False,
     ) -> None:
         self.computation = computation
-        self.exact = target == "cpu"
+        self.target = target
+        self.exact = target == "cpu" and not together
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}

@@ -98,7 +98,7 @@ class _Recipe:
             turn=(pair.turn.factor, pair.turn.offset),
             made=tuple(self._made),
             taken=tuple(taken),
-            target="cpu" if self._body.exact else "cuda",
+            target=self._body.target,
         )
 
     def _counter(self) -> str:
