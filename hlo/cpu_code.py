@@ -10,10 +10,11 @@ names of the kernels of jaxlib 0.12.0.1 agree.)
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
-from hlo.module import Computation
+from hlo.module import Computation, Instruction, Module
 
-__all__ = ["CodeGenerator", "code_generator"]
+__all__ = ["CodeGenerator", "code_generator", "one_function", "runs_as_one"]
 
 _TILED = frozenset(
     "parameter abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
@@ -44,6 +45,40 @@ def code_generator(body: Computation) -> CodeGenerator:
     if all(i.opcode in _TILED and i.shape.element_type in _TYPES for i in body.instructions):
         return CodeGenerator.TILES
     return CodeGenerator.ANY
+
+
+_SMALL_CALL = "xla_cpu_small_call"
+
+
+def runs_as_one(i: Instruction) -> bool:
+    """Whether XLA:CPU makes one function of all that a call runs.
+
+    It puts loops of elementwise operators, whatever their size, and other small ones into
+    computations of their own (`SmallWhileLoopHoistingPass`), and compiles these by a third code
+    generator (`ComputationKernelEmitter`): LLVM sees all their fusions at once.
+    """
+    if i.opcode != "call" or i.proto is None:
+        return False
+    return i.proto.frontend_attributes.map.get(_SMALL_CALL) == "true"
+
+
+def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
+    """By computation that runs inside such a call, all that run in that; the outermost counts."""
+    calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
+    found: dict[Computation, tuple[Computation, ...]] = {}
+    for call in calls:
+        together = tuple(_run_by(call.called[0]))
+        for computation in together:
+            found[computation] = max(together, found.get(computation, ()), key=len)
+    return found
+
+
+def _run_by(first: Computation) -> Iterator[Computation]:
+    waiting = [first]
+    while waiting:
+        computation = waiting.pop()
+        yield computation
+        waiting += [c for i in computation.instructions for c in i.called_control]
 
 
 def _ends_in_parts(body: Computation) -> bool:

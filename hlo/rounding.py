@@ -10,10 +10,12 @@ The test is on the syntax of a fused computation and errs on the side of saying 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 
-__all__ = ["may_depend_on_memory"]
+__all__ = ["may_depend_on_memory", "may_depend_on_others"]
 
 _FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
 """XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
@@ -31,6 +33,9 @@ _NO_PRODUCT = frozenset(
 )
 """Opcodes whose result is never the product that an addition after them could be fused with."""
 
+_UNROLLED = 1 << 13
+"""Elements: of an array of more, what LLVM makes stays a loop, apart from those of other arrays."""
+
 _MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant", "iota"}
 """Opcodes that compute nothing, of complex numbers neither."""
 
@@ -47,6 +52,44 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
     if target == "cpu" and code_generator(body) is CodeGenerator.TILES:
         return False
     return _Products().is_sensitive(body)
+
+
+def may_depend_on_others(computations: Iterable[Computation]) -> bool:
+    """Whether the bits of what a function computes may depend on what else stands in it.
+
+    Of small arrays no loop is left, and a product may be fused into an addition of another fusion,
+    or no longer be if it is used once more. So there must not be both of these. Large ones stay
+    apart, and there only the sum of two products leaves a choice.
+
+    Args:
+      computations: that are compiled together, those that run step by step.
+    """
+    products = sums = False
+    for body in computations:
+        for i in body.instructions:
+            if i.opcode == "fusion":
+                if _Products().is_sensitive(i.called[0]):
+                    return True
+            elif _is_complex(i) or (i.called and i.opcode not in _STEPS):
+                return True  # seldom, and not looked into
+            inside = i.called[0].instructions if i.opcode == "fusion" else [i]
+            for k in inside:
+                if _is_small(k) and k.opcode not in _HANDED_ON and k.opcode not in _STEPS:
+                    reduces = k.opcode in ("reduce", "reduce-window")
+                    sums |= reduces or k.opcode in ("add", "subtract")
+                    products |= not reduces and k.opcode not in _NO_PRODUCT
+    return products and sums
+
+
+_STEPS = frozenset({"while", "conditional", "call"})
+
+
+def _is_small(i: Instruction) -> bool:
+    """Whether it computes with floating-point numbers, few enough that no loop is left."""
+    shapes = [s for o in (i, *i.operands) for _, s in o.shape.indices() if s.is_array]
+    if not any(s.element_type in _FLOATING for s in shapes):
+        return False
+    return max(s.num_elements for s in shapes) <= _UNROLLED
 
 
 def _is_complex(i: Instruction) -> bool:

@@ -12,7 +12,15 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hlo.module import HloError
 
-__all__ = ["Message", "read_varint", "slice_field", "slice_ranges", "varint"]
+__all__ = [
+    "INTEGERS",
+    "Message",
+    "read_varint",
+    "scalar_integer",
+    "slice_field",
+    "slice_ranges",
+    "varint",
+]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
@@ -157,6 +165,41 @@ def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
         if field.field_number == _SLICE and field.wire_type == _BYTES
     ]
     return tuple((m.integer(1), m.integer(2), m.integer(3)) for m in found)
+
+
+INTEGERS = {
+    1: (2, 1, False),
+    2: (15, 8, True),
+    3: (17, 16, True),
+    4: (4, 32, True),
+    5: (5, 64, True),
+    6: (3, 8, False),
+    7: (16, 16, False),
+    8: (6, 32, False),
+    9: (7, 64, False),
+}
+"""By XLA's element type, pred, s8 to s64, u8 to u64: field of a literal, bits, whether signed."""
+
+
+def scalar_integer(literal: bytes, element_type: int) -> int | None:
+    """The value of a serialized LiteralProto that is one integer, or one pred as 0 or 1.
+
+    Raises HloError.
+    """
+    if element_type not in INTEGERS:
+        return None
+    number, bits, signed = INTEGERS[element_type]
+    data = Message(literal).blob(number)
+    if not data:
+        return None
+    if bits in (8, 16):
+        value, end = int.from_bytes(data[: bits // 8], "little"), bits // 8
+    else:
+        value, end = read_varint(data, 0)
+    if end != len(data):
+        return None
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
 def varint(value: int) -> bytes:

@@ -119,7 +119,8 @@ class LoopEdit:
     """A change of a pair of loops.
 
     Attributes:
-      writer, reader: names of the whiles, both of one computation.
+      writer, reader: names of the whiles, both of one computation, or each of one that only runs
+        it and is called there.
       dropped: (element of the writer's state, of the reader's) that go.
       added: what the reader's state has as new elements: an instruction beside the loops, by name;
         or a new stack of an element of the writer's state as each turn begins with it, by number.
@@ -170,6 +171,33 @@ def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> No
             put_in_post_order(computation)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Site:
+    """A loop where it stands.
+
+    Attributes:
+      parent: the computation. i: what gives the loop's result there: the while, or the call of
+        `called`, which only runs it. loop: the while.
+    """
+
+    parent: Body
+    i: _Instruction
+    loop: _Instruction
+    called: Body | None = None
+
+    def start(self) -> _Instruction:
+        """The tuple that its state begins as."""
+        (start,) = self.parent.operands(self.i)
+        return start
+
+    def whole(self) -> list[_Instruction]:
+        """What has all of its state outside the body and the condition, its start excepted."""
+        if self.called is None:
+            return [self.loop]
+        self.called.computation.ClearField("program_shape")
+        return [self.i, self.called.parameter(), self.loop]
+
+
 class _Change:
     """One change of a pair of loops."""
 
@@ -187,21 +215,23 @@ class _Change:
     def run(self) -> None:
         """Makes the change."""
         edit = self.edit
-        parent = self._body(self._home(edit.writer))
-        writer, reader = parent.named(edit.writer), parent.named(edit.reader)
-        made_from = self._body(self._computations[writer.called_computation_ids[0]])
-        body = self._body(self._computations[reader.called_computation_ids[0]])
+        writer, reader = self._site(edit.writer), self._site(edit.reader)
+        parent = writer.parent
+        if reader.parent is not parent:
+            raise HloError(f"{edit.writer} and {edit.reader} are not of one computation")
+        made_from = self._body(self._computations[writer.loop.called_computation_ids[0]])
+        body = self._body(self._computations[reader.loop.called_computation_ids[0]])
         self._thread = body.computation.execution_thread
         for new in edit.added:
-            value = self._stacked(parent, writer, made_from, new) if isinstance(new, int) else None
-            self._grow(parent, reader, value or parent.named(str(new)))
+            value = self._stacked(writer, made_from, new) if isinstance(new, int) else None
+            self._grow(reader, value or parent.named(str(new)))
         maker = _Maker(self, edit, body, made_from, parent)
         for made in edit.made:
             maker.make(made)
         for taken in edit.taken:
             maker.take(taken)
-        self._shrink(parent, reader, [r for _, r in edit.dropped])
-        self._shrink(parent, writer, [w for w, _ in edit.dropped])
+        self._shrink(reader, [r for _, r in edit.dropped])
+        self._shrink(writer, [w for w, _ in edit.dropped])
         for changed in self._bodies.values():
             changed.place_new()
             changed.finish()
@@ -211,6 +241,21 @@ class _Change:
         if name not in self._homes:
             raise HloError(f"the module has no {name}; plan it again")
         return self._homes[name]
+
+    def _site(self, name: str) -> _Site:
+        """A while where other loops stand beside it."""
+        home = self._body(self._home(name))
+        loop = home.named(name)
+        (start,) = home.operands(loop)
+        if start.opcode != "parameter":
+            return _Site(home, loop, loop)
+        called = home.computation.id
+        for computation in self._proto.computations:
+            for i in computation.instructions:
+                if i.opcode == "call" and called in i.called_computation_ids:
+                    parent = self._body(computation)
+                    return _Site(parent, parent.named(i.name), loop, home)
+        raise HloError(f"nothing calls {home.computation.name}")
 
     def _body(self, computation: _Computation) -> Body:
         if computation.id not in self._bodies:
@@ -238,10 +283,9 @@ class _Change:
 
     # The states.
 
-    def _stacked(
-        self, parent: Body, writer: _Instruction, body: Body, element: int
-    ) -> _Instruction:
+    def _stacked(self, writer: _Site, body: Body, element: int) -> _Instruction:
         """Gives the writing loop a new stack of an element of its state; what that ends as."""
+        parent = writer.parent
         value, counter = body.element(element), body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), self.edit.turns))
         name = f"{value.name}.stack"
@@ -249,8 +293,8 @@ class _Change:
         begun = zeros.fusion(
             self.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
         )
-        self._grow(parent, writer, parent.add(begun))
-        number = len(writer.shape.tuple_shapes) - 1
+        self._grow(writer, parent.add(begun))
+        number = len(writer.i.shape.tuple_shapes) - 1
         put = self.fused_body(f"{name}.put")
         update = put.update(body.element(number), value, put.index(counter, self.edit.written))
         made = put.fusion(self.names.new(f"{name}.put"), update, "kLoop", _Instruction())
@@ -259,16 +303,16 @@ class _Change:
         end = _Instruction(
             name=self.names.new(f"{name}.end"),
             opcode="get-tuple-element",
-            operand_ids=[writer.id],
+            operand_ids=[writer.i.id],
             tuple_index=number,
         )
         end.shape.CopyFrom(whole)
         return parent.add(end)
 
-    def _grow(self, parent: Body, loop: _Instruction, value: _Instruction) -> None:
+    def _grow(self, site: _Site, value: _Instruction) -> None:
         """Adds an element to a loop's state, which no turn changes."""
-        (start,) = parent.operands(loop)
-        for i in (start, loop):
+        start, loop = site.start(), site.loop
+        for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)
         start.operand_ids.append(value.id)
         for number in loop.called_computation_ids:
@@ -282,14 +326,14 @@ class _Change:
         root.operand_ids.append(element.id)
         root.shape.tuple_shapes.append(value.shape)
 
-    def _shrink(self, parent: Body, loop: _Instruction, gone: list[int]) -> None:
+    def _shrink(self, site: _Site, gone: list[int]) -> None:
         """Takes elements out of a loop's state."""
-        (start,) = parent.operands(loop)
+        parent, start, loop = site.parent, site.start(), site.loop
         begun = [start.operand_ids[k] for k in gone]
         _drop(start.operand_ids, gone)
-        for i in (start, loop):
+        for i in (start, *site.whole()):
             _drop_shapes(i.shape, gone)
-        parent.sweep([*begun, *_renumbered(parent.readers(loop.id), gone)])
+        parent.sweep([*begun, *_renumbered(parent.readers(site.i.id), gone)])
         parent.trim(begun, self._computations)
         for k, number in enumerate(loop.called_computation_ids):
             inner = self._body(self._computations[number])

@@ -12,15 +12,16 @@ from hlo.module import module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
-from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
 from olla_xla.problem import refusals
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops import climb
+from olla_xla.remat.loops import pairs as loop_pairs
 from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from tests.support.compiles import on_h100
-from tests.support.loop_programs import PROGRAMS
+from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
 from tests.support.steps import assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -67,6 +68,106 @@ def test_the_referee_agrees_on_a_gpu(name):
     for data in dict.fromkeys(changed(module, "cuda")):
         check_rewrite(module, data, "cuda", loops=True)
         check_executable(data, "cuda")
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_is_read_however_it_is_written(name):
+    (pair,) = pairs(module_from_bytes(capture(lowered(name)).module), "cpu")
+    assert len(pair.stacks) == 1 and not pair.refused
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_loops_in_calls_are_pairs(name):
+    module = module_from_bytes(capture(lowered(name)).module)
+    found = pairs(module, "cpu")
+    assert found and all(loop.site.opcode == "call" for p in found for loop in (p.writer, p.reader))
+
+
+def test_a_cpu_gets_what_a_gpu_gets():
+    step, arguments = PROGRAMS["called_sums"]()
+    lowest = [
+        olla_xla.plan(step).lower(*given).compile().plan.predicted_bytes
+        for given in (arguments, on_h100(arguments))
+    ]
+    compiled = olla_xla.plan(step).lower(*arguments).compile()
+    assert not compiled.reason and compiled.plan.loops
+    assert compiled.check().assigned_bytes == compiled.plan.predicted_bytes
+    assert lowest[0] < 1.01 * lowest[1]
+    assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+    with pytest.raises(BudgetError) as refused:
+        olla_xla.plan(step, memory_budget=1).lower(*arguments).compile()
+    assert refused.value.least_bytes <= compiled.plan.predicted_bytes
+
+
+def small_sums(x, ys):
+    """In a function of both, LLVM may fuse a product that is no longer written to a stack."""
+
+    def body(c, y):
+        p = x * y
+        return jnp.cos(c + p), p
+
+    c, p = jax.lax.scan(body, jnp.zeros_like(x), ys)
+    return jax.lax.scan(lambda d, q: (jnp.sin(d + q), None), c, p)[0]
+
+
+def test_small_sums_of_products_in_calls_are_left_alone():
+    for shape, found in (((4,), 0), ((96, 96), 1)):
+        x, ys = jnp.ones(shape), jnp.ones((9, *shape))
+        module = capture(jax.jit(small_sums).lower(x, ys)).module
+        assert len(pairs(module_from_bytes(module), "cpu")) == found
+
+
+def test_the_referee_refuses_small_sums_of_products_in_calls(monkeypatch):
+    monkeypatch.setattr(loop_pairs, "may_depend_on_others", lambda function: False)
+    x, ys = jnp.ones(()), jnp.ones((9,))
+    module = capture(jax.jit(small_sums).lower(x, ys)).module
+    modules = list(dict.fromkeys(changed(module)))
+    assert modules
+    for data in modules:
+        with pytest.raises(CheckError):
+            check_rewrite(module, data, "cpu", loops=True)
+
+
+def wrapped(written, read, turns):
+    """Two loops whose indices wrap around, or may: what a turn reads is not what one wrote."""
+
+    def step(a, y):
+        def write(i, c):
+            z = jnp.tanh(c[0] @ a)
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0)
+            return z, put(c[1], z * 2, written(i))
+
+        def turn(i, c):
+            take = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
+            return jnp.tanh(c @ a) + take(s, read(i))
+
+        stack = jnp.zeros((turns, *y.shape), y.dtype)
+        y, s = jax.lax.fori_loop(0, turns, write, (y, stack))
+        return jax.lax.fori_loop(0, turns, turn, y)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("written", "turns"),
+    [
+        (lambda i: i.astype(jnp.int8), 200),
+        (lambda i: i.astype(jnp.uint8), 300),
+        (lambda i: (i.astype(jnp.int8) + 100).astype(jnp.int32) - 100, 40),
+        (lambda i: jnp.minimum(i, 5), 9),
+        (lambda i: i % 8, 9),
+        (lambda i: jnp.where(i < 8, i, 0), 9),
+        (lambda i: i - 8, 9),
+    ],
+)
+def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
+    _, (a, y) = PROGRAMS["two_readers"]()
+    for step in (wrapped(written, lambda i: i, turns), wrapped(lambda i: i, written, turns)):
+        module = capture(jax.jit(step).lower(a, y)).module
+        assert not [s for pair in pairs(module_from_bytes(module), "cpu") for s in pair.stacks]
+        arguments = on_h100((a, y))
+        module = capture(jax.jit(step).lower(*arguments)).module
+        assert not [s for pair in pairs(module_from_bytes(module), "cuda") for s in pair.stacks]
 
 
 @pytest.mark.parametrize("overhead", [None, 0.5, 2.0])

@@ -180,6 +180,76 @@ def carried_bool():
     return (loss,)
 
 
+# Indices.
+
+
+def _indexed(make):
+    """Adds a program of two loops; `make` gives what is written and read in a turn, and when."""
+
+    @_plain
+    @functools.wraps(make)
+    def built():
+        written, read = make()
+
+        def step(a, y):
+            def write(i, c):
+                z = jnp.tanh(c[0] @ a)
+                part = z * jnp.sin(i.astype(z.dtype))
+                return z, lax.dynamic_update_index_in_dim(c[1], part, written(i), 0)
+
+            def turn(i, c):
+                return jnp.tanh(c @ a) + lax.dynamic_index_in_dim(s, read(i), 0, keepdims=False)
+
+            stack = jnp.zeros((TURNS, *y.shape), y.dtype)
+            y, s = lax.fori_loop(0, TURNS, write, (y, stack))
+            return lax.fori_loop(0, TURNS, turn, y)
+
+        return (step,)
+
+    return make
+
+
+@_indexed
+def negative_indices():
+    return lambda i: i - TURNS, lambda i: i - TURNS
+
+
+@_indexed
+def negative_indices_backwards():
+    return lambda i: -1 - i, lambda i: i
+
+
+@_indexed
+def clamped_indices():
+    return lambda i: jnp.clip(i, 0, TURNS - 1), lambda i: jnp.minimum(jnp.maximum(i, -3), TURNS)
+
+
+@_indexed
+def indices_modulo():
+    return lambda i: i % TURNS, lambda i: (i + TURNS) % TURNS
+
+
+@_indexed
+def indices_of_other_types():
+    def read(i):
+        return (i.astype(jnp.uint8) + 7).astype(jnp.uint16) - 7
+
+    return lambda i: i.astype(jnp.int8), read
+
+
+@_indexed
+def indices_chosen_and_clamped():
+    def written(i):
+        back = jnp.where(i < TURNS, -1 - i, i)
+        return jnp.clip(jnp.where(back < 0, back + TURNS, back), 0, TURNS - 1)
+
+    return written, lambda i: jnp.abs(i - TURNS + 1).astype(jnp.int16)
+
+
+INDEXED = [name for name in PROGRAMS if "indices" in name]
+"""Those whose one stack is written or read at an index that says the turn in another way."""
+
+
 # What is overwritten.
 
 
@@ -393,3 +463,73 @@ def two_readers():
         return (q * r).sum()
 
     return (loss,)
+
+
+# Loops of elementwise operators, which XLA:CPU puts into calls.
+
+LONG = (96, 96)
+
+
+def _called(make):
+    """Adds a program of elementwise loops: a loss of a long array, and its gradient."""
+
+    @functools.wraps(make)
+    def built():
+        loss, *more = make()
+        arguments = (_array(*LONG), _array(TURNS, *LONG, seed=1), *more)
+        return jax.value_and_grad(loss, argnums=(0, 1)), arguments
+
+    PROGRAMS[make.__name__] = built
+    CALLED.append(make.__name__)
+    return make
+
+
+CALLED = []
+"""Those whose loops are both called, and for which a stack can be done without."""
+
+
+@_called
+def called_sums():
+    def loss(x, ys, base):
+        def body(c, y):
+            return c + x * (y + base), None
+
+        return lax.scan(body, jnp.zeros_like(x), ys)[0].sum()
+
+    return loss, _array(*LONG, seed=2)
+
+
+@_called
+def called_twice():
+    def loss(x, ys):
+        def body(c, y):
+            return jnp.maximum(c * jnp.tanh(y), x), y * jnp.exp(y)
+
+        c, s = lax.scan(body, jnp.zeros_like(x), ys)
+        return lax.scan(lambda d, z: (d * jnp.sin(z + x), None), c, s, reverse=True)[0].sum()
+
+    return (loss,)
+
+
+@_called
+def called_at_negative_indices():
+    def loss(x, ys):
+        def body(i, c):
+            y = lax.dynamic_index_in_dim(ys, i - TURNS, keepdims=False)
+            return jnp.where(y > 0, c * jnp.cos(y * x), jnp.abs(c))
+
+        return lax.fori_loop(0, TURNS, body, jnp.ones_like(x)).sum()
+
+    return (loss,)
+
+
+@_called
+def called_of_integers():
+    def loss(x, ys, n):
+        def body(c, y):
+            c, k = c
+            return (jnp.where(k % 3 == n, jnp.tanh(c * y), c), k * 5 + 1), None
+
+        return lax.scan(body, (x, jnp.int32(1)), ys)[0][0].sum()
+
+    return loss, jnp.int32(2)

@@ -49,12 +49,13 @@ def _scan_rows(env: Any, node: Any, values: Any) -> list[Any]:
 def _slots(env: Any, node: Any, values: Any) -> list[Any]:
     """One loop writes slots of two arrays, along any dimension of them; another one reads them."""
     a, b = values[:2]
-    axis, turns, negative = node.k % 3, 3 + node.k % 4, node.k == 7
+    axis, turns, negative = node.k % 3, 3 + node.k % 4, node.k > 3
     empty = jnp.zeros((*a.shape[:axis], turns, *a.shape[axis:]), a.dtype)
 
     def put(slots: Any, value: Any, number: Any) -> Any:
+        where = _said(node.k, number, turns)
         return jax.lax.dynamic_update_index_in_dim(
-            slots, value, number, axis, allow_negative_indices=negative
+            slots, value, where, axis, allow_negative_indices=negative
         )
 
     def write(number: Any, state: Any) -> Any:
@@ -63,7 +64,7 @@ def _slots(env: Any, node: Any, values: Any) -> list[Any]:
         return new, put(first, carry, number), put(second, jnp.sin(carry) * new, number)
 
     def read(number: Any, carry: Any) -> Any:
-        where = turns - 1 - number if node.k < 4 else number
+        where = turns - 1 - number if node.k < 4 else _said(node.k + 2, number, turns)
         first, second = (
             jax.lax.dynamic_index_in_dim(slots, where, axis, False, allow_negative_indices=negative)
             for slots in (kept, made)
@@ -72,6 +73,46 @@ def _slots(env: Any, node: Any, values: Any) -> list[Any]:
 
     last, kept, made = jax.lax.fori_loop(0, turns, write, (a, empty, empty))
     return [jax.lax.fori_loop(0, turns, read, last)]
+
+
+def _said(k: int, number: Any, turns: int) -> Any:
+    """A turn's number, or another one, as indices are written; from 5 on they may be negative."""
+    ways = (
+        lambda: number,
+        lambda: jnp.clip(number, 0, turns - 1),
+        lambda: number.astype(jnp.uint8),
+        lambda: (number + turns) % turns,
+        lambda: jnp.minimum(number, turns - 2),
+        lambda: number - turns,
+        lambda: jnp.where(number < turns - 1, -1 - number, number - turns + 1),
+        lambda: (number - turns).astype(jnp.int8),
+    )
+    return ways[k if k < 5 else 5 + (k - 5) % 3]()
+
+
+_LONG = 9216
+"""Elements: of arrays of so many a CPU's compiler leaves a loop."""
+
+
+def _elementwise(env: Any, node: Any, values: Any) -> list[Any]:
+    """A scan over what is computed element by element, which XLA:CPU puts into a call."""
+    a, b, c = values[:3]
+    times = max(_LONG // a.size, 1) if node.k % 2 else 1
+    x, y = (jnp.concatenate([v] * times) for v in (a, b))
+    rows = jnp.stack([jnp.concatenate([c * (1 + 0.1 * k)] * times) for k in range(2 + node.k)])
+
+    def body(carry: Any, row: Any) -> tuple[Any, Any]:
+        if node.k < 2:
+            return carry + x * (row + y), None
+        if node.k < 4:
+            return jnp.maximum(carry * jnp.tanh(row), x), None
+        new = jnp.where(row > 0, jnp.sin(carry * y), carry)
+        return new, new * row if node.k < 6 else None
+
+    last, kept = jax.lax.scan(body, x, rows)
+    if kept is not None:
+        last, _ = jax.lax.scan(lambda d, z: (d * jnp.cos(z), None), last, kept, reverse=True)
+    return [jnp.tanh(last[: len(a)])]
 
 
 def _loop(env: Any, node: Any, values: Any) -> list[Any]:
@@ -173,6 +214,7 @@ CONTROL: dict[str, Operator] = {
     "scan_reverse": _scan,
     "scan_rows": _scan_rows,
     "slots": _slots,
+    "elementwise": _elementwise,
     "loop": _loop,
     "cond": _cond,
     "switch": _switch,

@@ -373,13 +373,16 @@ class Case:
 
 _SCANS = (
     *("scan", "scan_reverse", "scan_rows", "slots", "count", "cond_turns", "switch_turns"),
-    *("scalar_carry", "turned_stack", "sinkhorn", "descent"),
+    *("scalar_carry", "turned_stack", "sinkhorn", "descent", "elementwise"),
 )
 _KINDS = (
     ("callbacks", ("pure", "io_ordered", "io", "debug", "debug_ordered")),
     (
         "control flow",
-        ("scan", "scan_reverse", "scan_rows", "slots", "loop", "cond", "switch", "map"),
+        (
+            *("scan", "scan_reverse", "scan_rows", "slots", "elementwise"),
+            *("loop", "cond", "switch", "map"),
+        ),
     ),
     (
         "nested",

@@ -12,14 +12,16 @@ world outside can see (callbacks, random state, collectives) is counted in its o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hlo import xla_pb2
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
-from olla_xla.check.executable.integers import Form, Integers
+from olla_xla.check.executable.integers import Form, Integers, Known
 from olla_xla.check.executable.loops import (
     Stack,
     is_leading,
@@ -91,14 +93,13 @@ class Update(NamedTuple):
     """A dynamic-update-slice: number of its attributes, and of its operands; shapes.
 
     Attributes:
-      shape: of the whole. part: of what is written. kind: element type of the indices.
+      shape: of the whole. part: of what is written.
     """
 
     made: bytes
     numbers: tuple[bytes, ...]
     shape: Shape
     part: Shape
-    kind: int
 
 
 class Concatenation(NamedTuple):
@@ -215,24 +216,42 @@ class ElementNumbering(Numbering):
             computed.add(result)
         return result
 
-    def integer(self, form: Form, kind: int) -> bytes:
-        """A number for an integer of element type `kind` that is known so far."""
-        if form.symbol is not None and form[1:] == (1, 0):
+    def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
+        """A number for an integer of element type `kind` that is known so far.
+
+        Args:
+          form: of it. kind: its element type. whole: whether it is sure to be the form's value,
+            and not only what is left of that after wrapping around.
+        """
+        known = self.integers
+        if form.symbol is not None and form[1:] == (1, 0) and known.kind(form.symbol) == kind:
             return form.symbol
         number = hashed(_INTEGER + repr((kind, *form)).encode())
-        self.integers.note(number, form)
+        known.note(number, form, known.over(form) if whole else None)
         return number
+
+    def _settled(self, known: Known, kind: int, numbers: Callable[[], Numbers]) -> Numbers:
+        """Numbers of an integer of which something is known; `numbers` gives those of others."""
+        if known.number is not None:
+            return {(): known.number}
+        if known.form is not None:
+            return {(): self.integer(known.form, kind, whole=known.bounds is not None)}
+        result = numbers()
+        self.integers.note(result[()], None, known.bounds)
+        return result
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """An operation that is nothing but its opcode, attributes, operands and callees."""
         read = [number for numbers in operands for number in numbers.values()]
-        if kind := self.integers.type_of(op):
-            form = self.integers.result(op, read)
-            if form is not None:
-                return {(): self.integer(form, kind)}
-        numbers = super().plain(op, operands, effects)
+        kind = self.integers.type_of(op)
+        known = self.integers.result(op, kind, read) if kind else None
+        if known is None:
+            return super().plain(op, operands, effects)
+        numbers = self._settled(
+            known, kind, functools.partial(super().plain, op, operands, effects)
+        )
         if op.opcode == "compare":
-            left, right = map(self.integers.form, read)
+            left, right = map(self.integers.whole, read)
             if left is not None and right is not None:
                 self.comparisons[numbers[()]] = op.proto.comparison_direction, left, right
         return numbers
@@ -253,8 +272,7 @@ class ElementNumbering(Numbering):
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
         if (held := self._held(number, index, whole.shape, op.shape)) is not None:
             return {(): held}
-        kind = self.integers.type_of(op.operands[1 + axis])
-        found = slice_of(self, number, index, kind, whole.shape, op.shape) if kind else None
+        found = slice_of(self, number, index, whole.shape, op.shape)
         return {(): self._cut(number, index, whole.shape, axis) if found is None else found}
 
     def _cut(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
@@ -294,7 +312,8 @@ class ElementNumbering(Numbering):
         if axis is None:
             return None
         if (update := self.updates.get(number)) is not None:
-            same = update.numbers[2 + axis] == at and self.shape(update.part) == self.shape(part)
+            same = self._is_one_place(update.numbers[2 + axis], at)
+            same &= self.shape(update.part) == self.shape(part)
             return update.numbers[1] if same else None
         if (repeated := self.repeated.get(number)) is not None:
             value, dimensions, old = repeated
@@ -306,6 +325,11 @@ class ElementNumbering(Numbering):
             return None
         inner = self._held(first, at, old, one_slice(old))
         return None if inner is None else self.cast(inner, one_slice(old), one_slice(new))
+
+    def _is_one_place(self, one: bytes, other: bytes) -> bool:
+        """Whether two indices are equal, of whichever types they are."""
+        left, right = self.integers.whole(one), self.integers.whole(other)
+        return one == other or (left is not None and left == right)
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A broadcast."""
@@ -432,9 +456,7 @@ class ElementNumbering(Numbering):
         """A dynamic-update-slice."""
         numbers = tuple(number for operand in operands for number in operand.values())
         shapes = op.operands[0].shape, op.operands[1].shape
-        axis = sliced_axis(shapes[1], shapes[0])
-        kind = 0 if axis is None else self.integers.type_of(op.operands[2 + axis])
-        return {(): self._updated(Update(self.attributes(op), numbers, *shapes, kind))}
+        return {(): self._updated(Update(self.attributes(op), numbers, *shapes))}
 
     def _updated(self, update: Update) -> bytes:
         number = hashed(b"".join((update.made, END, *update.numbers)))
@@ -486,13 +508,18 @@ class ElementNumbering(Numbering):
             )
         return self._plain_bodies[body]
 
+    def symbol(self, number: bytes, shape: Shape, turns: int | None = None) -> None:
+        """Says that a number of its own is an integer, if it is one; and what it counts."""
+        if shape.is_array and not shape.dimensions:
+            self.integers.symbol(number, shape.element_type, turns)
+
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A while: its body and condition as functions of the state, and where that begins."""
         body, condition = op.called
         start = operands[0]
         symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
-        for number in symbols.values():
-            self.integers.symbol(number)
+        for i, number in symbols.items():
+            self.symbol(number, body.parameters[0].shape.at(i))
         inner: list[bytes] = []
         before = self.stateful
         root = self.run(body, [symbols], inner)

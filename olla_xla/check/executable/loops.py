@@ -37,8 +37,8 @@ def _hash(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=_SIZE).digest()
 
 
-_NAME, _COUNT, _SYSTEM, _END, _AT = (
-    _hash(n.encode()) for n in "state counter system end turn".split()
+_NAME, _COUNT, _SYSTEM, _END, _AT, _ASKED = (
+    _hash(n.encode()) for n in "state counter system end turn asked".split()
 )
 
 
@@ -111,7 +111,7 @@ def number_loop(
         """The names, that of the counter with what it counts to."""
         if counter is not None:
             names[counter] = _hash(_COUNT, repr(turns).encode(), names[counter])
-            numbering.integers.symbol(names[counter], turns)
+            numbering.symbol(names[counter], shape.at(counter), turns)
         return names
 
     names = counted(names)
@@ -124,7 +124,8 @@ def number_loop(
         if len(set(new.values())) == len({names[i] for i in new}):
             break
         names = rounds[-1]
-    tests = [next(iter(numbering.run(condition, [r], []).values())) for r in rounds[:-1]]
+    asked = [_asked(numbering, r, counter, shape) for r in rounds]
+    tests = [next(iter(numbering.run(condition, [a], []).values())) for a in asked[:-1]]
     finals = dict(start)
     closures, acting = _closures(op, fixed)
 
@@ -146,7 +147,7 @@ def number_loop(
     k, system = settled(acting)
     effects: list[bytes] = []
     numbering.run(body, [rounds[k]], effects)
-    numbering.run(condition, [rounds[k]], effects)
+    numbering.run(condition, [asked[k]], effects)
     effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *ordered(effects))
     if counter is not None:
         kind = shape.at(counter).element_type
@@ -157,6 +158,17 @@ def number_loop(
                 numbering.stacks.setdefault(finals[i], stack)
     numbering.depth -= 1
     return finals, effect
+
+
+def _asked(
+    numbering: ElementNumbering, names: Numbers, counter: ShapeIndex | None, shape: Shape
+) -> Numbers:
+    """The names as the condition reads them, once more than there are turns."""
+    if counter is None:
+        return names
+    number = _hash(_ASKED, names[counter])
+    numbering.symbol(number, shape.at(counter))
+    return {**names, counter: number}
 
 
 def _counter(
@@ -175,7 +187,7 @@ def _counter(
     integers, counters = numbering.integers, {}
     for i in steps:
         if integers.form(start[i]) == Form(None, 0, 0):
-            integers.symbol(names[i])
+            numbering.symbol(names[i], condition.parameters[0].shape.at(i))
             counters[names[i]] = i
     if not counters:
         return None, 0
@@ -234,8 +246,8 @@ def _stack(
         return None
     if axis and root in numbering.bitcasts:
         return None  # slices of what a bitcast gives are known along the first dimension only
-    at = numbering.integers.form(update.numbers[2 + axis])
-    if at is None or update.kind != loop.type or at.symbol != names[loop.counter]:
+    at = numbering.integers.whole(update.numbers[2 + axis])
+    if at is None or at.symbol != names[loop.counter]:
         return None
     if (at.factor, at.offset) not in ((1, 0), (-1, loop.turns - 1)):
         return None
@@ -252,7 +264,7 @@ def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes, turns
 
 
 def slice_of(
-    numbering: ElementNumbering, number: bytes, at: bytes, kind: int, shape: Shape, part: Shape
+    numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, part: Shape
 ) -> bytes | None:
     """The number of a slice of a stack as its loop wrote it, or None if it is no such slice.
 
@@ -260,7 +272,7 @@ def slice_of(
 
     Args:
       numbering: of the module. number: what is sliced.
-      at: number of the index along the dimension that counts slices. kind: its element type.
+      at: number of the index along the dimension that counts slices.
       shape: of what is sliced. part: of the slice.
     """
     axis = sliced_axis(part, shape)
@@ -270,32 +282,31 @@ def slice_of(
     stack = numbering.stacks.get(number)
     if stack is not None:
         same = (stack.loop.turns, stack.axis) == (turns, axis)
-        return _written(numbering, stack, at, kind) if same else None
+        return _written(numbering, stack, at) if same else None
     if axis != 0:
         return None  # what follows is said of the first dimension
     if (cast := numbering.bitcasts.get(number)) is not None:
         first, old, new = cast
         if not is_leading(old, turns) or not is_leading(new, turns):
             return None
-        inner = slice_of(numbering, first, at, kind, old, one_slice(old))
+        inner = slice_of(numbering, first, at, old, one_slice(old))
         return None if inner is None else numbering.cast(inner, one_slice(old), one_slice(new))
     if (moved := numbering.transposes.get(number)) is not None:
         op, operand = moved
         before = op.operands[0].shape
-        inner = slice_of(numbering, operand, at, kind, before, one_slice(before))
+        inner = slice_of(numbering, operand, at, before, one_slice(before))
         return None if inner is None else numbering.transpose_of_slice(op, inner)
     return None
 
 
-def _written(numbering: ElementNumbering, stack: Stack, at: bytes, kind: int) -> bytes | None:
+def _written(numbering: ElementNumbering, stack: Stack, at: bytes) -> bytes | None:
     """What the turn wrote that wrote a slice of a stack; None if that is not known."""
-    loop, form = stack.loop, numbering.integers.form(at)
-    if form is None or kind != loop.type or not numbering.integers.within(form, loop.turns):
+    loop, form = stack.loop, numbering.integers.whole(at)
+    if form is None or not numbering.integers.within(at, loop.turns):
         return None
     factor = stack.factor  # its own inverse
-    turn = numbering.integer(
-        Form(form.symbol, factor * form.factor, factor * (form.offset - stack.offset)), kind
-    )
+    there = Form(form.symbol, factor * form.factor, factor * (form.offset - stack.offset))
+    turn = numbering.integer(there, loop.type, whole=True)
     root = loop.runs.get(turn)
     if root is None:
         if loop.is_followed:

@@ -7,13 +7,22 @@ values with one number hold the same bits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from hlo import xla_pb2
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.check.executable.exact import is_exact
-from olla_xla.check.executable.program import Body, Op, acts, has_state, leaves, may_repeat
+from olla_xla.check.executable.program import (
+    CONTROL_FLOW,
+    Body,
+    Op,
+    acts,
+    has_state,
+    leaves,
+    may_repeat,
+)
+from olla_xla.check.executable.rounding import is_settled
 
 __all__ = [
     "BITCAST",
@@ -61,6 +70,9 @@ _ELEMENTWISE = frozenset(
 _TILED_TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
 """Element types that it knows: pred, s8 to s64, f16, f32, f64 and bf16."""
 
+_SILENT = frozenset("parameter tuple get-tuple-element bitcast copy constant".split())
+"""Opcodes that compute nothing, and may come and go."""
+
 _SIZE = 16
 """Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
 
@@ -88,8 +100,9 @@ def ordered(effects: list[bytes]) -> list[bytes]:
     return sorted(effects, key=lambda effect: effect if len(effect) > _SIZE else b"")
 
 
-PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS = (
-    hashed(name.encode()) for name in "parameter effect bitcast end bare generator parts".split()
+PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS, _TOGETHER = (
+    hashed(name.encode())
+    for name in "parameter effect bitcast end bare generator parts together".split()
 )
 _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
     hashed(name.encode()) for name in "context conditional body done while part exchange".split()
@@ -113,6 +126,8 @@ class Numbering:
     def __init__(self, target: str) -> None:
         self.stateful = 0
         self._generators = target == "cpu"
+        self._together: set[Op] = set()
+        """Fusions that are compiled together with others, by a code generator of their own."""
         self._codes: dict[Op, bytes] = {}
         self._bodies: dict[Body, bytes] = {}
         self._exact: dict[Body, bool] = {}
@@ -195,7 +210,9 @@ class Numbering:
             steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
             if inner := [self.code(k) for k in steps if k.opcode == "fusion"]:
                 found = hashed(b"".join((found, *inner)))
-            if self._generators and _ends_in_parts(op.called[0]):
+            if op in self._together:
+                found = hashed(_TOGETHER + found)
+            elif self._generators and _ends_in_parts(op.called[0]):
                 found = hashed(_PARTS + found)
             elif self._generators and not any(k.opcode in _UNTILED for k in steps):
                 others = [k for k in steps if not _is_elementwise(k)]
@@ -266,8 +283,29 @@ class Numbering:
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 
     def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """What its computation gives for these operands."""
-        return self.run(op.called[0], operands, effects)
+        """What its computation gives for these operands.
+
+        XLA:CPU makes one function of some calls. Where that may round otherwise if anything in it
+        changes, what it gives is a matter of all that is in it.
+        """
+        if not self._generators or not _is_one_function(op):
+            return self.run(op.called[0], operands, effects)
+        bodies = _run_by(op)
+        self._together.update(k for body in bodies for k in body.ops if k.opcode == "fusion")
+        result = self.run(op.called[0], operands, effects)
+        if is_settled(bodies):
+            return result
+        all_of_it = hashed(b"".join(sorted(self._contents(bodies))))
+        return {i: hashed(_TOGETHER + all_of_it + n) for i, n in result.items()}
+
+    def _contents(self, bodies: list[Body]) -> Iterator[bytes]:
+        """A number for each operation of computations, but for those that only hand on."""
+        for body in bodies:
+            for op in body.ops:
+                if op.opcode not in _SILENT:
+                    yield self.attributes(op)
+                    if op.opcode == "fusion":
+                        yield from self._contents(list(op.called))
 
     def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """async-start: (operands, result, context)."""
@@ -319,6 +357,20 @@ class Numbering:
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
             for i, n in start.items()
         }
+
+
+def _is_one_function(call: Op) -> bool:
+    return call.proto.frontend_attributes.map.get("xla_cpu_small_call") == "true"
+
+
+def _run_by(call: Op) -> list[Body]:
+    """The computations that run step by step in a call."""
+    found, waiting = [], list(call.called)
+    while waiting:
+        body = waiting.pop()
+        found.append(body)
+        waiting += [c for k in body.ops if k.opcode in CONTROL_FLOW for c in k.called]
+    return found
 
 
 def _ends_in_parts(body: Body) -> bool:

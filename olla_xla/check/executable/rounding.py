@@ -8,11 +8,15 @@ and without the planner's own test, so that neither has the other's mistakes.
 
 from __future__ import annotations
 
-from olla_xla.check.executable.program import Body, Op
+import math
+from collections.abc import Iterable
 
-__all__ = ["Rounding"]
+from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op
+
+__all__ = ["Rounding", "is_settled"]
 
 _HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
+_FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
 _COMPLEX_TYPES = (15, 18)
 
 _EXACT = frozenset(
@@ -20,6 +24,9 @@ _EXACT = frozenset(
     "round-nearest-afz round-nearest-even sign sqrt".split()
 )
 """Opcodes whose floating-point result is rounded, or read, before anything is added to it."""
+
+_WHOLE = frozenset("and gather not or rng xor".split())
+"""Others whose result is no product."""
 
 _TRANSPARENT = frozenset(
     "bitcast broadcast concatenate convert copy dynamic-slice dynamic-update-slice "
@@ -34,6 +41,43 @@ _TILES = frozenset(
 )
 _TILE_TYPES = (1, 2, 3, 4, 5, _HALF, _SINGLE, _DOUBLE, _BRAIN)
 """What XLA's tiled generator for CPUs takes; its code is the same wherever buffers lie."""
+
+
+_STRAIGHT = 8192
+"""Elements: over so few a compiler may leave no loop, so that fusions are one piece of code."""
+
+_ADDING = frozenset("add subtract reduce reduce-window".split())
+
+
+def is_settled(bodies: Iterable[Body]) -> bool:
+    """Whether rounding in a function leaves its compiler no choice, whatever else stands in it.
+
+    Args:
+      bodies: what it runs step by step.
+    """
+    adds = multiplies = False
+    for body in bodies:
+        for op in body.ops:
+            if op.opcode == "fusion" and _Sums(op.called[0], ()).is_open:
+                return False
+            if op.opcode != "fusion" and op.opcode not in CONTROL_FLOW:
+                if op.called or _computes_complex(op):
+                    return False
+            for step in op.called[0].ops if op.opcode == "fusion" else (op,):
+                if not _is_short(step) or step.opcode in CONTROL_FLOW:
+                    continue
+                if step.opcode in _ADDING:
+                    adds = True
+                elif step.opcode not in _EXACT and step.opcode not in _TRANSPARENT:
+                    multiplies |= step.opcode not in _WHOLE
+    return not (adds and multiplies)
+
+
+def _is_short(op: Op) -> bool:
+    """Whether it takes or gives floating-point numbers, no array of them a long one."""
+    shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
+    floating = any(s.element_type >= 19 or s.element_type in _FLOATS for s in shapes)
+    return floating and all(math.prod(s.dimensions) <= _STRAIGHT for s in shapes)
 
 
 class Rounding:

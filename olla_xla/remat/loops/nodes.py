@@ -15,6 +15,7 @@ from typing import Any
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
+from olla_xla.remat.loops.indices import Affine, Index, Indices
 from olla_xla.remat.purity import repeats
 
 __all__ = ["Affine", "Body", "Node", "Terms", "is_each", "widens"]
@@ -38,15 +39,6 @@ _EACH = frozenset(
     "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
 )
 """Opcodes that compute each element for itself: how their code is arranged does not matter."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Affine:
-    """`factor * element + offset`; a constant where `element` is None."""
-
-    element: ShapeIndex | None
-    factor: int
-    offset: int
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -146,19 +138,32 @@ class Body:
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
+      ranges: element of the state -> the least and the greatest that it is when a turn begins.
+      together: whether a CPU compiles all of it as one function, in which no fusion's rounding
+        depends on what stands beside it.
       terms: of another loop's body in which numbers are given, so that equal ones of both say equal
         bits; None: its own.
 
     Attributes:
       exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
-      computation: it is of. root: leaf index -> node.
+      target: as given.
+      ranges: as given. computation: it is of. root: leaf index -> node.
       fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
       used: node -> nodes that read it.
     """
 
-    def __init__(self, computation: Computation, target: str, terms: Terms | None = None) -> None:
+    def __init__(
+        self,
+        computation: Computation,
+        target: str,
+        ranges: Mapping[ShapeIndex, tuple[int, int]] | None = None,
+        *,
+        together: bool = False,
+        terms: Terms | None = None,
+    ) -> None:
         self.computation = computation
-        self.exact = target == "cpu"
+        self.target = target
+        self.exact = target == "cpu" and not together
         self._terms = terms
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
@@ -171,15 +176,25 @@ class Body:
         self._moved: dict[Node, bool] = {}
         self._attributes: dict[Instruction, bytes] = {}
         self._each: dict[Instruction, bool] = {}
+        self.ranges = ranges or {}
+        self._rules = Indices(self.ranges)
+        self._indices: dict[Node, Index] = {}
         self._nodes: list[Node] = []
         for i in computation.instructions:
             self._add(i, i)
+        assert computation.root is not None
+        self.root = self.leaves(computation.root)
+
+    def count(self, ranges: Mapping[ShapeIndex, tuple[int, int]]) -> None:
+        """Says what is now known of elements of the state, and numbers all nodes by that."""
+        self.ranges = ranges
+        self._rules = Indices(ranges)
+        self._indices.clear()
         for node in self._nodes:  # operands first, so that no recursion is deep
+            self.index(node)
             self.moved(node)
             self._inside(node)
             self.number(node)
-        assert computation.root is not None
-        self.root = self.leaves(computation.root)
 
     def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
         """The nodes of an instruction."""
@@ -277,39 +292,53 @@ class Body:
         """Whether it only moves what its owner is given."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
-            moving = node.i.opcode in _MOVING or self.affine(node) is not None or widens(node)
-            self._moved[node] = node.i.opcode == "parameter" or (
-                moving and all(self.moved(o) for o in inside)
+            moving = node.i.opcode in _MOVING or widens(node)
+            self._moved[node] = (
+                node.i.opcode == "parameter"
+                or self.affine(node) is not None
+                or (moving and all(self.moved(o) for o in inside))
             )
         return self._moved[node]
 
-    def affine(self, node: Node) -> Affine | None:
-        """A scalar integer as a multiple of an element of the state, and a constant."""
-        node = node.behind
-        if node.shape.dimensions or node.shape.element_type not in (4, 5):
-            return None
-        if node.i.opcode == "parameter":
-            return self._element(node.index)
-        if node.i.opcode == "constant":
-            value = node.i.integer
-            return None if value is None else Affine(None, 0, value)
-        if node.i.opcode not in ("add", "subtract"):
-            return None
-        a, b = (self.affine(o) for o in node.operands)
-        if a is None or b is None or (a.element is not None and b.element is not None):
-            return None
-        sign = 1 if node.i.opcode == "add" else -1
-        element = a.element if a.element is not None else b.element
-        return Affine(element, a.factor + sign * b.factor, a.offset + sign * b.offset)
+    def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
+        """A scalar integer as a multiple of an element of the state, and a constant.
 
-    def _element(self, index: ShapeIndex) -> Affine | None:
-        """An integer of the state."""
-        if self._terms is None:
-            return Affine(index, 1, 0)
-        if index == (self._terms.counter,):
-            return self._terms.turn
-        other = self._terms.elements.get(index[0])
-        return None if other is None else Affine((other,), 1, 0)
+        Args:
+          node: the integer. whole: whether that must hold for whole numbers, and not just modulo 2
+            to the number of bits of its type.
+        """
+        index = self.index(node)
+        return None if whole and index.range is None else index.affine
+
+    def index(self, node: Node) -> Index:
+        """What is known of a scalar integer."""
+        if node not in self._indices:
+            self._indices[node] = self._index(node)
+        return self._indices[node]
+
+    def _index(self, node: Node) -> Index:
+        kind = node.shape.element_type
+        if not self._rules.is_known_type(node.shape):
+            return Index(None, None)
+        if node.i.opcode == "parameter":
+            return self._rules.element(node.index, kind)
+        if node.i.opcode == "bitcast" and node.operands[0].shape.element_type != kind:
+            return Index(None, None)
+        if not self._rules.has_rule(node.i):
+            return Index(None, None)
+        return self._rules.result(node.i, node.shape, [self.index(o) for o in node.operands])
+
+    def _in_terms(self, affine: Affine) -> Affine | None:
+        """The same in terms of the other loop, if it can be said in them."""
+        terms = self._terms
+        if terms is None or affine.element is None:
+            return affine
+        (k,) = affine.element
+        if k == terms.counter:
+            turn, factor = terms.turn, affine.factor
+            return Affine(turn.element, factor * turn.factor, factor * turn.offset + affine.offset)
+        other = terms.elements.get(k)
+        return None if other is None else Affine((other,), affine.factor, affine.offset)
 
     def _number(self, node: Node) -> int:
         node = node.behind
@@ -348,9 +377,11 @@ class Body:
         """The number as its owner sees it."""
         node = node.behind
         if node not in self._inner:
-            affine = self.affine(node)
+            affine, kind = self.affine(node), node.shape.element_type
             if affine is not None:
-                self._inner[node] = self._key("integer", node.shape.element_type, affine)
+                said = self._in_terms(affine)
+                here = ("integer", kind, said) if said else ("integer of another", kind, affine)
+                self._inner[node] = self._key(*here)
             elif node.i.opcode == "parameter":
                 self._inner[node] = self._parameter(node.index)
             elif node.i.opcode == "all-gather":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from collections.abc import Sequence
 
-from hlo.module import Instruction, Module
+from hlo.cpu_code import one_function
+from hlo.module import Computation, Instruction, Module
+from hlo.rounding import may_depend_on_others
 from hlo.shapes import Shape
 from olla_xla.remat.loops.nodes import Affine, Body, Node
 
@@ -18,13 +21,16 @@ class Loop:
     """A while with a known number of turns.
 
     Attributes:
-      i: the instruction. body: its body's nodes.
+      i: the while. body: its body's nodes.
+      site: what stands for it beside other loops: itself, or a call that runs it and no more, as
+        XLA:CPU makes of small loops.
       counter: the element that counts from 0 in ones. turns: how many.
       start: the instruction that each element of the state begins as.
       fixed: elements that no turn changes.
     """
 
     i: Instruction
+    site: Instruction
     body: Body
     counter: int
     turns: int
@@ -105,31 +111,62 @@ def pairs(module: Module, target: str) -> list[Pair]:
       module: scheduled. target: "cpu" or "cuda".
     """
     loops: dict[Instruction, Loop | None] = {}
+    sites = _sites(module)
+    together = one_function(module) if target == "cpu" else {}
+    settled: dict[tuple[Computation, ...], bool] = {}
 
-    def loop(i: Instruction) -> Loop | None:
-        if i not in loops:
-            loops[i] = _loop(i, target)
-        return loops[i]
+    def loop(site: Instruction) -> Loop | None:
+        if site not in loops:
+            whole = sites[site].called[0] in together
+            loops[site] = _loop(sites[site], site, target, together=whole)
+        return loops[site]
+
+    def is_apart(site: Instruction) -> bool:
+        """Whether each fusion is compiled alone, or at least as if it was."""
+        function = together.get(sites[site].called[0])
+        if function is not None and function not in settled:
+            settled[function] = not may_depend_on_others(function)
+        return function is None or settled[function]
 
     found = []
-    for computation in module.control_computations:
-        for i in computation.instructions:
-            for earlier in _writers(i) if i.opcode == "while" else ():
-                writer, reader = loop(earlier), loop(i)
-                pair = _pair(writer, reader) if writer and reader else None
-                if pair is not None:
-                    found.append(pair)
+    for site in sites:
+        for earlier in _writers(site, sites):
+            ends = [sites[k].called[0] in together for k in (earlier, site)]
+            if ends[0] is not ends[1] or not (is_apart(earlier) and is_apart(site)):
+                continue  # copies would be other code, or change that of what stands beside them
+            writer, reader = loop(earlier), loop(site)
+            pair = _pair(writer, reader) if writer and reader else None
+            if pair is not None:
+                found.append(pair)
     return found
 
 
-def _writers(reader: Instruction) -> list[Instruction]:
-    """The loops whose results a loop's state begins with."""
+def _sites(module: Module) -> dict[Instruction, Instruction]:
+    """What stands for a loop -> the while, in order."""
+    computations = module.control_computations
+    calls = collections.Counter(
+        i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
+    )
+    found: dict[Instruction, Instruction] = {}
+    for computation in computations:
+        for i in computation.instructions:
+            if i.opcode == "while" and i.operands[0].opcode != "parameter":
+                found[i] = i
+            elif i.opcode == "call" and calls[i.called[0]] == 1:
+                inner = i.called[0].instructions
+                if [k.opcode for k in inner] == ["parameter", "while"] and inner[1].is_root:
+                    found[i] = inner[1]
+    return found
+
+
+def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list[Instruction]:
+    """The loops whose results a loop's state begins with; all as what stands for them."""
     (start,) = reader.operands
     taken = (_before(o)[0] for o in start.operands)
     return [
         i
         for i in dict.fromkeys(o.operands[0] for o in taken if o.opcode == "get-tuple-element")
-        if i.opcode == "while"
+        if i in sites
     ]
 
 
@@ -163,50 +200,52 @@ def _moves_within_slices(i: Instruction, turns: int) -> bool:
     )
 
 
-def _loop(i: Instruction, target: str) -> Loop | None:
+def _loop(i: Instruction, site: Instruction, target: str, *, together: bool) -> Loop | None:
     """The loop of a while, if its turns are known and its state is a plain tuple."""
     body, condition = i.called
-    (start,) = i.operands
+    (start,) = site.operands
     if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
         return None
-    if any(s.is_tuple for s in i.shape.elements) or start.users != [i]:
+    if any(s.is_tuple for s in i.shape.elements) or start.users != [site]:
         return None
     for computation in (body, condition):
         (parameter,) = computation.parameters
         if any(u.opcode != "get-tuple-element" for u in parameter.users):
             return None
-    if any(u.opcode != "get-tuple-element" for u in i.users) or i.is_root or i.side_effect:
+    if any(u.opcode != "get-tuple-element" for u in site.users) or site.is_root:
         return None
-    nodes = Body(body, target)
+    if i.side_effect or site.side_effect:
+        return None
+    nodes = Body(body, target, together=together)
     state = nodes.leaves(body.parameters[0])
     fixed = frozenset(
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
     )
-    found = _count(nodes, Body(condition, target), start.operands, fixed)
+    constants = {k: _constant(start.operands[k]) for k in fixed}
+    ranges = {(k,): (value, value) for k, value in constants.items() if value is not None}
+    found = _count(nodes, Body(condition, target, ranges), start.operands)
     if found is None or not _says(i, *found):
         return None
-    return Loop(i, nodes, *found, start.operands, fixed)
+    counter, turns = found
+    nodes.count({**ranges, (counter,): (0, turns - 1)})
+    return Loop(i, site, nodes, counter, turns, start.operands, fixed)
 
 
-def _count(
-    body: Body, tested: Body, start: Sequence[Instruction], fixed: frozenset[int]
-) -> tuple[int, int] | None:
+def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int, int] | None:
     """The counter's element, and the number of turns; `tested` is the condition."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
-    left, right = (tested.affine(o) for o in test.operands)
-    if left is None or right is None or left.element is None or left != Affine(left.element, 1, 0):
+    left, right = (tested.index(o) for o in test.operands)
+    if left.range is None or left.affine is None or left.affine.element is None:
         return None
-    turns: int | None = right.offset
-    if right.element is not None:
-        k = right.element[0]
-        turns = _constant(start[k]) if k in fixed and right.factor == 1 else None
-        turns = None if turns is None else turns + right.offset
-    counter = left.element[0]
+    if right.range is None or right.range[0] != right.range[1]:
+        return None
+    (counter,), turns = left.affine.element, right.range[0]
     begins_at_zero = _constant(start[counter]) == 0
-    step = body.affine(body.root[(counter,)])
-    if not turns or turns < 1 or not begins_at_zero or step != Affine((counter,), 1, 1):
+    is_counter = left.affine == Affine((counter,), 1, 0)
+    steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
+    if turns < 1 or not is_counter or not begins_at_zero or not steps:
         return None
     return counter, turns
 
@@ -239,7 +278,7 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     written: dict[int, list[int]] = {}
     for k in sorted(reader.fixed):
         start, _ = _before(reader.start[k])
-        if start.opcode == "get-tuple-element" and start.operands[0] is writer.i:
+        if start.opcode == "get-tuple-element" and start.operands[0] is writer.site:
             written.setdefault(start.tuple_index, []).append(k)
     found: list[tuple[Stack, Affine, Affine | None]] = []
     refused: list[tuple[int, str]] = []
@@ -302,13 +341,13 @@ def _stack(
 
 def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
     """Raises _NotAStack unless only the two loops' bodies see an element."""
-    outside = [u for u in writer.i.users if u.tuple_index == w]
-    last, begin = reader.start[r], reader.i.operands[0]
+    outside = [u for u in writer.site.users if u.tuple_index == w]
+    last, begin = reader.start[r], reader.site.operands[0]
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
         outside = outside[0].users
     if len(outside) != 1 or outside[0] is not last or last.users != [begin]:
         raise _NotAStack("it is read outside the reading loop")
-    if any(u.tuple_index == r and u.users for u in reader.i.users):
+    if any(u.tuple_index == r and u.users for u in reader.site.users):
         raise _NotAStack("it is read after the reading loop")
     for loop, k in ((writer, w), (reader, r)):
         (parameter,) = loop.i.called[1].parameters
@@ -335,7 +374,7 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     axis = _axis(element.shape, whole, update.operands[1].shape, writer.turns)
     if axis is None:
         raise _NotAStack("not one slice along one dimension is written")
-    at = body.affine(update.operands[2 + axis])
+    at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in _own_turn(writer):
         raise _NotAStack("the slice that is written is not the turn's own")
     return update, at, axis
@@ -353,7 +392,7 @@ def _read(reader: Loop, r: int, axis: int) -> tuple[tuple[Read, ...], Affine | N
             raise _NotAStack("not slices along the dimension that is written are read")
         if not _is_replaceable(body, node):
             raise _NotAStack("an asynchronous or nested fusion computes with it")
-        places.add(body.affine(node.operands[1 + axis]))
+        places.add(body.affine(node.operands[1 + axis], whole=True))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_turn(reader)):
         raise _NotAStack("the slices that are read are not the turn's own")

@@ -98,7 +98,7 @@ class _Recipe:
             turn=(pair.turn.factor, pair.turn.offset),
             made=tuple(self._made),
             taken=tuple(taken),
-            target="cpu" if self._body.exact else "cuda",
+            target=self._body.target,
         )
 
     def _counter(self) -> str:
@@ -353,7 +353,7 @@ class _Arrays:
     def given(self, source: Hashable, number: int) -> Given:
         """A value that was in an array of the writing loop: its source."""
         given = self.whole(number)
-        if given.turn or self._is_free(_array(given), source):
+        if self._is_free(_array(given), source):
             return given
         given = self._value(number)
         while not self._is_free(given, source):

@@ -158,8 +158,10 @@ class Ways:
     def is_turn(self, number: int) -> bool:
         """Whether it is the number of the writing loop's turn."""
         node = self._values.get(number)
-        turn = Affine((self.pair.writer.counter,), 1, 0)
-        return node is not None and self.body.affine(node) == turn
+        writer = self.pair.writer
+        if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
+            return False
+        return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
         """The element of the writing loop's state that it is, if no turn changes that."""
@@ -327,7 +329,10 @@ def _gathered_by(pair: Pair) -> dict[int, Instruction]:
     sign = pair.turn.factor
     turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
     terms = Terms(writer.body, elements, reader.counter, turn)
-    body = Body(reader.body.computation, "cpu" if reader.body.exact else "cuda", terms)
+    own = reader.body
+    together = own.target == "cpu" and not own.exact
+    body = Body(own.computation, own.target, together=together, terms=terms)
+    body.count(own.ranges)
     found: dict[int, Instruction] = {}
     for (i, index), node in body.at.items():
         is_result = i.computation is body.computation and not index and not i.shape.is_tuple
