@@ -147,6 +147,7 @@ class ElementNumbering(Numbering):
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
         self._arrays = Arrays()
         self._plain_bodies: dict[Body, bool] = {}
+        self._lies: dict[Shape, bytes] = {}
         self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -204,17 +205,25 @@ class ElementNumbering(Numbering):
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The same bytes by another shape; there and back again is nothing."""
         first, began, made = self.bitcasts.get(number, (number, old, old))
-        if _lies_alike(made, old):  # a copy in between may have changed the layout
+        if self._lying(made) == self._lying(old):  # a copy in between may have changed the layout
             old = began
         else:
             first = number
-        if _lies_alike(old, new):
+        if self._lying(old) == self._lying(new):
             return first
-        result = hashed(BITCAST + first + self.shape(old) + self.shape(new))
+        result = hashed(BITCAST + first + self._lying(old) + self._lying(new))
         self.bitcasts[result] = first, old, new
         if (computed := self._fused) is not None and first in computed:
             computed.add(result)
         return result
+
+    def _lying(self, shape: Shape) -> bytes:
+        """A number for how elements lie in memory: extents of 1 may stand anywhere in a layout."""
+        if shape not in self._lies:
+            order = tuple(k for k in shape.minor_to_major if shape.dimensions[k] != 1)
+            said = (shape.element_type, shape.element_bits, shape.dimensions, order)
+            self._lies[shape] = hashed(repr(said).encode())
+        return self._lies[shape]
 
     def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
         """A number for an integer of element type `kind` that is known so far.
@@ -539,16 +548,6 @@ def _in_pieces(shape: Shape) -> int | None:
     """The dimension along which the slices of an array lie one after the other in memory."""
     order = reversed(shape.minor_to_major)
     return next((k for k in order if shape.dimensions[k] != 1), None)
-
-
-def _lies_alike(one: Shape, other: Shape) -> bool:
-    """Whether the same bytes are the same array by both shapes: extents of 1 may stand anywhere."""
-    if (one.element_type, one.dimensions) != (other.element_type, other.dimensions):
-        return False
-    if one.element_bits != other.element_bits:
-        return False
-    orders = ([k for k in s.minor_to_major if s.dimensions[k] != 1] for s in (one, other))
-    return next(orders) == next(orders)
 
 
 def _one(shape: Shape, axis: int) -> Shape:
