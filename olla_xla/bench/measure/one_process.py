@@ -196,7 +196,9 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
     if request.platform == "cpu":
         check_compiled(compiled, compiled.plan)
     else:  # on a GPU the buffer assignment is known to dumps only
-        module = compiled.runtime_executable().hlo_modules()[0]
+        executable = compiled.runtime_executable()
+        assert executable is not None
+        module = executable.hlo_modules()[0]
         view = module_from_bytes(module.as_serialized_hlo_module_proto())
         compare_orders(compiled.plan, view)
     return function, compiled, compiled.reason

@@ -10,7 +10,11 @@ from __future__ import annotations
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Arrays"]
+__all__ = ["Alike", "Arrays", "array_of"]
+
+Alike = dict[tuple[Op, int], object]
+"""(parameter of a loop's body, element of it that no turn changes) -> the array that it begins as,
+and is: two elements that begin as one array are one."""
 
 _MOVED = {
     **dict.fromkeys("bitcast broadcast copy reshape reverse slice transpose".split(), 1),
@@ -31,11 +35,11 @@ class Arrays:
         self._read: dict[bytes, set[object]] = {}
 
     @classmethod
-    def of(cls, fusion: Op) -> Arrays:
-        """Those of a fusion's operands."""
+    def of(cls, fusion: Op, alike: Alike) -> Arrays:
+        """Those of a fusion's operands; `alike` are the elements of loops' states that it knows."""
         arrays = cls()
         for parameter, operand in zip(fusion.called[0].parameters, fusion.operands, strict=True):
-            arrays._from[parameter] = frozenset([_array(operand)])
+            arrays._from[parameter] = frozenset([array_of(operand, alike)])
         return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
@@ -62,10 +66,11 @@ class Arrays:
         )
 
 
-def _array(op: Op) -> object:
+def array_of(op: Op, alike: Alike) -> object:
     """What tells an array from others."""
     while op.opcode == "bitcast":
         (op,) = op.operands
     if op.opcode == "get-tuple-element":
-        return _array(op.operands[0]), op.proto.tuple_index
+        whole, k = op.operands[0], op.proto.tuple_index
+        return alike[whole, k] if (whole, k) in alike else (array_of(whole, alike), k)
     return op

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from hlo import xla_pb2
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
-from olla_xla.check.executable.arrays import Arrays
+from olla_xla.check.executable.arrays import Alike, Arrays
 from olla_xla.check.executable.integers import Form, Integers, Known
 from olla_xla.check.executable.loops import (
     Stack,
@@ -128,6 +128,7 @@ class ElementNumbering(Numbering):
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
       turned: by number, the transpose that it is, and the number of its operand.
       transposes: of these, such as keep dimension 0.
+      alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
 
@@ -146,6 +147,7 @@ class ElementNumbering(Numbering):
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
         self._arrays = Arrays()
+        self.alike: Alike = {}
         self._plain_bodies: dict[Body, bool] = {}
         self._lies: dict[Shape, bytes] = {}
         self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
@@ -475,7 +477,7 @@ class ElementNumbering(Numbering):
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""
         outer = self._fused, self._arrays
-        self._fused, self._arrays = set(), Arrays.of(op)
+        self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)
         computed, arrays = self._fused, self._arrays
         self._fused, self._arrays = outer

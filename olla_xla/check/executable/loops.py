@@ -18,6 +18,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from hlo.shapes import Shape, ShapeIndex
+from olla_xla.check.executable.arrays import array_of
 from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.numbering import ordered
 from olla_xla.check.executable.program import Body, Op, leaves
@@ -100,6 +101,10 @@ def number_loop(
     body, condition = op.called
     shape = body.parameters[0].shape
     fixed = {i for i in start if root[i] == symbols[i]}
+    given = op.operands[0]
+    for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
+        if (k,) in fixed:
+            numbering.alike[body.parameters[0], k] = array_of(operand, numbering.alike)
     names = {
         i: n if i in fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), level)
         for i, n in start.items()

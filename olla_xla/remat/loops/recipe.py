@@ -201,7 +201,8 @@ class _Recipe:
         arrays = _Arrays(self._value)
         leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k != but]
         return tuple(
-            (k, arrays.given(_uncast(leaf), self._body.number(leaf.behind))) for k, leaf in leaves
+            (k, arrays.given(self._array(leaf), self._body.number(leaf.behind)))
+            for k, leaf in leaves
         )
 
     def _inside(self, number: int) -> Given:
@@ -292,6 +293,19 @@ class _Recipe:
                 given.append((i.name, arrays.given(source, self._body.number(leaf.behind))))
         return Made(self._name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
 
+    def _array(self, node: Node) -> Hashable:
+        """What tells the array of a value of the writing loop's body from others.
+
+        Elements of its state that begin as one array, and that no turn changes, are one.
+        """
+        node, writer = _uncast(node), self._pair.writer
+        if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
+            return node
+        start = writer.start[node.index[0]]
+        while start.opcode == "bitcast":
+            (start,) = start.operands
+        return start
+
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
         """The arrays outside a fusion that a value is taken from inside it."""
         found, waiting = set(), [node]
@@ -300,7 +314,7 @@ class _Recipe:
             if k.owner is owner and k.i.opcode != "parameter":
                 waiting += k.operands
             else:
-                found.add(k)
+                found.add(self._array(k))
         return frozenset(found)
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
