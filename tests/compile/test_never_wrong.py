@@ -77,9 +77,9 @@ seed=1, optimized=True), plans=(Settings(seed=2, step_limit=5000, time_limit=2.0
 max_overhead=2.0), Settings(seed=2, step_limit=1000, time_limit=2.0, max_overhead=0.3),))""",
     "instructions that XLA walks otherwise without barriers": """Case(program=Program(
 body=Recurrent(cell='lstm', form='unrolled', steps=3, batch=32, width=32, inputs=32, classes=32,
-loss='means', bias=True, recompute=True), donate=(1,), extras=('repeat',), optimized=True, terms=(Term(op='size',
-reads=(2, 1,), use='ema', weight=2.0), Term(op='sum', reads=(5, 5,), use='running', weight=-0.01),
-Term(op='one', reads=(3, 4,), use='times'),)),
+loss='means', bias=True, recompute=True), donate=(1,), extras=('repeat',), optimized=True,
+terms=(Term(op='size', reads=(2, 1,), use='ema', weight=2.0), Term(op='sum', reads=(5, 5,),
+use='running', weight=-0.01), Term(op='one', reads=(3, 4,), use='times'),)),
 plans=(Settings(seed=1, step_limit=None, time_limit=0.3, max_overhead=0.3),))""",
     "an array that a loop has twice": """Case(program=Program(body=Transformer(layers=4, batch=4,
 length=16, width=32, heads=2, classes=16, activation='gelu', norm='layer', form='scan', rotary=True,
