@@ -1,9 +1,13 @@
 """The simulated buffer assignment against the one XLA really makes."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hlo.values import analyse
+from olla_xla.compile.capture import capture
 from olla_xla.memory.assignment.model import AssignmentModel
+from olla_xla.memory.module_state import PlannedModule
 from tests.support.compiles import STEPS, compile_step, h100_device
 
 
@@ -78,3 +82,20 @@ def test_an_estimate_above_the_most_is_no_more_than_that(name):
     for most in (*range(0, 2 * total, max(total // 40, 1)), total - 1, total, total + 1):
         value = estimate(order, most)
         assert value == total if total <= most else most < value <= total
+
+
+def test_a_value_may_hand_its_memory_on_wherever_it_is_seen():
+    """Here by its own instruction, after a bitcast of it that is scheduled later."""
+
+    def convolved(x, k):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=numbers)
+
+    def step(x, k):
+        y = jnp.dot(x, x)
+        c = convolved(y.reshape(1, 32, 32, 1), k)
+        return jnp.sin(y) * convolved(convolved(c, k) + c, k).mean()
+
+    captured = capture(jax.jit(step).lower(jnp.ones((32, 32)), jnp.ones((3, 3, 1, 1))))
+    planned = PlannedModule(captured.module, "cpu")
+    assert planned.simulate().total_bytes == captured.assigned_bytes

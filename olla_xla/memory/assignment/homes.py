@@ -55,14 +55,12 @@ class Links(NamedTuple):
     """What values have to do with each other, by value (CSR).
 
     Attributes:
-      share_ptr, share_idx, share_position: operands whose memory the value may take over, and the
-        number of the position at which they must then be seen last.
+      share_ptr, share_idx: operands whose memory the value may take over, wherever they are seen.
       copied_ptr, copied_idx: what a copy reads, which must not lie where it writes.
     """
 
     share_ptr: np.ndarray
     share_idx: np.ndarray
-    share_position: np.ndarray
     copied_ptr: np.ndarray
     copied_idx: np.ndarray
 
@@ -228,11 +226,11 @@ def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
 def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
     """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes).
 
-    That is if the later one may take over the memory of the other, as it is seen last.
+    That is if the later one may take over the memory of the other.
     """
     if ranges.end[b] == ranges.start[a]:
         a, b = b, a
     for e in range(links.share_ptr[b], links.share_ptr[b + 1]):
-        if links.share_idx[e] == a and links.share_position[e] == ranges.last[a]:
+        if links.share_idx[e] == a:
             return True
     return False

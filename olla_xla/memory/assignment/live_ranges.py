@@ -35,13 +35,11 @@ class LiveRanges(NamedTuple):
 
     Attributes:
       start, end: int64 [values], inclusive logical times.
-      last: int64 [values], number of the position at which a value is last seen.
       by_start: int64, the values of each alias set as they begin; rows as in its `set_ptr`.
     """
 
     start: np.ndarray
     end: np.ndarray
-    last: np.ndarray
     by_start: np.ndarray
 
 
@@ -58,10 +56,9 @@ def live_ranges(
     ranges = LiveRanges(
         start=np.empty(n, np.int64),
         end=np.empty(n, np.int64),
-        last=np.zeros(n, np.int64),
         by_start=set_idx.copy(),
     )
-    _fill(time, total, refs, set_ptr, ranges.start, ranges.end, ranges.last, ranges.by_start)
+    _fill(time, total, refs, set_ptr, ranges.start, ranges.end, ranges.by_start)
     return ranges
 
 
@@ -73,11 +70,10 @@ def _fill(
     set_ptr: np.ndarray,
     start: np.ndarray,
     end: np.ndarray,
-    last: np.ndarray,
     by_start: np.ndarray,
 ) -> None:
     """Writes the ranges; `by_start` has each set's values, to be sorted. Others as above."""
-    _whole(time, total, refs, start, end, last)
+    _whole(time, total, refs, start, end)
     for b in range(len(set_ptr) - 1):
         members = by_start[set_ptr[b] : set_ptr[b + 1]]
         _sort(members, start, end)
@@ -94,17 +90,13 @@ def _whole(
     refs: References,
     start: np.ndarray,
     end: np.ndarray,
-    last: np.ndarray,
 ) -> None:
     """Writes the ranges before they are cut."""
     for v in range(len(refs.start)):
         start[v] = time[refs.start[v]]
         stop = time[refs.end[v]]
         for e in range(refs.position_ptr[v], refs.position_ptr[v + 1]):
-            t = time[refs.position_idx[e]]
-            if t > stop:
-                stop = t
-                last[v] = e - refs.position_ptr[v] + 1
+            stop = max(stop, time[refs.position_idx[e]])
         if refs.readonly[v]:
             stop = total
         else:

@@ -240,7 +240,6 @@ class AssignmentModel:
         self._links = Links(
             share_ptr=share_ptr,
             share_idx=share_idx,
-            share_position=csr([[p for _, p in s] for s in pairs])[1],
             copied_ptr=copied_ptr,
             copied_idx=copied_idx,
         )
