@@ -4,35 +4,23 @@ Prints a line of JSON for each allowance of time, as tests.support.sharded does.
 """
 
 import functools
-import json
-import os
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import olla_xla
+from tests.support.sharded import MESH, on, report
 
 LAYERS, WIDTH, BATCH = 6, 64, 64
-MESH = Mesh(np.array(jax.devices()), ("d",))
-
-
-def _on(x, *spec):
-    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
 
 
 @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
 def _block(x, w):
-    w = jax.tree.map(lambda a: _on(a.astype(jnp.bfloat16), *(None,) * a.ndim), w)
-    h = _on(x, "d") @ w["a"]
-    return _on(x + (jnp.tanh(h * w["s"]) * h) @ w["b"], "d"), None
+    w = jax.tree.map(lambda a: on(a.astype(jnp.bfloat16), *(None,) * a.ndim), w)
+    h = on(x, "d") @ w["a"]
+    return on(x + (jnp.tanh(h * w["s"]) * h) @ w["b"], "d"), None
 
 
 def step(params, moments, x):
@@ -63,37 +51,5 @@ def arguments():
     return params, jax.tree.map(jnp.zeros_like, params), made((BATCH, WIDTH), "d")
 
 
-def _run(function):
-    params, moments, x = arguments()
-    values = []
-    for _ in range(3):
-        params, moments, value = function(params, moments, x)
-        values.append(np.asarray(value))
-    return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
-
-
-def main():
-    expected = _run(jax.jit(step, donate_argnums=(0, 1)))
-    for overhead in (None, 2.0):
-        planned = olla_xla.plan(
-            step, donate_argnums=(0, 1), max_overhead=overhead, step_limit=2_000, time_limit=30
-        )
-        compiled = planned.lower(*arguments()).compile()
-        found = _run(compiled)
-        print(
-            json.dumps(
-                {
-                    "planned": compiled.planned,
-                    "reason": compiled.reason,
-                    "xla": compiled.plan.xla_bytes,
-                    "assigned": compiled.plan.assigned_bytes,
-                    "predicted": compiled.plan.predicted_bytes,
-                    "stacks": sum(len(gone) for _, _, gone in compiled.plan.loops),
-                    "same": all(map(np.array_equal, expected, found)),
-                }
-            )
-        )
-
-
 if __name__ == "__main__":
-    main()
+    report(step, arguments)

@@ -24,14 +24,15 @@ LAYERS, WIDTH, BATCH = 4, 64, 32
 MESH = Mesh(np.array(jax.devices()), ("d",))
 
 
-def _on(x, *spec):
+def on(x, *spec):
+    """An array, sharded so."""
     return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
 
 
 def _block(x, w):
-    w = jax.tree.map(_on, w)  # gathered for the time of its layer
-    h = jax.nn.gelu(_on(x, "d") @ w["a"])
-    return _on(x + jnp.tanh(h) * h @ w["b"], "d"), None
+    w = jax.tree.map(on, w)  # gathered for the time of its layer
+    h = jax.nn.gelu(on(x, "d") @ w["a"])
+    return on(x + jnp.tanh(h) * h @ w["b"], "d"), None
 
 
 def step(params, moments, x):
@@ -61,7 +62,7 @@ def arguments():
     return params, jax.tree.map(jnp.zeros_like, params), made((BATCH, WIDTH), "d")
 
 
-def _run(function):
+def _run(function, arguments):
     params, moments, x = arguments()
     values = []
     for _ in range(3):
@@ -70,14 +71,15 @@ def _run(function):
     return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
 
 
-def main():
-    expected = _run(jax.jit(step, donate_argnums=(0, 1)))
+def report(step, arguments):
+    """Plans a step, by default and with an allowance of time, and prints what became of it."""
+    expected = _run(jax.jit(step, donate_argnums=(0, 1)), arguments)
     for overhead in (None, 2.0):
         planned = olla_xla.plan(
             step, donate_argnums=(0, 1), max_overhead=overhead, step_limit=2_000, time_limit=30
         )
         compiled = planned.lower(*arguments()).compile()
-        found = _run(compiled)
+        found = _run(compiled, arguments)
         print(
             json.dumps(
                 {
@@ -94,4 +96,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    report(step, arguments)
