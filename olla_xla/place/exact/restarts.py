@@ -29,6 +29,7 @@ MiniMalloc's."""
 
 _LEAST_NODES = 500
 _GROWTH = 1.25
+_MOST_NODES = 2.0**60  # in one descent; a long search grows beyond any number
 _DECAY = 0.8
 _TRAIL = 4_000_000
 """Entries of the undo trails; 16 bytes each, of which only those in use are ever touched."""
@@ -142,7 +143,7 @@ class Search:
             self._weights[preorder] = self._weights[preorder] * _DECAY + failures
             self._descents += 1
             if self._descents % len(_PREORDERS) == 0:
-                self._limit *= _GROWTH
+                self._limit = min(self._limit * _GROWTH, _MOST_NODES)
             allowed = min(allowed, spent + budget.left())
         return LIMIT, np.empty(0, np.int64)
 
