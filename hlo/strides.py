@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from hlo.module import Instruction
 from hlo.shapes import Shape
 
-__all__ = ["Steps", "contiguous", "extents", "joined", "moved"]
+__all__ = ["Steps", "contiguous", "extents", "joined", "moved", "sliced_outermost"]
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -25,6 +25,18 @@ def contiguous(shape: Shape) -> Steps:
 def extents(shape: Shape) -> tuple[int, ...]:
     """The dimensions of an array, the outermost in memory first."""
     return tuple(shape.dimensions[k] for k in reversed(shape.minor_to_major))
+
+
+def sliced_outermost(part: Shape, whole: Shape) -> int | None:
+    """The dimension of an array of which a part is one slice, where slices lie in one piece each.
+
+    None where it is no such part.
+    """
+    if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
+        return None
+    outer = [k for k in reversed(whole.minor_to_major) if whole.dimensions[k] != 1]
+    cut = [k for k in outer if part.dimensions[k] != whole.dimensions[k]]
+    return cut[0] if cut and cut == outer[:1] and part.dimensions[cut[0]] == 1 else None
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
 from hlo.module import Computation, HloError, Instruction, Module, module_from_proto
+from hlo.rewrite.aliases import make_bitcast
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Names
 from hlo.rewrite.walk import put_in_post_order
 from hlo.shapes import Shape
-from hlo.strides import joined, moved
+from hlo.strides import joined, moved, sliced_outermost
 
 __all__ = ["Sink", "sink_moves", "sinks"]
 
@@ -212,12 +213,8 @@ def _is_slice(i: Instruction, whole: Instruction, count: int) -> bool:
     """Whether it takes one of so many slices of an array, each in one piece."""
     if i.opcode != "dynamic-slice" or i.operands[0] is not whole:
         return False
-    part, shape = i.shape, whole.shape
-    if part.minor_to_major != shape.minor_to_major:
-        return False
-    outer = [k for k in reversed(shape.minor_to_major) if shape.dimensions[k] != 1]
-    cut = [k for k in outer if part.dimensions[k] != shape.dimensions[k]]
-    return cut == outer[:1] and part.dimensions[cut[0]] == 1 and shape.dimensions[cut[0]] == count
+    axis = sliced_outermost(i.shape, whole.shape)
+    return axis is not None and whole.shape.dimensions[axis] == count
 
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
@@ -300,9 +297,8 @@ class _Writer:
         given = i.operands[0]
         while given.opcode == "bitcast":
             (given,) = given.operands
-        cut = next(
-            k for k, n in enumerate(i.operands[0].shape.dimensions) if n != i.shape.dimensions[k]
-        )
+        cut = sliced_outermost(i.shape, i.operands[0].shape)
+        assert cut is not None
         source = self._at[sink.source.name].shape
         at = old.operand_ids[1 + cut]
         others = [o for o in i.operands[1:] if o.integer == 0]
@@ -311,10 +307,8 @@ class _Writer:
             if others
             else self._zero(body, self._at[i.operands[1 + cut].name])
         )
-        cast = _Instruction(name=self._names.new(f"{i.name}.as_moved"), opcode="bitcast")
-        cast.shape.CopyFrom(old.shape)
+        cast = make_bitcast(body, self._names.new(f"{i.name}.as_moved"), old.shape)
         cast.operand_ids.append(old.id)
-        cast.id = _next_id(body)
         for user in body.instructions:
             user.operand_ids[:] = [cast.id if k == old.id else k for k in user.operand_ids]
         if body.root_id == old.id:

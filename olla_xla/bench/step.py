@@ -10,20 +10,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import olla_xla
 from hlo.lowered import LoweredModule
 from olla_xla.bench.models import BuiltModel, tracing
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
-from olla_xla.compile.capture import capture
+from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.compiles import MEMORY_OPTIMIZED
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.targets.target import Target
+
+if TYPE_CHECKING:
+    import jax
 
 __all__ = ["PlannedModel", "plan_dump", "plan_model", "plan_progress"]
 
@@ -100,26 +103,16 @@ def plan_model(
             raise OllaError(f"planning failed: {compiled.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
-    plan, optimized, scheduled = compiled.plan, None, b""
-    if compiled.planned:  # its XLA total is predicted
-        stage("compiling with XLA's own schedule")
-        own = capture(jax.jit(model.step, **model.jit_options).lower(*arguments))
-        plan, scheduled = dataclasses.replace(plan, xla_bytes=own.assigned_bytes), own.module
-    scheduler = MEMORY_OPTIMIZED.get(target.platform)
-    if compare and scheduler is not None:
-        stage("compiling with XLA's memory-optimized scheduler")
-        plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
-        optimized = assigned_bytes(plain.compile(compiler_options=dict(scheduler)))
-    return PlannedModel(
-        plan=plan,
-        planned=compiled.planned,
-        reason=compiled.reason,
-        memory_optimized_bytes=optimized,
-        report=report,
-        module=final_module(compiled.stage),
-        scheduled=scheduled,
-        seconds=time.monotonic() - started,
-    )
+
+    def jitted() -> jax.stages.Lowered:
+        return jax.jit(model.step, **model.jit_options).lower(*arguments)
+
+    def with_options(given: dict[str, Any]) -> jax.stages.Compiled:
+        return jitted().compile(compiler_options=given)
+
+    outcome = _Outcome(compiled.plan, compiled.planned, compiled.reason, compiled.stage, report)
+    optimized = with_options if compare else None
+    return _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
 
 
 def plan_dump(
@@ -149,21 +142,51 @@ def plan_dump(
             raise OllaError(f"planning failed: {outcome.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(outcome.compiled, outcome.plan, Path(folder))
-    plan, optimized, scheduled = outcome.plan, None, b""
-    if outcome.planned:
+    found = _Outcome(outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report)
+    return _beside(found, target, stage, started, step.captured, step.compiled)
+
+
+class _Outcome(NamedTuple):
+    """What became of a plan; as in `PlannedModel`, with the executable."""
+
+    plan: Plan
+    planned: bool
+    reason: str
+    compiled: jax.stages.Compiled
+    report: AssignmentReport
+
+
+def _beside(
+    outcome: _Outcome,
+    target: Target,
+    stage: Progress,
+    started: float,
+    own: Callable[[], Compiled],
+    optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
+) -> PlannedModel:
+    """A planned step beside what XLA makes of it by itself.
+
+    Args:
+      outcome: of the plan. target: what it is for. stage: called with each stage.
+      started: when all began. own: compiles it in XLA's own order.
+      optimized: compiles it with options, for XLA's scheduler for memory; None leaves that out.
+    """
+    plan, scheduled, memory_optimized = outcome.plan, b"", None
+    if outcome.planned:  # its XLA total is predicted
         stage("compiling with XLA's own schedule")
-        own = step.captured()
-        plan, scheduled = dataclasses.replace(plan, xla_bytes=own.assigned_bytes), own.module
-    scheduler: dict[str, Any] | None = MEMORY_OPTIMIZED.get(target.platform)
-    if scheduler is not None:
+        captured = own()
+        plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
+        scheduled = captured.module
+    scheduler = MEMORY_OPTIMIZED.get(target.platform)
+    if optimized is not None and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
-        optimized = assigned_bytes(step.compiled(dict(scheduler)))
+        memory_optimized = assigned_bytes(optimized(dict(scheduler)))
     return PlannedModel(
         plan=plan,
         planned=outcome.planned,
         reason=outcome.reason,
-        memory_optimized_bytes=optimized,
-        report=report,
+        memory_optimized_bytes=memory_optimized,
+        report=outcome.report,
         module=final_module(outcome.compiled),
         scheduled=scheduled,
         seconds=time.monotonic() - started,

@@ -403,8 +403,9 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 def _edited(module: bytes, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
     edit = Edit(module)
-    if plan.sunk:
-        module = edit.sink(plan.sunk, plan.target).to_bytes()
-    edit.change_loops(edits(module_from_bytes(module), plan.loops, plan.target))
+    edit.sink(plan.sunk, plan.target)
+    if plan.loops:
+        view = module_from_bytes(edit.to_bytes() if plan.sunk else module)
+        edit.change_loops(edits(view, plan.loops, plan.target))
     edit.clone([Clone(*record) for record in plan.clones])
     return edit

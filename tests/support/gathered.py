@@ -7,11 +7,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from tests.support.sharded import MESH, on, report
+from tests.support.sharded import descend, maker, on, report
 
 LAYERS, WIDTH, BATCH = 6, 64, 64
 
@@ -30,19 +27,12 @@ def step(params, moments, x):
         y, _ = jax.lax.scan(_block, x.astype(jnp.bfloat16), params)
         return jnp.mean(y.astype(jnp.float32) ** 2)
 
-    value, gradient = jax.value_and_grad(loss)(params)
-    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradient)
-    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
+    return descend(loss, params, moments)
 
 
 def arguments():
     """Fresh ones."""
-    r = np.random.default_rng(0)
-
-    def made(shape, *spec):
-        value = r.standard_normal(shape, np.float32) * 0.1
-        return jax.device_put(value, NamedSharding(MESH, P(*spec)))
-
+    made = maker()
     params = {
         "a": made((LAYERS, WIDTH, 8 * WIDTH), None, "d"),
         "s": made((LAYERS, 8 * WIDTH), None, "d"),

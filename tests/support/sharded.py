@@ -42,19 +42,30 @@ def step(params, moments, x):
         y, _ = jax.lax.scan(_block, x, params)
         return jnp.mean(y * y)
 
+    return descend(loss, params, moments)
+
+
+def descend(loss, params, moments):
+    """One step of momentum: parameters, moments and the loss."""
     value, gradient = jax.value_and_grad(loss)(params)
     moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradient)
     return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
 
 
-def arguments():
-    """Fresh ones."""
+def maker():
+    """What makes arrays of random numbers, each sharded as it is asked for."""
     r = np.random.default_rng(0)
 
     def made(shape, *spec):
         value = r.standard_normal(shape, np.float32) * 0.1
         return jax.device_put(value, NamedSharding(MESH, P(*spec)))
 
+    return made
+
+
+def arguments():
+    """Fresh ones."""
+    made = maker()
     params = {
         "a": made((LAYERS, WIDTH, 4 * WIDTH), None, "d"),
         "b": made((LAYERS, 4 * WIDTH, WIDTH), None, "d"),

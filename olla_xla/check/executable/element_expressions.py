@@ -127,7 +127,6 @@ class ElementNumbering(Numbering):
       stacks: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
       turned: by number, the transpose that it is, and the number of its operand.
-      transposes: of these, such as keep dimension 0.
       alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
@@ -142,7 +141,6 @@ class ElementNumbering(Numbering):
         self.stacks: dict[bytes, Stack] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.turned: dict[bytes, tuple[Op, bytes]] = {}
-        self.transposes: dict[bytes, tuple[Op, bytes]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
@@ -451,8 +449,6 @@ class ElementNumbering(Numbering):
         numbers = self.plain(op, operands, effects)
         (operand,), (number,) = operands[0].values(), numbers.values()
         self.turned[number] = op, operand
-        if op.proto.dimensions[:1] == [0]:
-            self.transposes[number] = op, operand
         return numbers
 
     def transpose_of_slice(self, op: Op, operand: bytes) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
+from hlo.strides import sliced_outermost
 from olla_xla.remat.loops.indices import Affine, Index, Indices
 from olla_xla.remat.purity import repeats
 
@@ -92,14 +93,9 @@ def _whole_slice(node: Node) -> tuple[int, int] | None:
     """
     if node.i.opcode != "dynamic-slice" or node.shape.element_bits < 8:
         return None
-    part, whole = node.shape, node.operands[0].shape
-    if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
-        return None
-    major = [k for k in reversed(whole.minor_to_major) if whole.dimensions[k] != 1]
-    cut = [k for k in major if part.dimensions[k] != whole.dimensions[k]]
-    if cut != major[:1] or part.dimensions[cut[0]] != 1:
-        return None
-    return cut[0], whole.dimensions[cut[0]]
+    whole = node.operands[0].shape
+    axis = sliced_outermost(node.shape, whole)
+    return None if axis is None else (axis, whole.dimensions[axis])
 
 
 def widens(node: Node) -> bool:
