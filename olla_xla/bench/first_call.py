@@ -64,11 +64,12 @@ class Row:
         return 1 - self.planned_bytes / self.xla_bytes
 
 
-def measure(case: Case, turns: int = 3, cached: bool = False) -> Row:
-    """Compiles a step in turns, by `jax.jit` and by `olla_xla.plan` with its defaults.
+def measure(case: Case, turns: int = 3, cached: bool = False, overhead: float | None = None) -> Row:
+    """Compiles a step in turns, by `jax.jit` and by `olla_xla.plan`.
 
     Args:
       case: the step. turns: of each. cached: whether caches are filled before.
+      overhead: `max_overhead` of the plans.
 
     Raises:
       OllaError: a process failed.
@@ -76,8 +77,11 @@ def measure(case: Case, turns: int = 3, cached: bool = False) -> Row:
     with _cache(cached) as folder:
         if cached:
             for planned in (True, True, False):
-                _turn(case, planned, folder)
-        runs = [(_turn(case, False, folder), _turn(case, True, folder)) for _ in range(turns)]
+                _turn(case, planned, folder, overhead)
+        runs = [
+            tuple(_turn(case, planned, folder, overhead) for planned in (False, True))
+            for _ in range(turns)
+        ]
     jitted, planned = zip(*runs, strict=True)
     return Row(
         case=case.name,
@@ -100,8 +104,9 @@ def _cache(cached: bool) -> Iterator[str]:
         yield folder
 
 
-def _turn(case: Case, planned: bool, cache: str) -> dict[str, Any]:
-    request = json.dumps({**dataclasses.asdict(case), "planned": planned})
+def _turn(case: Case, planned: bool, cache: str, overhead: float | None) -> dict[str, Any]:
+    options = {} if overhead is None else {"max_overhead": overhead}
+    request = json.dumps({**dataclasses.asdict(case), "options": options if planned else None})
     paths = [str(Path(__file__).parents[2]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     caching = {
         "JAX_COMPILATION_CACHE_DIR": cache,
@@ -126,11 +131,14 @@ def _turn(case: Case, planned: bool, cache: str) -> dict[str, Any]:
 
 def _one(request: dict[str, Any]) -> dict[str, Any]:
     """One turn in this process."""
-    planned = request.pop("planned")
+    options = request.pop("options")  # of the plan; None: by jax.jit
+    planned = options is not None
     case = Case(**request)
     targets.prepare_environment(case.target)
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
-    step = (olla_xla.plan if planned else jax.jit)(model.step, **model.jit_options)
+    step: Any = jax.jit(model.step, **model.jit_options)
+    if planned:
+        step = olla_xla.plan(model.step, **options, **model.jit_options)
     # As in a training script: the state is made after the step is decorated, before its first call.
     given = model.arrays() if case.target == "cpu" else model.arguments
     arguments = targets.target(case.target).place(given)

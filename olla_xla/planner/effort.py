@@ -6,10 +6,11 @@ import dataclasses
 
 from olla_xla.problem.options import PlanOptions
 
-__all__ = ["Effort", "effort"]
+__all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_seconds"]
 
-_LIMIT = 20.0
-"""Seconds where more was asked for than an order: a budget, an overhead, or a number of steps."""
+LONGEST = 20.0
+"""Seconds where more was asked for than an order: a budget or a number of steps; the most that any
+default takes."""
 
 _ILP_LIMIT = 60.0
 """Seconds of the integer program."""
@@ -33,6 +34,10 @@ the last one, if that is more."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
+
+_RECOMPUTE_PART, _RECOMPUTE_PER_SHARE = 0.25, 2.0
+"""The part of XLA's own time up to its schedule that looking for what to compute again may take: a
+constant, and this much times the part of the total that could go."""
 
 _NEGLIGIBLE = 1e-4
 """Part of the module's total below which what a loop or branch could gain is not looked for."""
@@ -71,7 +76,7 @@ class Effort:
         gap = min(left / max(self.bound, 1), _WIDEST)
         seconds = self.schedule_seconds * (_PART + _PART_PER_GAP * gap)
         shortest = _SHORTEST if left < _LARGE_BYTES else _SHORTEST_WHERE_LARGE
-        return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), _LIMIT)
+        return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
         """Bytes below which what a loop or branch alone could gain is not looked for.
@@ -96,20 +101,57 @@ class Effort:
         return min(end, now + max(_IDLE, _IDLE_PART * (now - started)))
 
 
-def effort(options: PlanOptions, schedule_seconds: float | None, total: int, bound: int) -> Effort:
-    """The effort that a module is worth where the caller sets no limit.
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """What an order may take where the options set no limit.
+
+    Attributes:
+      schedule_seconds: what XLA took to get to its schedule; None where that is not known.
+      longest: seconds of search at most.
+      began: when the caller began, on the monotonic clock, if a limit of time counts that too.
+    """
+
+    schedule_seconds: float | None = None
+    longest: float = LONGEST
+    began: float | None = None
+
+
+def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effort:
+    """The effort that an order of a module is worth where the caller sets no limit.
 
     Args:
       options: with a limit of time or of steps, the search goes on until that is reached.
-      schedule_seconds: what XLA took to get to its schedule; None where that is not known.
-      total: predicted bytes of XLA's order. bound: no order takes fewer.
+      timing: otherwise. total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     if options.time_limit is not None:
         return Effort(options.time_limit)
     if options.method == "ilp":
         return Effort(_ILP_LIMIT)
-    if options.step_limit is not None or options.recomputes or schedule_seconds is None:
-        return Effort(_LIMIT)
+    if not options.in_proportion or timing.schedule_seconds is None:
+        return Effort(timing.longest)
     enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))
-    widest = Effort(_LIMIT, enough, bound, schedule_seconds)
+    widest = Effort(timing.longest, enough, bound, timing.schedule_seconds)
     return dataclasses.replace(widest, seconds=widest.worth(total))
+
+
+def recomputation_seconds(
+    options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
+) -> float:
+    """Seconds that looking for what to compute again may take.
+
+    A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
+    own time.
+
+    Args:
+      options: the caller's. schedule_seconds: what XLA took to get to its schedule; None where that
+        is not known. spent: seconds that planning has taken so far.
+      total: predicted bytes without recomputation. least: no recomputation takes fewer.
+    """
+    if not options.in_proportion or schedule_seconds is None:
+        limit = LONGEST if options.time_limit is None else options.time_limit
+        return max(limit - spent, _SHORTEST)
+    if total - least < _LITTLE_BYTES:
+        return _SHORTEST
+    share = (total - least) / total
+    seconds = schedule_seconds * (_RECOMPUTE_PART + _RECOMPUTE_PER_SHARE * share)
+    return min(max(seconds, _SHORTEST_WHERE_LARGE), LONGEST)

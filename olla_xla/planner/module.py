@@ -20,7 +20,7 @@ from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import MoreOrders
-from olla_xla.planner.effort import effort
+from olla_xla.planner.effort import LONGEST, Timing, recomputation_seconds
 from olla_xla.planner.orders import Progress, plan_order
 from olla_xla.planner.overlap import released
 from olla_xla.problem.graph import TensorGraph
@@ -135,12 +135,11 @@ class _Work:
 def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) -> Plan:
     """The plan of a module. Args and Raises as for `plan_module`."""
     module, target, cost, options = work.module, work.target, work.cost, work.options
-    seconds = effort(options, None, 0, 0).seconds
-    first = options
+    first, longest = options, LONGEST
     if options.recomputes:
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
-        options = _limited(options, seconds)
-        first = _limited(options, seconds * _ORDER_SHARE)
+        longest *= _ORDER_SHARE
+        first = _limited(options, (options.time_limit or 0.0) * _ORDER_SHARE)
     steps = Ladder(module, target, cost, work.kernels) if options.loops else None
     loops = None if steps is None else free(steps)
 
@@ -158,8 +157,7 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
             xla_bytes=xla_bytes if choice is None else None,
             progress=work.progress,
             more=more if choice is None else None,
-            schedule_seconds=work.schedule_seconds,
-            began=work.started,
+            timing=Timing(work.schedule_seconds, longest, work.started),
             kept=kernels if choice is None else choice.kernels,
         )
 
@@ -180,22 +178,29 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return plan
     if least > 0 and (budget is None or least > budget):  # nothing takes less than nothing
-        plan = _recompute(work, options, plan, steps, loops, seconds)
+        plan = _recompute(work, plan, steps, loops)
     return plan
 
 
 def _overlapping_less(
-    data: bytes, base: Plan, cost: CostModel, allowance: float, options: PlanOptions
+    data: bytes,
+    base: Plan,
+    cost: CostModel,
+    allowance: float,
+    options: PlanOptions,
+    timing: Timing | None = None,
 ) -> Plan:
     """The plan where transfers hide less, if that is better and adds no more than allowed.
 
     Args:
       data: the module with the loops and clones of `base`. cost: prices operators.
-      allowance: predicted seconds that may be added.
+      allowance: predicted seconds that may be added. options, timing: of an order.
     """
 
     def plan(starts: frozenset[str]) -> Plan:
-        return plan_order(data, options, base.target, released=starts, kept=base.kernels)
+        return plan_order(
+            data, options, base.target, timing=timing, released=starts, kept=base.kernels
+        )
 
     found = released(module_from_bytes(data), base, cost, allowance, plan)
     if found is None:
@@ -247,7 +252,9 @@ def _read(module: bytes) -> bytes:
 
 
 def _limited(options: PlanOptions, seconds: float) -> PlanOptions:
-    """The options with another time limit, for part of the work."""
+    """The options for part of the work: with that part of the time limit, if there is one."""
+    if options.time_limit is None:
+        return options
     return dataclasses.replace(options, time_limit=max(seconds, 0.01))
 
 
@@ -284,30 +291,34 @@ def _priced(
     )
 
 
-def _recompute(
-    work: _Work,
-    options: PlanOptions,
-    base: Plan,
-    steps: Ladder | None,
-    loops: Rung | None,
-    limit: float,
-) -> Plan:
+def _recompute(work: _Work, base: Plan, steps: Ladder | None, loops: Rung | None) -> Plan:
     """The plan with recomputation that the options ask for; `base` where that is no better.
 
     First loops do without stacks (`remat.loops`), then what is left of the allowance goes to clones
     (`remat.fit`). `steps` are the choices for loops, `loops` is that of `base`.
     """
-    module, cost = work.module, work.cost
+    module, cost, options = work.module, work.cost, work.options
     view, xla = module_from_bytes(module), (base.xla_bytes, base.xla_predicted_bytes)
+    arguments = sum(p.shape.bytes for p in view.entry.parameters)
+    spent = time.monotonic() - work.started
+    limit = spent + recomputation_seconds(
+        options, work.schedule_seconds, spent, base.predicted_bytes, arguments
+    )
     budget = options.budget_bytes
     allowance = None
     if options.max_overhead is not None:
         allowance = options.max_overhead * cost.step_seconds(view)
 
     def plan(data: bytes, kernels: Mapping[str, Pattern], seconds: float) -> Plan | None:
-        limited = _limited(options, seconds)
         try:
-            return plan_order(data, limited, base.target, progress=work.progress, kept=kernels)
+            return plan_order(
+                data,
+                _limited(options, seconds),
+                base.target,
+                progress=work.progress,
+                timing=Timing(work.schedule_seconds, seconds),
+                kept=kernels,
+            )
         except KernelError as error:
             _logger.info("a choice of what to compute again is left: %s", error)
             return None
@@ -349,7 +360,8 @@ def _recompute(
         )
         data, allowance = found.data, None if allowance is None else allowance - found.seconds
     if budget is None and allowance is not None:
-        base = _overlapping_less(data, base, cost, allowance, _limited(options, left()))
+        limited, timing = _limited(options, left()), Timing(work.schedule_seconds, left())
+        base = _overlapping_less(data, base, cost, allowance, limited, timing)
     return dataclasses.replace(_priced(base, view, xla, cost, work.started), time_limit=limit)
 
 

@@ -18,7 +18,7 @@ from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
-from olla_xla.planner.effort import Effort, effort
+from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import charge, keep_kernels
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -136,9 +136,8 @@ def plan_order(
     xla_bytes: int | None = None,
     progress: Progress | None = None,
     more: MoreOrders | None = None,
-    schedule_seconds: float | None = None,
+    timing: Timing | None = None,
     released: frozenset[str] = frozenset(),
-    began: float | None = None,
     kept: Mapping[str, Pattern] | None = None,
 ) -> Plan:
     """Finds an order for every computation of a module, and nothing else.
@@ -146,9 +145,8 @@ def plan_order(
     Args:
       module: serialized HloModuleProto with a schedule. options: limits and seed.
       target: "cpu" or "cuda". xla_bytes: XLA's own assigned total when it is known.
-      progress, more, schedule_seconds: see `planner.plan_module`.
+      progress, more: see `planner.plan_module`. timing: what it may take.
       released: starts of transfers that may hide less than in XLA's order.
-      began: when the caller began, on the monotonic clock, if that counts too.
       kept: kernel name -> the pattern that it is to have (memory.kernels); None: those that they
         have in the module as it came, which is XLA's own.
 
@@ -158,7 +156,8 @@ def plan_order(
     Raises:
       KernelError: kernels cannot have these patterns.
     """
-    started = time.monotonic() if began is None else began
+    timing = timing or Timing()
+    started = time.monotonic() if timing.began is None else timing.began
     planned = PlannedModule(module, target, released, kept)
     xla_total, kernels = planned.own()
     if kept is None:
@@ -171,14 +170,14 @@ def plan_order(
             raise
         raise KernelError(f"a kernel would have to run before what it reads: {error}") from error
     bound = looks[planned.module.entry.name].bound
-    worth = effort(options, schedule_seconds, xla_total, bound)
+    worth = effort(options, timing, xla_total, bound)
     if options.time_limit is not None:
         after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
     orders = _Orders(planned, xla_total)
     # A default is what a search is worth; a limit that was asked for counts all of planning.
     since = time.monotonic() if options.time_limit is None else started
-    limit = _Limit(worth, since, schedule_seconds or 0.0)
+    limit = _Limit(worth, since, timing.schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
 
     def unplanned() -> PlannedModule:

@@ -81,15 +81,15 @@ class PlanOptions:
         )
 
     @property
+    def in_proportion(self) -> bool:
+        """Whether planning takes a time in proportion to XLA's own: no limit or budget is given."""
+        limits = (self.time_limit, self.step_limit, self.memory_budget)
+        return limits == (None,) * len(limits) and self.method == "search"
+
+    @property
     def is_default(self) -> bool:
         """Whether nothing was asked for that a search must go on for."""
-        return (
-            self.time_limit is None
-            and self.step_limit is None
-            and self.memory_budget is None
-            and not self.recomputes
-            and self.method == "search"
-        )
+        return self.in_proportion and not self.recomputes
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

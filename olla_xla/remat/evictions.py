@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.remat.graph import RematGraph
 
 __all__ = ["Expansion", "expand"]
@@ -58,16 +58,23 @@ def expand(g: RematGraph, evictions: np.ndarray) -> Expansion:
     """Evaluates evictions, int64 [k, 2] of (tensor, key)."""
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]
-    pointers = np.searchsorted(tensors, np.arange(g.m + 1))
+    evicted = _Evicted(np.searchsorted(tensors, np.arange(g.m + 1)), np.ascontiguousarray(keys))
     capacity = 8 * (len(g.in_idx) + g.m) + 1024
-    feasible, segments, clones, removed, live, steps = _evaluate(
-        _Graph.of(g), pointers, np.ascontiguousarray(keys), capacity
-    )
+    graph, made = _Graph.of(g), _Versions.none(capacity)
+    removed = np.zeros(g.n, np.bool_)
+    feasible = _demand(graph, evicted, _Needs.none(g.m, capacity), made, removed)
+    segments = made.segments[: made.count[_SEGMENTS]].copy()
+    clones = made.clones[: made.count[_CLONES]].copy()
+    steps = _steps(graph, segments, clones)
+    live = np.zeros(len(steps.keys), np.int64)
+    change = np.zeros(len(steps.keys) + 1, np.int64)
+    given, taken = np.zeros(len(segments), np.bool_), np.zeros(len(segments), np.bool_)
+    _timeline(graph, steps, removed, given, taken, change, live)
     gone = np.flatnonzero(removed)
     return Expansion(
         feasible=bool(feasible),
         live=live,
-        keys=steps,
+        keys=steps.keys,
         seconds=float(g.seconds[clones[:, 0]].sum() - g.seconds[gone].sum()),
         moved=int(g.moved[clones[:, 0]].sum() - g.moved[gone].sum()),
         clone_op=clones[:, 0],
@@ -104,6 +111,13 @@ class _Graph(NamedTuple):
         return cls(*(getattr(g, name) for name in cls._fields))
 
 
+class _Evicted(NamedTuple):
+    """Tensor -> keys over which it is evicted, ascending (CSR), int64 [m + 1] and [evictions]."""
+
+    ptr: np.ndarray
+    key: np.ndarray
+
+
 class _Needs(NamedTuple):
     """Moments at which tensors are read, a list by tensor: the last entered comes first.
 
@@ -112,6 +126,7 @@ class _Needs(NamedTuple):
       latest: int64 [m], the largest key in each list, or -1.
       key: int64 [capacity] by entry. following: int64 [capacity], the next entry or -1.
       count: int64 [1], entries.
+      moments: int64 [capacity], room for those of one tensor in ascending order.
     """
 
     head: np.ndarray
@@ -119,6 +134,14 @@ class _Needs(NamedTuple):
     key: np.ndarray
     following: np.ndarray
     count: np.ndarray
+    moments: np.ndarray
+
+    @classmethod
+    def none(cls, tensors: int, capacity: int) -> _Needs:
+        """No moments of so many tensors."""
+        lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
+        entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
+        return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
 
 
 class _Versions(NamedTuple):
@@ -134,6 +157,12 @@ class _Versions(NamedTuple):
     clones: np.ndarray
     count: np.ndarray
 
+    @classmethod
+    def none(cls, capacity: int) -> _Versions:
+        """None so far."""
+        segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
+        return cls(segments, clones, np.zeros(2, np.int64))
+
 
 _SEGMENTS, _CLONES = 0, 1
 
@@ -141,46 +170,28 @@ _FULL = -1
 """Instead of a moment: there are more versions than the arrays hold."""
 
 
-@jit
+@inner
 def _moment(n: int, k: int) -> int:
     """The key at which operator k of the order runs."""
     return (2 * k + 1) * n
 
 
-@jit
-def _evaluate(
-    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, capacity: int
-) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What `_demand` and `_timeline` return; arguments as in `_demand`."""
-    feasible, segments, clones, removed = _demand(g, evict_ptr, evict_key, capacity)
-    live, keys = _timeline(g, segments, clones, removed)
-    return feasible, segments, clones, removed, live, keys
-
-
-@jit
+@loop
 def _demand(
-    g: _Graph, evict_ptr: np.ndarray, evict_key: np.ndarray, capacity: int
-) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray]:
+    g: _Graph, evicted: _Evicted, needs: _Needs, made: _Versions, removed: np.ndarray
+) -> bool:
     """What evictions lead to; operators last to first, so that all readers are known.
 
     Args:
-      g: the graph. evict_ptr, evict_key: tensor -> keys over which it is evicted, ascending (CSR).
-      capacity: entries that arrays have; where they do not suffice the evictions are not feasible.
+      g: the graph. evicted: what is evicted, and when.
+      needs, made: room for moments and for what is made, which is entered; where it does not
+        suffice the evictions are not feasible, and nothing is made.
+      removed: bool [n], originals that nothing needs any more are entered.
 
     Returns:
-      (feasible, segments, clones, bool [n] removed originals).
+      Whether the evictions are feasible.
     """
-    needs = _Needs(
-        np.full(g.m, -1, np.int64),
-        np.full(g.m, -1, np.int64),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.zeros(1, np.int64),
-    )
-    made = _Versions(
-        np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64), np.zeros(2, np.int64)
-    )
-    removed = np.zeros(g.n, np.bool_)
+    capacity = len(made.segments)
     feasible = True
     for v in range(g.n - 1, -1, -1):
         own = _moment(g.n, v)
@@ -192,32 +203,32 @@ def _demand(
             latest = (2 * g.n + 2) * g.n if g.live_out[t] else needs.latest[t]
             if not g.live_out[t] and latest > _moment(g.n, g.limit[t]):
                 feasible = False
-            if evict_ptr[t] < evict_ptr[t + 1]:
-                evicted = evict_key[evict_ptr[t] : evict_ptr[t + 1]]
-                latest = _cut(g.n, needs, made, t, v, g.live_in[t], g.live_out[t], evicted, clone)
+            if evicted.ptr[t] < evicted.ptr[t + 1]:
+                latest = _cut(g, evicted, needs, made, t, v, clone)
             elif made.count[_SEGMENTS] < capacity:
                 latest = max(own, latest)
                 _enter(made, t, start, latest)
             else:
                 latest = _FULL
             if latest == _FULL:
-                return False, made.segments[:0], made.clones[:0], removed
+                made.count[:] = 0
+                return False
             used = used or (not g.live_in[t] and latest > own)
         if not used and made.count[_CLONES] > clone:  # what nothing reads stays as it is
             removed[v] = True
             _drop(made, segment, own)
         for e in range(g.in_ptr[v], g.in_ptr[v + 1]):
             if needs.count[0] + made.count[_CLONES] - clone + 1 >= capacity:
-                return False, made.segments[:0], made.clones[:0], removed
+                made.count[:] = 0
+                return False
             if not removed[v]:
                 _need(needs, g.in_idx[e], own)
             for y in range(clone, made.count[_CLONES]):
                 _need(needs, g.in_idx[e], made.clones[y, 1])
-    segments, clones = made.segments[: made.count[_SEGMENTS]], made.clones[: made.count[_CLONES]]
-    return feasible, segments.copy(), clones.copy(), removed
+    return feasible
 
 
-@jit
+@inner
 def _need(needs: _Needs, t: int, key: int) -> None:
     """Enters that tensor t is read at a moment."""
     c = needs.count[0]
@@ -227,61 +238,56 @@ def _need(needs: _Needs, t: int, key: int) -> None:
     needs.count[0] = c + 1
 
 
-@jit
-def _sorted_needs(needs: _Needs, t: int) -> np.ndarray:
-    """The moments at which tensor t is read, int64, ascending."""
+@inner
+def _sort_needs(needs: _Needs, t: int) -> int:
+    """Puts the moments at which tensor t is read in ascending order; their number."""
+    moments = needs.moments
     count = 0
     c = needs.head[t]
-    while c >= 0:
-        count += 1
-        c = needs.following[c]
-    moments = np.empty(count, np.int64)
-    c = needs.head[t]
-    for k in range(count):  # nearly ascending: the last reader was listed first
-        x = k
+    while c >= 0:  # nearly ascending: the last reader was listed first
+        x = count
         while x > 0 and moments[x - 1] > needs.key[c]:
             moments[x] = moments[x - 1]
             x -= 1
         moments[x] = needs.key[c]
+        count += 1
         c = needs.following[c]
-    return moments
+    return count
 
 
-@jit
+@inner
 def _cut(
-    n: int,
+    g: _Graph,
+    evicted: _Evicted,
     needs: _Needs,
     made: _Versions,
     t: int,
     v: int,
-    live_in: bool,
-    live_out: bool,
-    evicted: np.ndarray,
     first_clone: int,
 ) -> int:
     """Enters the versions of an evicted tensor that its readers need, and clones to make them.
 
     Args:
-      n: operators. needs: of all readers. made: is added to.
-      t: the tensor, which operator v makes. live_in, live_out: of t.
-      evicted: int64, keys over which t is evicted, ascending. first_clone: of those of v.
+      g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
+      t: the tensor, which operator v makes. first_clone: of those of v.
 
     Returns:
       The moment up to which the original's version lives, or _FULL.
     """
-    capacity = len(made.clones)
+    n, capacity = g.n, len(made.clones)
     own = _moment(n, v)
-    start, now, at = -1 if live_in else own, own, 0
+    start, now = -1 if g.live_in[t] else own, own
+    at, end = evicted.ptr[t], evicted.ptr[t + 1]
     original = own
-    moments = _sorted_needs(needs, t)
-    for k in range(len(moments) + live_out):
-        key = moments[k] if k < len(moments) else (2 * n + 2) * n
+    count = _sort_needs(needs, t)
+    for k in range(count + g.live_out[t]):
+        key = needs.moments[k] if k < count else (2 * n + 2) * n
         if key == now:
             continue
-        while at < len(evicted) and evicted[at] <= now:
+        while at < end and evicted.key[at] <= now:
             at += 1
         place = key // (2 * n) * (2 * n) + v  # a clone's, right before its reader
-        if at < len(evicted) and evicted[at] < key and place > now:
+        if at < end and evicted.key[at] < key and place > now:
             if max(made.count[_SEGMENTS], made.count[_CLONES]) >= capacity:
                 return _FULL
             _enter(made, t, start, now)
@@ -296,7 +302,7 @@ def _cut(
     return original
 
 
-@jit
+@inner
 def _enter(made: _Versions, t: int, start: int, end: int) -> None:
     """Enters a version of tensor t."""
     k = made.count[_SEGMENTS]
@@ -304,7 +310,7 @@ def _enter(made: _Versions, t: int, start: int, end: int) -> None:
     made.count[_SEGMENTS] = k + 1
 
 
-@jit
+@inner
 def _enter_clone(made: _Versions, v: int, key: int, first: int) -> None:
     """Enters a clone of v, unless it is there for another of its results; `first`: those of v."""
     count = made.count[_CLONES]
@@ -315,13 +321,14 @@ def _enter_clone(made: _Versions, v: int, key: int, first: int) -> None:
     made.count[_CLONES] = count + 1
 
 
-@jit
+@inner
 def _drop(made: _Versions, first: int, start: int) -> None:
     """Takes out the segments from `first` on that start at the key `start`."""
     kept = first
     for s in range(first, made.count[_SEGMENTS]):
         if made.segments[s, 1] != start:
-            made.segments[kept] = made.segments[s]
+            for field in range(3):
+                made.segments[kept, field] = made.segments[s, field]
             kept += 1
     made.count[_SEGMENTS] = kept
 
@@ -346,57 +353,58 @@ class _Steps(NamedTuple):
     stop: np.ndarray
 
 
-@jit
+def _steps(g: _Graph, segments: np.ndarray, clones: np.ndarray) -> _Steps:
+    """The sequence: originals in their order, each clone right before its reader.
+
+    Args:
+      g: the graph. segments: int64 [segments, 3]. clones: int64 [clones, 2].
+    """
+    originals = np.arange(g.n)
+    keys = np.concatenate([(2 * originals + 1) * g.n, clones[:, 1]])
+    operators = np.concatenate([originals, clones[:, 0]])
+    order = np.argsort(keys)  # no two are equal
+    keys, operators = keys[order], operators[order]
+    tensor, start, end = (np.ascontiguousarray(column) for column in segments.T)
+    last = np.minimum(np.searchsorted(keys, end), len(keys) - 1)
+    begin, stop = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
+    begin[tensor[::-1]] = np.arange(len(tensor))[::-1]
+    stop[tensor] = np.arange(len(tensor)) + 1
+    first = np.searchsorted(keys, start)
+    return _Steps(keys, operators, tensor, start, end, first, last, begin, stop)
+
+
+@loop
 def _timeline(
-    g: _Graph, segments: np.ndarray, clones: np.ndarray, removed: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(live bytes, key) at each step of the new sequence, both int64; arguments as in `_demand`."""
-    steps = _steps(g, segments, clones)
+    g: _Graph,
+    steps: _Steps,
+    removed: np.ndarray,
+    given: np.ndarray,
+    taken: np.ndarray,
+    change: np.ndarray,
+    live: np.ndarray,
+) -> None:
+    """Live bytes at each step of the new sequence.
+
+    Args:
+      g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
+      given, taken: bool [segments], false. change: int64 [steps + 1], zero.
+      live: int64 [steps], zero; the bytes are entered.
+    """
     total = len(steps.keys)
-    change = np.zeros(total + 1, np.int64)
-    for s in range(len(segments)):
+    for s in range(len(steps.tensor)):
         change[steps.first[s]] += g.bytes[steps.tensor[s]]
         change[steps.last[s] + 1] -= g.bytes[steps.tensor[s]]
-    live = _unread(g, steps, removed)
-    _pass_on(g, steps, removed, change)
+    _add_unread(g, steps, removed, live)
+    _pass_on(g, steps, removed, given, taken, change)
     running = 0
     for x in range(total):
         running += change[x]
         live[x] += running
-    return live, steps.keys
 
 
-@jit
-def _steps(g: _Graph, segments: np.ndarray, clones: np.ndarray) -> _Steps:
-    """The sequence: originals in their order, each clone right before its reader."""
-    count, total = len(segments), g.n + len(clones)
-    keys, operators = np.empty(total, np.int64), np.empty(total, np.int64)
-    order = np.argsort(clones[:, 1])
-    k, y = 0, 0
-    while k + y < total:
-        if y < len(clones) and (k >= g.n or clones[order[y], 1] < _moment(g.n, k)):
-            operators[k + y], keys[k + y] = clones[order[y], 0], clones[order[y], 1]
-            y += 1
-        else:
-            operators[k + y], keys[k + y] = k, _moment(g.n, k)
-            k += 1
-    first, last = np.empty(count, np.int64), np.empty(count, np.int64)
-    begin, stop = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
-    for s in range(count):
-        t = segments[s, 0]
-        if stop[t] == 0:
-            begin[t] = s
-        stop[t] = s + 1
-        first[s] = np.searchsorted(keys, segments[s, 1])
-        last[s] = min(np.searchsorted(keys, segments[s, 2]), total - 1)
-    tensor, start, end = segments[:, 0], segments[:, 1], segments[:, 2]
-    return _Steps(keys, operators, tensor, start, end, first, last, begin, stop)
-
-
-@jit
-def _unread(g: _Graph, steps: _Steps, removed: np.ndarray) -> np.ndarray:
+@inner
+def _add_unread(g: _Graph, steps: _Steps, removed: np.ndarray, live: np.ndarray) -> None:
     """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
-    live = np.zeros(len(steps.keys), np.int64)
     for x in range(len(live)):
         v = steps.operators[x]
         original = steps.keys[x] == (2 * v + 1) * g.n
@@ -410,17 +418,23 @@ def _unread(g: _Graph, steps: _Steps, removed: np.ndarray) -> np.ndarray:
                 found = found or steps.first[s] == x
             if not found:
                 live[x] += g.bytes[t]
-    return live
 
 
-@jit
-def _pass_on(g: _Graph, steps: _Steps, removed: np.ndarray, change: np.ndarray) -> None:
+@inner
+def _pass_on(
+    g: _Graph,
+    steps: _Steps,
+    removed: np.ndarray,
+    given: np.ndarray,
+    taken: np.ndarray,
+    change: np.ndarray,
+) -> None:
     """Where memory passes on at a step, takes the operand's bytes off there.
 
-    `change`: int64 [steps + 1], what is added to the live bytes at each step.
+    Args:
+      g, steps, removed: as in `_timeline`. given, taken: bool [segments], what has passed its
+        memory on, or has got some. change: int64 [steps + 1], what is added to the live bytes.
     """
-    given = np.zeros(len(steps.tensor), np.bool_)
-    taken = np.zeros(len(steps.tensor), np.bool_)
     for x in range(len(steps.keys)):
         v, key = steps.operators[x], steps.keys[x]
         if key == (2 * v + 1) * g.n and removed[v]:

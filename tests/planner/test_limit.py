@@ -21,9 +21,9 @@ def test_what_comes_before_the_search_counts(monkeypatch):
         time.sleep(0.2)
         return ladder(*args)
 
-    def measured(*args, began, **kwargs):
-        spent.append(time.monotonic() - began)
-        return plan_order(*args, began=began, **kwargs)
+    def measured(*args, timing, **kwargs):
+        spent.append(time.monotonic() - timing.began)
+        return plan_order(*args, timing=timing, **kwargs)
 
     monkeypatch.setattr(planner_module, "Ladder", slow)
     monkeypatch.setattr(planner_module, "plan_order", measured)

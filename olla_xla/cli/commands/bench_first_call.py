@@ -37,6 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "dropout", False, "Steps with many dropout masks instead.", flag_values=values
     )
     flags.DEFINE_integer("turns", 3, "Processes for each of both.", 1, flag_values=values)
+    flags.DEFINE_float("max_overhead", None, "That of the plans.", 0.0, flag_values=values)
     flags.DEFINE_bool("cached", False, "Find plans and executables on disk.", flag_values=values)
 
 
@@ -56,7 +57,7 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         for number, case in enumerate(cases, 1):
             progress.stage(f"{case.name} ({number} of {len(cases)})")
-            rows.append(measure(case, values.turns, values.cached))
+            rows.append(measure(case, values.turns, values.cached, values.max_overhead))
     first_call_table(rows).print(shared.console())
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
