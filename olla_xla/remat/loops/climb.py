@@ -80,7 +80,8 @@ def climb(
         least = base.predicted_bytes if best is None else best.plan.predicted_bytes
         if found.predicted_bytes < least:
             best = Climb(rung, found)
-        if lowest or found.predicted_bytes <= (budget or 0):
+        late = best is not None and time.monotonic() >= deadline
+        if lowest or late or found.predicted_bytes <= (budget or 0):
             break
     return best
 
@@ -100,16 +101,18 @@ def _to_try(
             return None
         return rung
 
-    last = next((k for k in reversed(range(len(steps))) if allowed(k) is not None), -1)
     hopeful: list[Rung] = []
+    if budget is None and allowance is not None:
+        if (rung := _within(steps, allowance)) is not None:
+            hopeful.append(rung)
+            yield rung, False
+    last = next((k for k in reversed(range(len(steps))) if allowed(k) is not None), -1)
     if budget is not None:
         for k in range(last):
             rung = allowed(k)
             if rung is not None and rung.total <= _HOPE * budget and len(hopeful) < _TRIES - 1:
                 hopeful.append(rung)
-    elif allowance is not None and (rung := _within(steps, allowance)) is not None:
-        hopeful.append(rung)
-    yield from ((rung, False) for rung in hopeful)
+        yield from ((rung, False) for rung in hopeful)
     for k in reversed(range(last + 1)):  # the next one only where the referee refuses the last
         rung = allowed(k)
         if rung is not None and all(rung.records != other.records for other in hopeful):
