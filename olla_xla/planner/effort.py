@@ -35,7 +35,7 @@ the last one, if that is more."""
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
 
-_RECOMPUTE_PART, _RECOMPUTE_PER_SHARE = 0.25, 2.0
+_RECOMPUTE_PART, _RECOMPUTE_PER_SHARE = 0.5, 4.0
 """The part of XLA's own time up to its schedule that looking for what to compute again may take: a
 constant, and this much times the part of the total that could go."""
 

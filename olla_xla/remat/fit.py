@@ -146,10 +146,10 @@ class Front:
         """Choices that add at most `seconds`, lowest peak first.
 
         Targets fall twice as far each time until one is too dear; what lies between it and the last
-        that was not is halved. Out of time, it is what was found so far.
+        that was not is halved. Out of time, it is what was found so far, or the first.
         """
         low, high = 0, _LAST
-        while high - low > 1 and not self._late():
+        while high - low > 1 and not (low and self._late()):
             k = (low + high) // 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
             point = self.point(k, seconds)
             lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
