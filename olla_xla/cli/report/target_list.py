@@ -17,7 +17,7 @@ def targets_table() -> Table:
     rows = []
     for name, platform in targets.TARGETS.items():
         if platform == "cpu":
-            rows.append((name, "this machine's CPU", "-", "-", "-", "-", "measured when needed"))
+            rows.append((name, "this machine's CPU", *"-----", "measured when needed"))
             continue
         card = targets.card(name)
         rates = device(platform, card.kind)
@@ -29,8 +29,10 @@ def targets_table() -> Table:
                 f"{card.bytes_per_second / 1e12:.2f}",
                 f"{rates.bytes_per_second / 1e12:.2f}",
                 f"{rates.matrix_per_second / 1e12:,.0f}",
+                f"{(rates.narrow_per_second or 0) / 1e12:,.0f}",
                 SOURCES[rates.name],
             )
         )
-    headings = ("target:", "device:", "GiB", "TB/s", "priced TB/s", "priced TFLOP/s", "peaks from:")
+    priced = ("priced TB/s", "priced TFLOP/s", "in 16 bits")
+    headings = ("target:", "device:", "GiB", "TB/s", *priced, "peaks from:")
     return Table(headings, rows)

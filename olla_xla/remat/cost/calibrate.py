@@ -169,6 +169,7 @@ def measure_cpu() -> Device:
         operations_per_second=2 * _CHAIN * _CACHED / plain.seconds,
         transcendentals_per_second=_CHAIN * _CACHED / dear.seconds,
         matrix_per_second=2 * _SQUARE**3 / product.seconds,
+        narrow_per_second=2 * _SQUARE**3 / product.seconds,  # its kernels compute in float32
         start_seconds=start.seconds / _CHAIN,
         transposed_bytes_per_second=_rate(size, transposed.seconds - 2 * size / bandwidth),
         depthwise_per_second=2 * _WINDOW**2 * images.size / depthwise.seconds,

@@ -13,10 +13,11 @@ __all__ = ["SOURCES", "card_device", "device"]
 _logger = logging.getLogger("olla_xla")
 
 
-def _card(name: str, terabytes: float, float32: float, matrix: float) -> Device:
-    """A card from its peak rates: TB/s of memory, TFLOP/s in float32, TFLOP/s of its float32 dots.
+def _card(name: str, terabytes: float, float32: float, matrix: float, narrow: float) -> Device:
+    """A card from its peak rates.
 
-    What kernels sustain of them is taken to be as on an H100 (roofline.H100): nothing is measured.
+    These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits. What
+    kernels sustain of them is taken to be as on an H100 (roofline.H100): nothing is measured.
     """
     return Device(
         name,
@@ -25,24 +26,25 @@ def _card(name: str, terabytes: float, float32: float, matrix: float) -> Device:
         float32 * 1e12 / 8,
         0.6 * matrix * 1e12,
         2e-6,
+        narrow_per_second=0.6 * narrow * 1e12,
     )
 
 
-# Dots in float32 run in TF32 from Ampere on; the datasheets' TF32 figures with sparsity are halved.
+# Dots in float32 run in TF32 from Ampere on; the datasheets' figures with sparsity are halved.
 _CARDS: tuple[tuple[str, Device, str], ...] = (
-    (r"\bV100", _card("V100", 0.9, 15.7, 15.7), "NVIDIA V100 datasheet (SXM2)"),
-    (r"\bA100.*80GB", _card("A100 80 GB", 2.039, 19.5, 156), "NVIDIA A100 datasheet (SXM)"),
-    (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156), "NVIDIA A100 datasheet (SXM)"),
-    (r"\bRTX A6000", _card("RTX A6000", 0.768, 38.7, 77.4), "NVIDIA GA102 whitepaper"),
+    (r"\bV100", _card("V100", 0.9, 15.7, 15.7, 125), "NVIDIA V100 datasheet (SXM2)"),
+    (r"\bA100.*80GB", _card("A100 80 GB", 2.039, 19.5, 156, 312), "NVIDIA A100 datasheet (SXM)"),
+    (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156, 312), "NVIDIA A100 datasheet (SXM)"),
+    (r"\bRTX A6000", _card("RTX A6000", 0.768, 38.7, 77.4, 154.8), "NVIDIA GA102 whitepaper"),
     (
         r"\bRTX PRO 6000",
-        _card("RTX PRO 6000", 1.792, 125, 252),
+        _card("RTX PRO 6000", 1.792, 125, 252, 504),
         "NVIDIA RTX PRO Blackwell whitepaper",
     ),
     (r"\bH100", H100, "NVIDIA H100 datasheet (SXM)"),
-    (r"\bH200", _card("H200", 4.8, 67, 494), "NVIDIA H200 datasheet (SXM)"),
-    (r"\bB200", _card("B200", 7.7, 75, 1125), "NVIDIA HGX B200 datasheet, one of eight"),
-    (r"\bGB200", _card("GB200", 8.0, 80, 1250), "NVIDIA GB200 NVL72 datasheet, one of two"),
+    (r"\bH200", _card("H200", 4.8, 67, 494, 989), "NVIDIA H200 datasheet (SXM)"),
+    (r"\bB200", _card("B200", 7.7, 75, 1125, 2250), "NVIDIA HGX B200 datasheet, one of eight"),
+    (r"\bGB200", _card("GB200", 8.0, 80, 1250, 2500), "NVIDIA GB200 NVL72 datasheet, one of two"),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 

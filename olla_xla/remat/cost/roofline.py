@@ -24,6 +24,7 @@ class Device:
       bytes_per_second: of its memory.
       operations_per_second: elementwise arithmetic. transcendentals_per_second: exp and the like.
       matrix_per_second: floating-point operations of dots and convolutions.
+      narrow_per_second: those of operands of at most 16 bits; None: as many.
       start_seconds: overhead of each operator.
       transposed_bytes_per_second: read across the layout. depthwise_per_second: operations of
         convolutions without a matrix product.
@@ -40,6 +41,7 @@ class Device:
     transposed_bytes_per_second: float = math.inf
     depthwise_per_second: float = math.inf
     fresh_bytes_per_second: float = math.inf
+    narrow_per_second: float | None = None
 
     def seconds(self, work: Work) -> float:
         """Predicted time of one operator."""
@@ -47,6 +49,7 @@ class Device:
             work.operations / self.operations_per_second
             + work.transcendentals / self.transcendentals_per_second
             + work.matrix / self.matrix_per_second
+            + work.narrow / (self.narrow_per_second or self.matrix_per_second)
             + work.depthwise / self.depthwise_per_second
         )
         memory = (
@@ -56,9 +59,18 @@ class Device:
 
 
 # NVIDIA H100 SXM: 3.35 TB/s, 67 TFLOP/s in float32 (an eighth of that in special functions), 494
-# TFLOP/s dense in TF32, which XLA uses for float32 products. Kernels sustain some 0.9 of the
-# bandwidth and 0.6 of the tensor cores; in a CUDA graph one starts every two microseconds.
-H100 = Device("H100", 0.9 * 3.35e12, 0.5 * 67e12, 67e12 / 8, 0.6 * 494e12, 2e-6)
+# TFLOP/s dense in TF32, which XLA uses for float32 products, 989 in 16 bits. Kernels sustain some
+# 0.9 of the bandwidth and 0.6 of the tensor cores; in a CUDA graph one starts every two
+# microseconds.
+H100 = Device(
+    "H100",
+    0.9 * 3.35e12,
+    0.5 * 67e12,
+    67e12 / 8,
+    0.6 * 494e12,
+    2e-6,
+    narrow_per_second=0.6 * 989e12,
+)
 
 
 @dataclasses.dataclass(frozen=True)

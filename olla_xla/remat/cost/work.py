@@ -47,6 +47,7 @@ class Work:
       operations: elementwise arithmetic. transcendentals: exp, log, tanh and the like.
       matrix: floating-point operations of dots and convolutions (two for a multiply-add).
       depthwise: those of convolutions that a CPU computes without a matrix product.
+      narrow: like `matrix`, of operands of at most 16 bits, which are not counted there.
       kernels: operators that run, for the overhead of starting each.
     """
 
@@ -57,6 +58,7 @@ class Work:
     kernels: int = 0
     transposed: int = 0
     depthwise: int = 0
+    narrow: int = 0
 
     def __add__(self, other: Work) -> Work:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -74,12 +76,14 @@ def work(i: Instruction, target: str) -> Work:
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
-    operations, transcendentals, matrix, depthwise = _arithmetic(i)
-    if target != "cpu":  # there caches and kernels are made for these
-        return Work(_bytes(i, target), operations + depthwise, transcendentals, matrix, 1)
-    moved = _bytes(i, target)
-    transposed = min(_transposed(i), moved)
-    return Work(moved, operations, transcendentals, matrix, 1, transposed, depthwise)
+    counted, moved = _arithmetic(i), _bytes(i, target)
+    if target == "cpu":
+        return dataclasses.replace(
+            counted, bytes=moved, kernels=1, transposed=min(_transposed(i), moved)
+        )
+    # There caches and kernels are made for these.
+    operations = counted.operations + counted.depthwise
+    return dataclasses.replace(counted, bytes=moved, kernels=1, operations=operations, depthwise=0)
 
 
 def run_work(
@@ -193,21 +197,23 @@ def _transposes(i: Instruction) -> bool:
     return (i.dimensions[inner[0]] if i.opcode == "transpose" else inner[0]) != before[0]
 
 
-def _arithmetic(i: Instruction) -> tuple[int, int, int, int]:
-    """(operations, transcendentals, matrix, depthwise) of one instruction and its fused ones."""
+def _arithmetic(i: Instruction) -> Work:
+    """What one instruction and its fused ones compute; nothing of what they move."""
     if i.opcode == "fusion":
-        inside = [_arithmetic(k) for k in i.called[0].instructions]
-        return tuple(map(sum, zip(*inside, strict=True)))  # pyright: ignore[reportReturnType]
+        return sum(map(_arithmetic, i.called[0].instructions), Work())
     if i.opcode in ("dot", "convolution", "custom-call"):
         count = _matrix(i)
-        return (0, 0, 0, count) if _is_depthwise(i) else (0, 0, count, 0)
+        if _is_depthwise(i):
+            return Work(depthwise=count)
+        is_narrow = count and all(o.shape.element_bits <= 16 for o in i.operands[:2])
+        return Work(narrow=count) if is_narrow else Work(matrix=count)
     if i.opcode in _NO_ARITHMETIC:
-        return 0, 0, 0, 0
+        return Work()
     if i.opcode in _TRANSCENDENTAL:
-        return 0, i.shape.num_elements, 0, 0
+        return Work(transcendentals=i.shape.num_elements)
     if i.opcode in ("reduce", "reduce-window", "select-and-scatter", "scatter", "sort"):
-        return max((o.shape.num_elements for o in i.operands), default=0), 0, 0, 0
-    return i.shape.num_elements * _DEAR.get(i.opcode, 1), 0, 0, 0
+        return Work(operations=max((o.shape.num_elements for o in i.operands), default=0))
+    return Work(operations=i.shape.num_elements * _DEAR.get(i.opcode, 1))
 
 
 def _matrix(i: Instruction) -> int:
