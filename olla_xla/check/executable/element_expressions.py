@@ -6,7 +6,12 @@ no trace in it, a wrong operand, a lost update or an exchanged loop state does. 
 through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
 change a bit (`exact`); what they only move is not theirs, and what they compute element by element
 does not depend on where they put it. Loops are numbered element by element (`loops`). What the
-world outside can see (callbacks, random state, collectives) is counted in its order.
+world outside can see (callbacks, random state) is counted in its order.
+
+A collective counts for its value: it is the same where the groups, what they count (replicas,
+partitions or both), the reduction and the operands are. One more or one less is no effect where all
+devices come to it alike: in the entry computation, and in loops there that turn as often as a
+constant says, as all devices run one module. In branches and other loops each of them counts.
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ from olla_xla.check.executable.numbering import (
     SHAPED,
     Numbering,
     Numbers,
+    all_of,
     hashed,
+    is_exchange,
     named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, leaves
@@ -80,7 +87,9 @@ _WHOLE = frozenset(range(1, 10))
 
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
-    return ElementNumbering(target).computation(program.entry).hex()
+    root, effects = ElementNumbering(target).function(program.entry)
+    seen = [effect for effect in effects if not is_exchange(effect)]
+    return hashed(b"".join((all_of(root), EFFECT, *seen))).hex()
 
 
 _INTEGER, _SLICE = hashed(b"integer"), hashed(b"slice")
@@ -416,8 +425,8 @@ class ElementNumbering(Numbering):
         inner = self.narrow(first, new) if old.element_type == made.element_type else None
         return None if inner is None else self.cast(inner, _typed(old, new), _typed(made, new))
 
-    def gather(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An all-gather: what it gives of an operand does not depend on the others beside it."""
+    def exchanged(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A collective that sums nothing: what it gives of an operand is that one's alone."""
         numbers = self.plain(op, operands, effects)
         proto = xla_pb2.HloInstructionProto()
         proto.CopyFrom(op.proto)  # without what is not its own
@@ -533,9 +542,8 @@ class ElementNumbering(Numbering):
         self.run(condition, [symbols], inner)
         turns = hashed(op.proto.backend_config)  # a known number of turns, which XLA counts by
         if self.stateful == before:
-            numbers, effect = number_loop(self, op, start, symbols, root, turns)
-            if inner:
-                effects.append(hashed(EFFECT + effect))
+            numbers, seen = number_loop(self, op, start, symbols, root, turns)
+            effects += [e for e in seen if e not in effects or not is_exchange(e)]
             return numbers
         whole, numbers = self.whole_loop(op, start, symbols, root, inner)
         effects.append(hashed(EFFECT + whole))
@@ -577,7 +585,9 @@ def _typed(shape: Shape, like: Shape) -> Shape:
 
 ElementNumbering.handlers = {
     **HANDLERS,
-    "all-gather": ElementNumbering.gather,
+    "all-gather": ElementNumbering.exchanged,
+    "collective-broadcast": ElementNumbering.exchanged,
+    "collective-permute": ElementNumbering.exchanged,
     "bitcast": ElementNumbering.bitcast,
     "broadcast": ElementNumbering.broadcast,
     "concatenate": ElementNumbering.concatenate,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.arrays import array_of
 from olla_xla.check.executable.integers import Form
-from olla_xla.check.executable.numbering import ordered
+from olla_xla.check.executable.numbering import exchange, is_exchange, ordered
 from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 
@@ -38,8 +38,8 @@ def _hash(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=_SIZE).digest()
 
 
-_NAME, _COUNT, _SYSTEM, _END, _AT, _ASKED = (
-    _hash(n.encode()) for n in "state counter system end turn asked".split()
+_NAME, _COUNT, _SYSTEM, _END, _AT, _ASKED, _EFFECT = (
+    _hash(n.encode()) for n in "state counter system end turn asked effect".split()
 )
 
 
@@ -92,8 +92,8 @@ def number_loop(
     symbols: Numbers,
     root: Numbers,
     whole: bytes,
-) -> tuple[Numbers, bytes]:
-    """Numbers of a loop's result, and one for all its effects; none of these may have a state.
+) -> tuple[Numbers, list[bytes]]:
+    """Numbers of a loop's result, and its effects; none of these may have a state.
 
     Args:
       numbering: of the module. op: the loop. start: numbers of its state before.
@@ -157,7 +157,7 @@ def number_loop(
     effects: list[bytes] = []
     numbering.run(body, [rounds[k]], effects)
     numbering.run(condition, [asked[k]], effects)
-    effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *ordered(effects))
+    seen = _seen(effects, counter, _hash(_SYSTEM, whole, tests[k], *system, _END))
     if counter is not None:
         kind = shape.at(counter).element_type
         loop = Loop(body, start, finals, counter, kind, turns)
@@ -166,7 +166,20 @@ def number_loop(
                 # Another loop may have written the same before, and this one may read that.
                 numbering.stacks.setdefault(finals[i], stack)
     numbering.depth -= 1
-    return finals, effect
+    return finals, seen
+
+
+def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> list[bytes]:
+    """A loop's effects as one; what devices exchange apart from that, where each turns as often.
+
+    Args:
+      effects: of a turn. counter: element that counts to a constant, if one does.
+      system: number of what decides all else.
+    """
+    apart = [e for e in effects if counter is not None and is_exchange(e)]
+    others = [e for e in effects if e not in apart]
+    seen = [_hash(_EFFECT, system, *ordered(others))] if others else []
+    return [*seen, exchange(_hash(_EFFECT, system, *ordered(apart)))] if apart else seen
 
 
 def _asked(
