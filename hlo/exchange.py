@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hlo import xla_pb2
+from hlo.device_groups import groups_listed
 from hlo.module import Computation, Instruction
 
-__all__ = ["MOVING", "REPEATABLE", "reduction", "run_by"]
+__all__ = ["MOVING", "REPEATABLE", "asked", "reduction", "run_by"]
 
 MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
 """Collectives that compute nothing: what they give of one operand is no matter of the others."""
@@ -28,6 +30,15 @@ def run_by(i: Instruction) -> Instruction | None:
         return None
     parts = [part for k in (i, *i.operands) for _, part in k.shape.indices()]
     return None if any(part.memory_space for part in parts) else i
+
+
+def asked(i: Instruction) -> bytes:
+    """Of a collective: who takes part, and how. Not on which channel, nor what it gives."""
+    copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
+    copy.ClearField("shape")
+    copy.ClearField("backend_config")
+    copy.channel_id = 1 if copy.channel_id else 0
+    return groups_listed(copy.SerializeToString(deterministic=True))
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:

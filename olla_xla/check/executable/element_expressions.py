@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hlo import xla_pb2
+from hlo.device_groups import groups_listed
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Alike, Arrays
@@ -431,7 +432,7 @@ class ElementNumbering(Numbering):
         proto = xla_pb2.HloInstructionProto()
         proto.CopyFrom(op.proto)  # without what is not its own
         proto.ClearField("shape")
-        made = hashed(proto.SerializeToString(deterministic=True))
+        made = hashed(groups_listed(proto.SerializeToString(deterministic=True)))
         parts = [part for _, part in leaves(op.shape)]
         if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
             return numbers

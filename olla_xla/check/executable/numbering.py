@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from hlo import xla_pb2
+from hlo.device_groups import groups_listed
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.check.executable.exact import is_exact
 from olla_xla.check.executable.program import (
@@ -201,7 +202,9 @@ class Numbering:
                 proto.shape.layout.memory_space = 0
             if proto.HasField("precision_config"):
                 _normalise(proto.precision_config)
-            found = self._attributes[op] = hashed(proto.SerializeToString(deterministic=True))
+            data = proto.SerializeToString(deterministic=True)
+            found = hashed(groups_listed(data) if may_repeat(op) else data)
+            self._attributes[op] = found
         return found
 
     def is_free(self, op: Op) -> bool:

@@ -30,6 +30,7 @@ class Device:
         convolutions without a matrix product.
       fresh_bytes_per_second: at which a run gets its temporaries from the system, which clears
         them; infinite where an allocator keeps them.
+      sent_bytes_per_second: to other devices; infinite where they share their memory.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Device:
     depthwise_per_second: float = math.inf
     fresh_bytes_per_second: float = math.inf
     narrow_per_second: float | None = None
+    sent_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
         """Predicted time of one operator."""
@@ -55,13 +57,15 @@ class Device:
         memory = (
             work.bytes - work.transposed
         ) / self.bytes_per_second + work.transposed / self.transposed_bytes_per_second
-        return max(memory, compute) + work.kernels * self.start_seconds
+        exchange = work.exchanged / self.sent_bytes_per_second
+        return max(memory, compute, exchange) + work.kernels * self.start_seconds
 
 
 # NVIDIA H100 SXM: 3.35 TB/s, 67 TFLOP/s in float32 (an eighth of that in special functions), 494
 # TFLOP/s dense in TF32, which XLA uses for float32 products, 989 in 16 bits. Kernels sustain some
 # 0.9 of the bandwidth and 0.6 of the tensor cores; in a CUDA graph one starts every two
-# microseconds.
+# microseconds. NVLink takes 450 GB/s out of each card (datasheet: 900, both ways), of which NCCL is
+# taken to sustain 0.8; that all devices are on one NVLink is an assumption, and so is the ring.
 H100 = Device(
     "H100",
     0.9 * 3.35e12,
@@ -70,6 +74,7 @@ H100 = Device(
     0.6 * 494e12,
     2e-6,
     narrow_per_second=0.6 * 989e12,
+    sent_bytes_per_second=0.8 * 450e9,
 )
 
 

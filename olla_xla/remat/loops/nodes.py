@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hlo.cpu_code import CodeGenerator, code_generator
-from hlo.exchange import MOVING, reduction, run_by
+from hlo.exchange import MOVING, asked, reduction, run_by
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
@@ -422,14 +422,14 @@ class Body:
 
     def _exchanged(self, node: Node) -> int:
         """What devices have of operands: the same wherever the same is asked of the same."""
-        given, asked = node.operands, node.i
-        if asked.opcode in MOVING and len(_leaf_indices(asked.shape)) == len(given):
+        given, i = node.operands, node.i
+        if i.opcode in MOVING and len(_leaf_indices(i.shape)) == len(given):
             given = (given[node.index[0] if node.index else 0],)
             said: tuple[Any, ...] = (node.shape.key,)
         else:
-            said = (node.index, asked.shape.key, reduction(asked))
+            said = (node.index, i.shape.key, reduction(i))
         read = tuple((self._read(node, o), o.shape.key) for o in given)
-        return self._key("exchanged", asked.exchange, said, read)
+        return self._key("exchanged", asked(i), said, read)
 
     def _key(self, *parts: Any) -> int:
         return self._keys.setdefault(parts, len(self._keys))
