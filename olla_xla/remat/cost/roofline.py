@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from hlo.module import Instruction, Module
-from olla_xla.remat.cost.work import Work, run_work, work
+from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost.work import Work, run_work, trips, work
 
 __all__ = ["H100", "CostModel", "Device", "module_work"]
 
@@ -95,8 +95,20 @@ class CostModel:
 
     def step_seconds(self, module: Module) -> float:
         """Predicted time of one run of a module: its operators one after the other."""
-        run = run_work(module.entry, self.work)
-        return sum(self.device.seconds(w) for w in run.values())
+        return self._run_seconds(module.entry)
+
+    def _run_seconds(self, computation: Computation) -> float:
+        """The same of one run of a computation; of branches the longest counts."""
+        total = 0.0
+        for i in computation.instructions:
+            inside = [self._run_seconds(c) for c in i.called_control]
+            if i.opcode == "conditional":
+                total += max(inside)
+            elif inside:
+                total += trips(i) * sum(inside)
+            else:
+                total += self.seconds(i)
+        return total
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
         """Predicted time of one run from call to return: a step, and getting its temporaries."""
