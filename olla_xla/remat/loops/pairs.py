@@ -257,16 +257,28 @@ def _constant(i: Instruction) -> int | None:
 
 
 def _says(i: Instruction, counter: int, turns: int) -> bool:
-    """Whether XLA's notes on a loop agree, and stay true when other elements come and go."""
+    """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
+
+    XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
+    `known_init_step` says what the counter goes through, and `dynamic_variables` which elements do
+    likewise, from where. Of such there may be the counter only, whose number does not change.
+    """
     if not i.backend_config:
         return True
     try:
         notes = json.loads(i.backend_config)
         known = int(notes.get("known_trip_count", {}).get("n", turns))
         index = int(notes.get("known_induction_variable", {}).get("tuple_index", counter))
+        steps = notes.get("known_init_step", {"step": 1})
+        first, step = int(steps.get("init", 0)), int(steps.get("step", 0))
+        others = {
+            (int(v.get("tuple_index", 0)), int(v.get("init", first)), int(v.get("step", step)))
+            for v in notes.get("dynamic_variables", ())
+        }
     except (ValueError, AttributeError, TypeError):
         return False
-    return (known, index) == (turns, counter) and not notes.get("dynamic_variables")
+    is_right = (known, index, first, step) == (turns, counter, 0, 1)
+    return is_right and others <= {(counter, 0, 1)}
 
 
 def _pair(writer: Loop, reader: Loop) -> Pair | None:
