@@ -122,12 +122,14 @@ class Terms:
     Attributes:
       body: of the other loop. elements: number of an element -> of the other one that it is.
       counter: number of the one that counts. turn: what that is.
+      slices: dynamic-slice of a stack -> number of what the other loop's body wrote there.
     """
 
     body: Body
     elements: Mapping[int, int]
     counter: int
     turn: Affine
+    slices: Mapping[Instruction, int]
 
 
 class Body:
@@ -387,6 +389,8 @@ class Body:
                 said = self._in_terms(affine)
                 here = ("integer", kind, said) if said else ("integer of another", kind, affine)
                 self._inner[node] = self._key(*here)
+            elif self._terms is not None and node.i in self._terms.slices:
+                self._inner[node] = self._terms.slices[node.i]
             elif node.i.opcode == "parameter":
                 self._inner[node] = self._parameter(node.index)
             elif self.exchanges.get(node.owner) is node.i:

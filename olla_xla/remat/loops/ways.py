@@ -72,8 +72,8 @@ class Ways:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
-      own: number -> what the reading loop's body exchanges itself of what never changes: weights
-        that devices gather of each other.
+      own: number -> what the reading loop's body exchanges itself, such as weights that devices
+        gather of each other.
     """
 
     def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
@@ -86,17 +86,49 @@ class Ways:
         self._collectives = collectives
         self._values = dict(self._made_values())
         self._ways: dict[int, Way | None] = {}
-        self.own = _exchanged_by(pair) if self.body.exchanges else {}
         self._written: dict[int, Stack] = {}
         """By number of what a turn writes, before it is moved, a stack of it."""
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
+        self.own = self._exchanged_by_reader() if self.body.exchanges else {}
         written = list(self._written.items())
         for number, stack in written:
             self._divide(number, stack)
         for number, stack in written:
             self._narrow(number, stack)
+
+    def _exchanged_by_reader(self) -> dict[int, Instruction]:
+        """What the reading loop's body exchanges, by its number in the writing loop's.
+
+        It is made of what never changes, of the turn, and of slices of stacks. Each number comes
+        after those that it is made of, so that what is made of a stack's value is not needed to
+        make that again: whoever reads what is exchanged may come first.
+        """
+        pair = self.pair
+        writer, reader = pair.writer, pair.reader
+        begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
+        elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
+        slices = {
+            read.node.i: number
+            for number, stacks in self.stacks.items()
+            for stack in stacks
+            for read in stack.reads
+        }
+        sign = pair.turn.factor
+        turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
+        terms = Terms(writer.body, elements, reader.counter, turn, slices)
+        own = reader.body
+        together = own.target == "cpu" and not own.exact
+        body = Body(own.computation, own.target, together=together, terms=terms)
+        body.count(own.ranges)
+        found: dict[int, Instruction] = {}
+        for (i, index), node in body.at.items():
+            is_result = i.computation is body.computation and not index and not i.shape.is_tuple
+            is_exchange = body.exchanges.get(node.owner) is node.i
+            if is_result and is_exchange and i.opcode not in ("bitcast", "async-start"):
+                found.setdefault(body.number(node), i)
+        return found
 
     def _divide(self, number: int, stack: Stack) -> None:
         """What a stack's slices were put together from."""
@@ -328,28 +360,3 @@ class Ways:
         number = self.body.number(k.behind)
         way = self.way(number) if number in self.pieces else None
         return number in self.stacks or (way is not None and not way.exchanged)
-
-
-def _exchanged_by(pair: Pair) -> dict[int, Instruction]:
-    """What the reading loop's body exchanges, by its number in the writing loop's.
-
-    It is made of nothing but what is the same in both loops, and of the turn; so whoever reads it
-    may come first.
-    """
-    writer, reader = pair.writer, pair.reader
-    begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
-    elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
-    sign = pair.turn.factor
-    turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
-    terms = Terms(writer.body, elements, reader.counter, turn)
-    own = reader.body
-    together = own.target == "cpu" and not own.exact
-    body = Body(own.computation, own.target, together=together, terms=terms)
-    body.count(own.ranges)
-    found: dict[int, Instruction] = {}
-    for (i, index), node in body.at.items():
-        is_result = i.computation is body.computation and not index and not i.shape.is_tuple
-        is_exchange = body.exchanges.get(node.owner) is node.i
-        if is_result and is_exchange and i.opcode not in ("bitcast", "async-start"):
-            found.setdefault(body.number(node), i)
-    return found
