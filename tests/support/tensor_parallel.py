@@ -2,11 +2,11 @@
 
 Two by four devices: features are split over "m", as matrices are (tensor parallelism), examples and
 weights over "d" (FSDP). A norm sums over all features, its result is gathered, and what the second
-matrix gives is summed and scattered; weights are gathered as bfloat16. With "bare" nothing is normed:
-what is gathered is a layer's input, which the backward loop gathers again.
+matrix gives is summed and scattered; weights are gathered as bfloat16. Where it is "bare", what is
+gathered needs no sum, and the backward loop gathers it again as well.
 
-With an argument, "plain", "collectives" or "bare", it prints tests.support.sharded's lines of JSON
-for steps on a CPU; with "h100" a line for each of them, compiled for eight cards that are not there.
+With an argument, "plain" or "collectives", it prints tests.support.sharded's lines of JSON
+for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards that are not there.
 """
 
 import functools
@@ -43,7 +43,7 @@ def _norm(x):
 @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable, static_argnums=2)
 def _block(x, w, bare):
     w = jax.tree.map(lambda a: a.astype(jnp.bfloat16), w)
-    h = x if bare else _norm(x)
+    h = jnp.tanh(x) if bare else _norm(x)
     h = on(h, "d", None, None) @ on(w["a"], None, "m")
     h = jnp.tanh(h) * h
     return on(x + on(h @ on(w["b"], "m", None), "d", None, "m"), "d", None, "m"), None
@@ -115,6 +115,4 @@ if __name__ == "__main__":
     if H100:
         _compiled_only()
     else:
-        (kind,) = sys.argv[1:]
-        made = functools.partial(step, bare=kind == "bare")
-        sharded.report(made, arguments, collectives=kind == "collectives")
+        sharded.report(step, arguments, collectives=sys.argv[1:] == ["collectives"])
