@@ -6,7 +6,8 @@ matrix gives is summed and scattered; weights are gathered as bfloat16. Where it
 gathered needs no sum, and the backward loop gathers it again as well.
 
 With an argument, "plain" or "collectives", it prints tests.support.sharded's lines of JSON
-for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards that are not there.
+for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards that
+are not there.
 """
 
 import functools
@@ -92,10 +93,15 @@ def _compiled_only():
     params = {name: made(*weight) for name, weight in weights.items()}
     for bare, collectives in ((False, False), (False, True), (True, False)):
         planned = olla_xla.plan(
-            functools.partial(step, bare=bare), donate_argnums=(0, 1), max_overhead=1.0, collectives=collectives, time_limit=30
+            functools.partial(step, bare=bare),
+            donate_argnums=(0, 1),
+            max_overhead=1.0,
+            collectives=collectives,
+            time_limit=30,
         )
         compiled = planned.lower(params, params, made(*batch)).compile()
         plan = compiled.plan
+        assert plan is not None
         print(
             json.dumps(
                 {

@@ -19,8 +19,8 @@ def _card(
     """A card from its peak rates.
 
     These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits; GB/s
-    to other cards, which is half of what the documents add up for both ways (NVLink, else PCIe). What
-    kernels sustain of them is taken to be as on an H100 (roofline.H100): nothing is measured.
+    to other cards, half of what the documents add up for both ways (NVLink, else PCIe). What is
+    sustained of them is taken to be as on an H100 (roofline.H100): nothing is measured.
     """
     return Device(
         name,
@@ -37,9 +37,17 @@ def _card(
 # Dots in float32 run in TF32 from Ampere on; the datasheets' figures with sparsity are halved.
 _CARDS: tuple[tuple[str, Device, str], ...] = (
     (r"\bV100", _card("V100", 0.9, 15.7, 15.7, 125, 150), "NVIDIA V100 datasheet (SXM2)"),
-    (r"\bA100.*80GB", _card("A100 80 GB", 2.039, 19.5, 156, 312, 300), "NVIDIA A100 datasheet (SXM)"),
+    (
+        r"\bA100.*80GB",
+        _card("A100 80 GB", 2.039, 19.5, 156, 312, 300),
+        "NVIDIA A100 datasheet (SXM)",
+    ),
     (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156, 312, 300), "NVIDIA A100 datasheet (SXM)"),
-    (r"\bRTX A6000", _card("RTX A6000", 0.768, 38.7, 77.4, 154.8, 56.25), "NVIDIA GA102 whitepaper"),
+    (
+        r"\bRTX A6000",
+        _card("RTX A6000", 0.768, 38.7, 77.4, 154.8, 56.25),
+        "NVIDIA GA102 whitepaper",
+    ),
     (
         r"\bRTX PRO 6000",
         _card("RTX PRO 6000", 1.792, 125, 252, 504, 64),
@@ -48,7 +56,11 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
     (r"\bH100", H100, "NVIDIA H100 datasheet (SXM)"),
     (r"\bH200", _card("H200", 4.8, 67, 494, 989, 450), "NVIDIA H200 datasheet (SXM)"),
     (r"\bB200", _card("B200", 7.7, 75, 1125, 2250, 900), "NVIDIA HGX B200 datasheet, one of eight"),
-    (r"\bGB200", _card("GB200", 8.0, 80, 1250, 2500, 900), "NVIDIA GB200 NVL72 datasheet, one of two"),
+    (
+        r"\bGB200",
+        _card("GB200", 8.0, 80, 1250, 2500, 900),
+        "NVIDIA GB200 NVL72 datasheet, one of two",
+    ),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 

@@ -202,7 +202,7 @@ class Body:
         return {index: self.at[i, index] for index in _leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """What an instruction of the body runs: for an asynchronous one that inside, else itself."""
+        """What an instruction runs: itself, or where it is asynchronous what that wraps."""
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:
