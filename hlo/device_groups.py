@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from hlo.module import HloError
 from hlo.wire import Message, read_varint
 
-__all__ = ["device_groups", "groups_listed"]
+__all__ = ["device_groups", "groups_listed", "participants"]
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -18,6 +18,9 @@ _GROUPS, _LIST, _IOTA, _MESH = 49, 87, 92, 93
 mesh_axes_replica_group_list."""
 
 _WAYS = frozenset({_GROUPS, _LIST, _IOTA, _MESH})
+
+_CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
+"""channel_id, source_target_pairs, use_global_device_ids: who else is meant by the groups."""
 
 
 def groups_listed(data: bytes) -> bytes:
@@ -31,6 +34,17 @@ def groups_listed(data: bytes) -> bytes:
         return data
     found = device_groups(message)
     return data if found is None else message.without(_WAYS).encode() + repr(found).encode()
+
+
+def participants(data: bytes) -> bytes:
+    """Of a serialized collective, what says which devices come to it together; not what they do.
+
+    Raises:
+      HloError: it is no instruction.
+    """
+    message = Message(data)
+    others = message.numbers() - {*_WAYS, _CHANNEL, _PAIRS, _GLOBAL}
+    return groups_listed(message.without(others).encode())
 
 
 def device_groups(instruction: Message) -> Groups | None:

@@ -157,6 +157,17 @@ def test_one_more_counts_where_not_all_devices_come_to_it():
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_who_came_to_one_comes_to_the_next_of_the_same_groups():
+    one = ANOTHER.format("v", 2)
+    two = one + "\n  " + ANOTHER.format("n", 3).replace("n =", "n2 =", 1)
+    others = one + "\n  " + ANOTHER.format("n", 3).replace("n =", "n2 =", 1).replace("1,2,3", "1")
+    digests = [
+        results_digest(elsewhere(branch=branch), "cuda", loops=True)
+        for branch in (one, two, others)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_each_is_on_a_channel_of_its_own():
     check_control(elsewhere(), elsewhere(entry=ANOTHER.format("y", 2)))
     with pytest.raises(CheckError, match="n is on the channel of y"):

@@ -6,8 +6,8 @@ matrix gives is summed and scattered; weights are gathered as bfloat16. Where it
 gathered needs no sum, and the backward loop gathers it again as well.
 
 With an argument, "plain" or "collectives", it prints tests.support.sharded's lines of JSON
-for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards that
-are not there.
+for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards
+that are not there.
 """
 
 import functools

@@ -9,9 +9,11 @@ does not depend on where they put it. Loops are numbered element by element (`lo
 world outside can see (callbacks, random state) is counted in its order.
 
 A collective counts for its value: it is the same where the groups, what they count (replicas,
-partitions or both), the reduction and the operands are. One more or one less is no effect where all
-devices come to it alike: in the entry computation, and in loops there that turn as often as a
-constant says, as all devices run one module. In branches and other loops each of them counts.
+partitions or both), the reduction and the operands are. What else it does is that devices come to
+it together. All of them run one module, so they come alike to all of its entry computation, and of
+loops there that turn as often as a constant says: nothing there depends on how many collectives
+there are. A branch, or another loop, may be for some of them: there it counts which groups meet, and
+not how often, as those that came to one collective come to the next one of the same groups.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hlo import xla_pb2
-from hlo.device_groups import groups_listed
+from hlo.device_groups import groups_listed, participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Alike, Arrays
@@ -442,6 +444,10 @@ class ElementNumbering(Numbering):
         given = (number for read in operands for number in read.values())
         found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
         return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
+
+    def meeting(self, op: Op, effect: bytes) -> bytes:
+        """A number for the groups that meet in a collective, whatever they exchange."""
+        return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def widen(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The number of what a convert to a wider type makes of a number; bitcasts stay outside."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.arrays import array_of
 from olla_xla.check.executable.integers import Form
-from olla_xla.check.executable.numbering import exchange, is_exchange, ordered
+from olla_xla.check.executable.numbering import is_exchange, ordered
 from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 
@@ -170,7 +170,7 @@ def number_loop(
 
 
 def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> list[bytes]:
-    """A loop's effects as one; what devices exchange apart from that, where each turns as often.
+    """A loop's effects as one; groups that meet apart from that, where all turn as often.
 
     Args:
       effects: of a turn. counter: element that counts to a constant, if one does.
@@ -178,8 +178,7 @@ def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> li
     """
     apart = [e for e in effects if counter is not None and is_exchange(e)]
     others = [e for e in effects if e not in apart]
-    seen = [_hash(_EFFECT, system, *ordered(others))] if others else []
-    return [*seen, exchange(_hash(_EFFECT, system, *ordered(apart)))] if apart else seen
+    return [*([_hash(_EFFECT, system, *ordered(others))] if others else []), *apart]
 
 
 def _asked(

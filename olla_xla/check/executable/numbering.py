@@ -262,8 +262,8 @@ class Numbering:
             effect = hashed(b"".join((EFFECT, *whole)))
             if not may_repeat(op):
                 effects.append(effect)
-            elif exchange(effect) not in effects:
-                effects.append(exchange(effect))
+            elif (met := exchange(self.meeting(op, effect))) not in effects:
+                effects.append(met)
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
             return {(): number}
@@ -273,6 +273,10 @@ class Numbering:
             i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
             for i, _ in leaves(op.shape)
         }
+
+    def meeting(self, op: Op, effect: bytes) -> bytes:
+        """A number for what a collective is to the devices that come to it."""
+        return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
         """What the end of an asynchronous operation takes out of its start's tuple."""

@@ -258,7 +258,7 @@ class Ways:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
-        if stack is not None and node is not None and node.i.opcode == "parameter":
+        if number in self.stacks and node is not None and node.i.opcode == "parameter":
             return None  # another stack of it would be no less
         if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
             return Way(node, node.owner, None, (), stacked=True)
