@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from hlo import gc_pause
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
+from olla_xla import __version__
 from olla_xla.check.executable import (
     Accepted,
     KernelMemory,
@@ -423,7 +423,7 @@ class Compiles:
 
 def _accepted_digest(final: bytes, plan: str) -> str:
     """Names an executable of a plan, by its module and the plan's digest, and who looks at it."""
-    return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
+    return f"{__version__} {plan} {module_digest(final)}"
 
 
 def _says_results(plan: Plan, final: Final) -> bool:
