@@ -12,7 +12,17 @@ from collections.abc import Iterable, Sequence
 from hlo.module import Instruction
 from hlo.shapes import Shape
 
-__all__ = ["Steps", "contiguous", "extents", "joined", "moved", "sliced_outermost"]
+__all__ = [
+    "Steps",
+    "contiguous",
+    "extents",
+    "joined",
+    "moved",
+    "permutation",
+    "sliced",
+    "sliced_axis",
+    "sliced_outermost",
+]
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -37,6 +47,59 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
     outer = [k for k in reversed(whole.minor_to_major) if whole.dimensions[k] != 1]
     cut = [k for k in outer if part.dimensions[k] != whole.dimensions[k]]
     return cut[0] if cut and cut == outer[:1] and part.dimensions[cut[0]] == 1 else None
+
+
+def sliced_axis(part: Shape, whole: Shape) -> int | None:
+    """The dimension of an array of which a part is one slice; None where it is no such part."""
+    if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
+        return None
+    both = zip(part.dimensions, whole.dimensions, strict=True)
+    cut = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    return cut[0] if len(cut) == 1 and part.dimensions[cut[0]] == 1 else None
+
+
+def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, Steps] | None:
+    """Where in its source one slice of a moved array lies.
+
+    Args:
+      steps: of the array over its source. whole: its shape. cut: along which dimension it is
+        sliced. source: shape of the source.
+
+    Returns:
+      The dimension of the source of which it is one slice, and the slice's steps over that slice;
+      None where it is no slice of the source.
+    """
+    by_extent = _divided(steps, extents(whole))
+    if by_extent is None:
+        return None
+    outer_first = tuple(reversed(whole.minor_to_major))
+    count, distance = whole.dimensions[cut], by_extent[outer_first.index(cut)]
+    axis = _dimension(source, count, distance)
+    if axis is None:
+        return None
+    within = [
+        (whole.dimensions[k], step if step < distance else step // count)
+        for k, step in zip(outer_first, by_extent, strict=True)
+        if k != cut
+    ]
+    return axis, joined(within)
+
+
+def _dimension(shape: Shape, count: int, distance: int) -> int | None:
+    """The dimension of an array that has so many elements, so far from each other."""
+    here = 1
+    for k in shape.minor_to_major:
+        if shape.dimensions[k] == count > 1 and here == distance:
+            return k
+        here *= shape.dimensions[k]
+    return None
+
+
+def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Steps over all of an array as a transpose of it: extents of its operand, and dimensions."""
+    outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
+    dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
+    return tuple(steps[k][0] for k in outer_first), dimensions
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:

@@ -10,7 +10,7 @@ import pytest
 import olla_xla
 from hlo.module import module_from_bytes
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.sink import sinks
+from hlo.rewrite.sinkable import sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture
 from olla_xla.planner.module import plan_module

@@ -43,6 +43,7 @@ from olla_xla.check.executable.numbering import (
     named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.turns import Steps, one_of, same_digit, slice_of_turned, transposed
 
 __all__ = ["ElementNumbering", "program_digest"]
 
@@ -126,7 +127,7 @@ class ElementNumbering(Numbering):
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
-      turned: by number, the transpose that it is, and the number of its operand.
+      turns: by number, the row of which it has the elements in another order, and steps over it.
       alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
@@ -140,7 +141,7 @@ class ElementNumbering(Numbering):
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
-        self.turned: dict[bytes, tuple[Op, bytes]] = {}
+        self.turns: dict[bytes, tuple[bytes, Steps]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
@@ -213,9 +214,13 @@ class ElementNumbering(Numbering):
             return first
         result = hashed(BITCAST + first + self._lying(old) + self._lying(new))
         self.bitcasts[result] = first, old, new
-        if (computed := self._fused) is not None and first in computed:
-            computed.add(result)
+        self.note_moved(first, result)
         return result
+
+    def note_moved(self, number: bytes, result: bytes) -> None:
+        """Notes what is nothing but a number's elements elsewhere: it is computed where that is."""
+        if (computed := self._fused) is not None and number in computed:
+            computed.add(result)
 
     def _lying(self, shape: Shape) -> bytes:
         """A number for how elements lie in memory: extents of 1 may stand anywhere in a layout."""
@@ -279,35 +284,29 @@ class ElementNumbering(Numbering):
         if axis is None:
             return self.plain(op, operands, effects)
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
-        if (held := self._held(number, index, whole.shape, op.shape)) is not None:
-            return {(): held}
-        found = slice_of(self, number, index, whole.shape, op.shape)
-        return {(): self._cut(number, index, whole.shape, axis) if found is None else found}
+        return {(): self.taken(number, index, whole.shape, axis)}
 
-    def _cut(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
+    def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
         """One slice of an array, by what that was made of.
 
         Args:
           number: of the array. at: of the place. shape: of the array. axis: along which.
         """
+        part = one_of(shape, axis)
+        if (held := self._held(number, at, shape, part)) is not None:
+            return held
+        if (found := slice_of(self, number, at, shape, part)) is not None:
+            return found
+        if (found := slice_of_turned(self, number, at, axis)) is not None:
+            return found
         if number in self.bitcasts:
             first, old, new = self.bitcasts[number]
-            theirs = _in_pieces(old)
-            wide = old.element_bits == new.element_bits >= 8
-            if theirs is not None and wide and _in_pieces(new) == axis:
-                if old.dimensions[theirs] == new.dimensions[axis]:
-                    inner = self._cut(first, at, old, theirs)
-                    return self.cast(inner, _one(old, theirs), _one(new, axis))
-        elif number in self.turned:
-            op, operand = self.turned[number]
-            before, theirs = op.operands[0].shape, op.proto.dimensions[axis]
-            if _keeps_order(op, axis):
-                inner = self._cut(operand, at, before, theirs)
-                return self.cast(inner, _one(before, theirs), _one(op.shape, axis))
+            if (theirs := same_digit(old, new, axis)) is not None:
+                inner = self.taken(first, at, old, theirs)
+                return self.cast(inner, one_of(old, theirs), one_of(new, axis))
         kind = named((shape.element_type, axis, *shape.dimensions))
         result = hashed(b"".join((_SLICE, kind, number, at)))
-        if (computed := self._fused) is not None and number in computed:
-            computed.add(result)
+        self.note_moved(number, result)
         return result
 
     def _held(self, number: bytes, at: bytes, shape: Shape, part: Shape) -> bytes | None:
@@ -446,18 +445,11 @@ class ElementNumbering(Numbering):
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A transpose; what it does to a stack it does to each slice."""
-        numbers = self.plain(op, operands, effects)
-        (operand,), (number,) = operands[0].values(), numbers.values()
-        self.turned[number] = op, operand
-        return numbers
-
-    def transpose_of_slice(self, op: Op, operand: bytes) -> bytes:
-        """The number of one slice of what a transpose gives, for that of its operand's slice."""
-        self.attributes(op)  # clears what is not its own
-        proto = xla_pb2.HloInstructionProto()
-        proto.CopyFrom(op.proto)
-        proto.shape.dimensions[0] = 1
-        return hashed(hashed(proto.SerializeToString(deterministic=True)) + END + operand)
+        (operand,) = operands[0].values()
+        before = op.operands[0].shape
+        if before.element_bits < 8:
+            return self.plain(op, operands, effects)
+        return {(): transposed(self, operand, before, op.proto.dimensions, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A dynamic-update-slice."""
@@ -540,27 +532,6 @@ class ElementNumbering(Numbering):
         whole, numbers = self.whole_loop(op, start, symbols, root, inner)
         effects.append(hashed(EFFECT + whole))
         return numbers
-
-
-def _in_pieces(shape: Shape) -> int | None:
-    """The dimension along which the slices of an array lie one after the other in memory."""
-    order = reversed(shape.minor_to_major)
-    return next((k for k in order if shape.dimensions[k] != 1), None)
-
-
-def _one(shape: Shape, axis: int) -> Shape:
-    """The shape of one slice along a dimension."""
-    extents = tuple(1 if k == axis else n for k, n in enumerate(shape.dimensions))
-    return dataclasses.replace(shape, dimensions=extents, key=b"")
-
-
-def _keeps_order(op: Op, axis: int) -> bool:
-    """Whether a transpose leaves the elements of each slice along `axis` in their order."""
-    turned, (before,) = op.proto.dimensions, op.operands
-    cut = turned[axis]
-    old = [k for k in before.shape.minor_to_major if k != cut and before.shape.dimensions[k] != 1]
-    new = [turned[k] for k in op.shape.minor_to_major if k != axis and op.shape.dimensions[k] != 1]
-    return old == new
 
 
 def _is_exact(op: Op) -> bool:

@@ -7,11 +7,11 @@ long as the loop runs, beside what it was made of. A slice is the same bytes whe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.sink import sinks
+from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError, ModuleFormatError
 from olla_xla.memory.kernels import Pattern
@@ -81,10 +81,26 @@ def without_moves(module: bytes, target: str, cost: CostModel) -> Sunk | None:
         found = sinks(module_from_bytes(module))
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
-    if not found:
-        return None
-    planned = PlannedModule(module, target)
+    planned = PlannedModule(module, target) if found else None
+    for chosen in _choices(found):
+        assert planned is not None
+        if (sunk := _without(planned, module, chosen, cost)) is not None:
+            return sunk
+    return None
+
+
+def _choices(found: Sequence[Sink]) -> Iterator[tuple[str, ...]]:
+    """Names of what might go, the better choices first: moves within slices may take time."""
     names = tuple(sink.move.name for sink in found)
+    in_order = tuple(sink.move.name for sink in found if sink.in_order)
+    yield from (chosen for chosen in dict.fromkeys((names, in_order)) if chosen)
+
+
+def _without(
+    planned: PlannedModule, module: bytes, names: tuple[str, ...], cost: CostModel
+) -> Sunk | None:
+    """A module without some of what moves arrays, if that is better in memory and no slower."""
+    target = planned.target
     try:
         data = Edit(module).sink(names, target).to_bytes()
         after = PlannedModule(data, target)

@@ -1,0 +1,224 @@
+"""Finds what moves arrays for loops alone, which can take their slices from before that.
+
+An array that is transposed before a loop is held twice as long as the loop runs. A slice of it is a
+slice of the array itself, of which the elements may stand in another order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from hlo.module import Computation, Instruction, Module
+from hlo.shapes import Shape
+from hlo.strides import moved, permutation, sliced, sliced_axis
+
+__all__ = ["Sink", "Taken", "parts", "sinks"]
+
+_RUN = 64
+"""Bytes of a slice that must lie in one piece where it is taken now: less is slow to read."""
+
+_FREE = frozenset("parameter constant bitcast copy transpose convert dynamic-slice".split())
+_INDEX = frozenset("add subtract compare select clamp multiply minimum maximum and or not".split())
+"""Opcodes of a fusion that gives the same bits by whatever code; the second, on integers."""
+
+_INTEGERS = frozenset(range(1, 10))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taken:
+    """A slice that is to be taken from a source.
+
+    Attributes:
+      slice: the dynamic-slice, inside a fusion. cut: the dimension that it slices.
+      axis: the dimension of the source that is sliced instead.
+      extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
+        result is one of what is taken now; empty where that is a bitcast of the slice itself.
+    """
+
+    slice: Instruction
+    cut: int
+    axis: int
+    extents: tuple[int, ...]
+    dimensions: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sink:
+    """Something that moves an array for loops alone, and could go.
+
+    Attributes:
+      move: the instruction; with it go those that only it reads (`gone`), and that move as well.
+      source: what is moved.
+      loops: each while, and the element of its state that it begins.
+      slices: what fusions of their bodies take of it.
+    """
+
+    move: Instruction
+    gone: tuple[Instruction, ...]
+    source: Instruction
+    loops: tuple[tuple[Instruction, int], ...]
+    slices: tuple[Taken, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each slice has its elements in the order that they have in the source."""
+        return not any(taken.extents for taken in self.slices)
+
+
+def sinks(module: Module) -> list[Sink]:
+    """All that could go, in the order of the module."""
+    found = []
+    for computation in module.control_computations:
+        for i in computation.instructions:
+            sink = _sink(i)
+            if sink is not None:
+                found.append(sink)
+    return found
+
+
+def _sink(move: Instruction) -> Sink | None:
+    if not _moves(move) or not move.users or any(_moves(u) for u in move.users):
+        return None
+    loops: list[tuple[Instruction, int]] = []
+    slices: dict[Instruction, int] = {}
+    for start in move.users:
+        places = [k for k, o in enumerate(start.operands) if o is move]
+        if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
+            return None
+        (loop,) = start.users
+        taken = _taken(loop, places[0])
+        if taken is None:
+            return None
+        loops.append((loop, places[0]))
+        slices |= taken
+    found = None
+    gone: list[Instruction] = []
+    i = move
+    while _moves(i) and (i is move or len(i.users) == 1):
+        gone.append(i)
+        (i,) = i.operands
+        if (of_it := _from_source(slices, move, i)) is not None:
+            found = Sink(move, tuple(gone), i, tuple(loops), of_it)
+    return found
+
+
+def _moves(i: Instruction) -> bool:
+    """Whether it may give the elements of its one operand in another order, and no more."""
+    if i.opcode not in ("fusion", "transpose", "copy", "bitcast") or len(i.operands) != 1:
+        return False
+    return not (i.shape.is_tuple or i.is_root or i.control_predecessors)
+
+
+def _from_source(
+    slices: dict[Instruction, int], move: Instruction, source: Instruction
+) -> tuple[Taken, ...] | None:
+    """Slices of what an instruction gives as slices of what it moves, if all of them are such.
+
+    Args:
+      slices: dynamic-slices, and along which dimension.
+    """
+    if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
+        return None
+    steps = moved(move, source)
+    if steps is None or len(steps) < 2:
+        return None
+    found = []
+    for i, cut in slices.items():
+        there = sliced(steps, i.operands[0].shape, cut, source.shape)
+        if there is None:
+            return None
+        axis, within = there
+        if _run(source.shape, axis) < _RUN:
+            return None
+        is_moved = len(within) > 1
+        found.append(Taken(i, cut, axis, *(permutation(within) if is_moved else ((), ()))))
+    return tuple(found)
+
+
+def _run(shape: Shape, axis: int) -> int:
+    """Bytes of a slice along a dimension that lie in one piece."""
+    inner = shape.minor_to_major[: shape.minor_to_major.index(axis)]
+    elements = 1
+    for k in inner:
+        elements *= shape.dimensions[k]
+    return elements * shape.element_bits // 8
+
+
+def _taken(loop: Instruction, k: int) -> dict[Instruction, int] | None:
+    """The slices that a loop takes of an element that no turn changes; None if it does more."""
+    if loop.opcode != "while" or loop.operands[0].users != [loop] or loop.is_root:
+        return None
+    body, condition = loop.called
+    if any(u.opcode != "get-tuple-element" or u.tuple_index == k for u in loop.users):
+        return None
+    root = body.root
+    if root is None or root.opcode != "tuple" or root.control_predecessors:
+        return None
+    elements = list(parts(body, k))
+    if _is_read(condition, k) or root.operands[k] not in elements:
+        return None
+    found: dict[Instruction, int] = {}
+    for element in elements:
+        for user in element.users:
+            if user is root:
+                if [n for n, o in enumerate(root.operands) if o is element] != [k]:
+                    return None
+                continue
+            inner = _slices(user, element)
+            if inner is None:
+                return None
+            found |= inner
+    return found
+
+
+def parts(computation: Computation, k: int) -> Iterator[Instruction]:
+    """What takes an element out of a loop's state."""
+    (state,) = computation.parameters
+    return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
+
+
+def _is_read(condition: Computation, k: int) -> bool:
+    (state,) = condition.parameters
+    plain = all(u.opcode == "get-tuple-element" for u in state.users)
+    return not plain or any(p.users or p.is_root for p in parts(condition, k))
+
+
+def _slices(fusion: Instruction, part: Instruction) -> dict[Instruction, int] | None:
+    """The dynamic-slices in a fusion that take one slice each of an operand, if it is free.
+
+    It is if its code does not matter to any bit of its result.
+    """
+    if fusion.opcode != "fusion" or fusion.fusion_kind == "kCustom":
+        return None
+    if b'"kind"' in fusion.backend_config:
+        return None  # XLA has code of its own for it, such as a copy of bytes that lie in one piece
+    body = fusion.called[0]
+    if not all(_is_free(i) for i in body.instructions):
+        return None
+    found: dict[Instruction, int] = {}
+    for number, operand in enumerate(fusion.operands):
+        waiting = [body.parameters[number]] if operand is part else []
+        while waiting:
+            i = waiting.pop()
+            if i.is_root:
+                return None
+            for user in i.users:
+                if user.opcode == "bitcast":
+                    if user.shape.element_bits != i.shape.element_bits:
+                        return None
+                    waiting.append(user)
+                elif user.opcode == "dynamic-slice" and user.operands[0] is i:
+                    cut = sliced_axis(user.shape, i.shape)
+                    if cut is None:
+                        return None
+                    found[user] = cut
+                else:
+                    return None
+    return found
+
+
+def _is_free(i: Instruction) -> bool:
+    if i.opcode in _INDEX:
+        return all(o.shape.element_type in _INTEGERS for o in (i, *i.operands))
+    return i.opcode in _FREE
