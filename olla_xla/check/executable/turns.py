@@ -173,11 +173,11 @@ def _joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 def _digits(shape: Shape) -> list[tuple[int, int]]:
     """(extent, distance in elements) of each dimension of an array as it lies in memory."""
-    distance, found = 1, dict.fromkeys(range(len(shape.dimensions)), (1, 1))
+    distance, found = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
         found[k] = shape.dimensions[k], distance
         distance *= shape.dimensions[k]
-    return list(found.values())
+    return [found[k] for k in range(len(shape.dimensions))]
 
 
 def _row(shape: Shape) -> Shape:
