@@ -22,9 +22,12 @@ __all__ = [
     "sliced",
     "sliced_axis",
     "sliced_outermost",
+    "within",
 ]
 
 Steps = tuple[tuple[int, int], ...]
+
+_MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
@@ -115,24 +118,25 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
     return tuple(found)
 
 
-def moved(i: Instruction, source: Instruction) -> Steps | None:
-    """How the result of an instruction steps over its source.
+def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
+    """How the result of an instruction steps over its source, and to what it is converted.
 
     Args:
-      i: a bitcast, copy or transpose, a fusion of such, or a chain of them that begins at `source`,
-        which is one array. source: what it moves.
+      i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
+        `source`, which is one array. source: what it moves.
 
     Returns:
-      The steps; None where it does something else, or they cannot be told.
+      The steps, and the element types that converts give, the first one first; None where it does
+      something else, or they cannot be told.
     """
     chain: list[Instruction] = []
     while i is not source:
         if i.opcode == "fusion" and len(i.operands) == 1 and i.called[0].root is not None:
-            inner = _within(i)
+            inner = within(i)
             if inner is None:
                 return None
             chain += inner
-        elif i.opcode in ("bitcast", "copy", "transpose") and not i.shape.is_tuple:
+        elif i.opcode in _MOVING and not i.shape.is_tuple:
             chain.append(i)
         else:
             return None
@@ -140,15 +144,25 @@ def moved(i: Instruction, source: Instruction) -> Steps | None:
     steps: Steps | None = contiguous(source.shape)
     for step in reversed(chain):
         steps = None if steps is None else _after(step, steps)
-    return steps
+    kinds = tuple(k.shape.element_type for k in reversed(chain) if k.opcode == "convert")
+    if steps is None or (kinds and any(_is_read_otherwise(k) for k in chain)):
+        return None
+    return steps, kinds
 
 
-def _within(fusion: Instruction) -> list[Instruction] | None:
-    """The operations inside a fusion from its result back to its one parameter."""
+def _is_read_otherwise(i: Instruction) -> bool:
+    """Whether it takes the same bytes for elements of another type."""
+    return i.opcode == "bitcast" and i.shape.element_type != i.operands[0].shape.element_type
+
+
+def within(fusion: Instruction) -> list[Instruction] | None:
+    """The operations inside a fusion from its result back to its one parameter, if they only move
+    and convert.
+    """
     chain: list[Instruction] = []
     i = fusion.called[0].root
     while i is not None and i.opcode != "parameter":
-        if i.opcode not in ("bitcast", "copy", "transpose"):
+        if i.opcode not in _MOVING:
             return None
         chain.append(i)
         i = i.operands[0]

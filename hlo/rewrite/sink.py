@@ -40,7 +40,7 @@ def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str)
         return
     before = xla_pb2.HloModuleProto()
     before.CopyFrom(proto)
-    known = {s.move.name: s for s in sinks(module_from_proto(proto))}
+    known = {s.move.name: s for s in sinks(module_from_proto(proto), target)}
     if lost := [name for name in names if name not in known]:
         raise HloError(f"{lost[0]} is not something that moves an array for loops; plan it again")
     chosen = [known[name] for name in names]
@@ -88,17 +88,25 @@ class _Writer:
                 i.shape.tuple_shapes[k].CopyFrom(shape)
         for taken in sink.slices:
             self._take(sink, taken)
+            if sink.code:
+                self._at[taken.fusion.name].fusion_kind = sink.code
         self._gone |= {self._at[i.name].id for i in sink.gone}
         self._touched[sink.move.computation.id] = self._computations[sink.move.computation.id]
 
     def _widen(self, part: Instruction, shape: _Shape) -> None:
         """Gives the fusions that read an element its new shape."""
-        for fusion in part.users:
-            for number, operand in enumerate(fusion.operands if fusion.called else ()):
-                if operand is part:
-                    body = fusion.called[0]
-                    self._at[body.parameters[number].name].shape.CopyFrom(shape)
-                    self._computations[body.id].ClearField("program_shape")
+        for reader in part.users:
+            for number, operand in enumerate(reader.operands if reader.called else ()):
+                if operand is not part:
+                    continue
+                body = reader.called[0]
+                inner = body.parameters[number]
+                self._at[inner.name].shape.CopyFrom(shape)
+                self._computations[body.id].ClearField("program_shape")
+                if reader.opcode == "async-start":
+                    given = self._at[reader.name].shape.tuple_shapes[0]
+                    given.tuple_shapes[number].CopyFrom(shape)
+                    self._widen(inner, shape)
 
     def _take(self, sink: Sink, taken: Taken) -> None:
         """Takes a slice of the source; made of that is what was taken before."""
@@ -118,7 +126,9 @@ class _Writer:
         part = _Shape()
         part.CopyFrom(source)
         part.dimensions[taken.axis] = 1
-        made = self._as_moved(body, old, taken)
+        kind = source.element_type if sink.kinds else old.shape.element_type
+        made = self._as_moved(body, old, taken, kind)
+        made += self._converted(made[-1], old, sink.kinds)
         for user in body.instructions:
             user.operand_ids[:] = [made[-1].id if k == old.id else k for k in user.operand_ids]
         if body.root_id == old.id:
@@ -137,13 +147,20 @@ class _Writer:
         put_in_post_order(body)
         self._at |= {k.name: k for k in body.instructions}
 
-    def _as_moved(self, body: _Computation, old: _Instruction, taken: Taken) -> list[_Instruction]:
-        """What makes of a slice of the source the slice as it was, one after the other."""
+    def _as_moved(
+        self, body: _Computation, old: _Instruction, taken: Taken, kind: int
+    ) -> list[_Instruction]:
+        """What makes of a slice of the source the slice as it was, one after the other.
+
+        Args:
+          kind: element type of that, where it is yet to be converted.
+        """
         last = make_bitcast(body, self._names.new(f"{old.name}.as_moved"), old.shape)
+        last.shape.element_type = kind
         if not taken.extents:
             return [last]
         extents = [taken.extents[k] for k in taken.dimensions]
-        flat = _row_major(old.shape, taken.extents)
+        flat = _row_major(last.shape, taken.extents)
         first = make_bitcast(body, self._names.new(f"{old.name}.as_it_lies"), flat)
         turned = _Instruction(
             name=self._names.new(f"{old.name}.turned"),
@@ -152,10 +169,28 @@ class _Writer:
             id=first.id + 1,
             operand_ids=[first.id],
         )
-        turned.shape.CopyFrom(_row_major(old.shape, extents))
+        turned.shape.CopyFrom(_row_major(last.shape, extents))
         last.id = first.id + 2
         last.operand_ids.append(turned.id)
         return [first, turned, last]
+
+    def _converted(
+        self, i: _Instruction, old: _Instruction, kinds: Sequence[int]
+    ) -> list[_Instruction]:
+        """What converts an instruction's result to what another one had."""
+        made: list[_Instruction] = []
+        for kind in kinds:
+            one = _Instruction(
+                name=self._names.new(f"{old.name}.converted"),
+                opcode="convert",
+                id=i.id + 1,
+                operand_ids=[i.id],
+            )
+            one.shape.CopyFrom(old.shape)
+            one.shape.element_type = kind
+            made.append(one)
+            i = one
+        return made
 
     def _zero(self, body: _Computation, like: _Instruction) -> int:
         """A zero of the type of an index."""

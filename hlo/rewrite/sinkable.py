@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hlo.module import Computation, Instruction, Module
 from hlo.shapes import Shape
-from hlo.strides import moved, permutation, sliced, sliced_axis
+from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
 
 __all__ = ["Sink", "Taken", "parts", "sinks"]
 
@@ -24,19 +24,28 @@ _INDEX = frozenset("add subtract compare select clamp multiply minimum maximum a
 
 _INTEGERS = frozenset(range(1, 10))
 
+_FLOATS = frozenset({10, 11, 12, 16})
+_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
+"""Element types f16, f32, f64 and bf16; from and to which converting keeps every value."""
+
+
+Slices = dict[Instruction, tuple[int, Instruction]]
+"""A dynamic-slice -> along which dimension, and the fusion that it is in."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
     """A slice that is to be taken from a source.
 
     Attributes:
-      slice: the dynamic-slice, inside a fusion. cut: the dimension that it slices.
+      slice: the dynamic-slice. fusion: in which it is. cut: the dimension that it slices.
       axis: the dimension of the source that is sliced instead.
       extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
         result is one of what is taken now; empty where that is a bitcast of the slice itself.
     """
 
     slice: Instruction
+    fusion: Instruction
     cut: int
     axis: int
     extents: tuple[int, ...]
@@ -49,7 +58,8 @@ class Sink:
 
     Attributes:
       move: the instruction; with it go those that only it reads (`gone`), and that move as well.
-      source: what is moved.
+      source: what is moved. kinds: element types to which it is converted, one after the other.
+      code: the kind of fusion that rounds in doing so, which is to round from now on too; or "".
       loops: each while, and the element of its state that it begins.
       slices: what fusions of their bodies take of it.
     """
@@ -57,6 +67,8 @@ class Sink:
     move: Instruction
     gone: tuple[Instruction, ...]
     source: Instruction
+    kinds: tuple[int, ...]
+    code: str
     loops: tuple[tuple[Instruction, int], ...]
     slices: tuple[Taken, ...]
 
@@ -66,22 +78,22 @@ class Sink:
         return not any(taken.extents for taken in self.slices)
 
 
-def sinks(module: Module) -> list[Sink]:
-    """All that could go, in the order of the module."""
+def sinks(module: Module, target: str) -> list[Sink]:
+    """All that could go, in the order of the module. `target`: "cpu" or "cuda"."""
     found = []
     for computation in module.control_computations:
         for i in computation.instructions:
-            sink = _sink(i)
+            sink = _sink(i, target)
             if sink is not None:
                 found.append(sink)
     return found
 
 
-def _sink(move: Instruction) -> Sink | None:
+def _sink(move: Instruction, target: str) -> Sink | None:
     if not _moves(move) or not move.users or any(_moves(u) for u in move.users):
         return None
     loops: list[tuple[Instruction, int]] = []
-    slices: dict[Instruction, int] = {}
+    slices: Slices = {}
     for start in move.users:
         places = [k for k, o in enumerate(start.operands) if o is move]
         if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
@@ -98,8 +110,14 @@ def _sink(move: Instruction) -> Sink | None:
     while _moves(i) and (i is move or len(i.users) == 1):
         gone.append(i)
         (i,) = i.operands
-        if (of_it := _from_source(slices, move, i)) is not None:
-            found = Sink(move, tuple(gone), i, tuple(loops), of_it)
+        if (changed := _changed(move, i)) is None:
+            continue
+        steps, kinds = changed
+        code = _code(gone, kinds, i, slices, target) if kinds else ""
+        if code is None:
+            continue
+        if (taken := _from_source(slices, steps, i.shape)) is not None:
+            found = Sink(move, tuple(gone), i, kinds, code, tuple(loops), taken)
     return found
 
 
@@ -110,29 +128,63 @@ def _moves(i: Instruction) -> bool:
     return not (i.shape.is_tuple or i.is_root or i.control_predecessors)
 
 
-def _from_source(
-    slices: dict[Instruction, int], move: Instruction, source: Instruction
-) -> tuple[Taken, ...] | None:
-    """Slices of what an instruction gives as slices of what it moves, if all of them are such.
-
-    Args:
-      slices: dynamic-slices, and along which dimension.
-    """
+def _changed(move: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
+    """The steps of an instruction over its source, and the types it is converted to, if any."""
     if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
         return None
-    steps = moved(move, source)
-    if steps is None or len(steps) < 2:
+    changed = moved(move, source)
+    return changed if changed is not None and (len(changed[0]) > 1 or changed[1]) else None
+
+
+def _code(
+    gone: list[Instruction],
+    kinds: tuple[int, ...],
+    source: Instruction,
+    slices: Slices,
+    target: str,
+) -> str | None:
+    """By which kind of fusion each slice may be converted by itself, "" for any; None: it may not.
+
+    What rounds is to have the same code as before, which on a CPU is another one beside a slice.
+    """
+    (kind, *others), before = kinds, source.shape.element_type
+    if others or not {kind, before} <= _FLOATS:
         return None
+    converted = gone[0].shape.element_type
+    if any(i.operands[0].shape.element_type != converted for i in slices):
+        return None
+    if (before, kind) in _WIDER:
+        return ""
+    if target != "cuda" or source.opcode != "parameter":  # which is there as long as it runs
+        return None
+    readers = [fusion for _, fusion in slices.values()]
+    if any(k.opcode == "convert" for i in readers for k in i.called[0].instructions):
+        return None
+    (rounding,) = (i for i in gone if any(k.opcode == "convert" for k in (i, *_inside(i))))
+    same = all(rounding.backend_config == i.backend_config for i in readers)
+    return rounding.fusion_kind if rounding.opcode == "fusion" and same else None
+
+
+def _inside(i: Instruction) -> list[Instruction]:
+    return (within(i) or []) if i.opcode == "fusion" else []
+
+
+def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ...] | None:
+    """Slices of what steps over a source as slices of the source, if all of them are such.
+
+    Args:
+      slices: them. steps: of what they are of. source: shape of that.
+    """
     found = []
-    for i, cut in slices.items():
-        there = sliced(steps, i.operands[0].shape, cut, source.shape)
+    for i, (cut, fusion) in slices.items():
+        there = sliced(steps, i.operands[0].shape, cut, source)
         if there is None:
             return None
-        axis, within = there
-        if _run(source.shape, axis) < _RUN:
+        axis, inner = there
+        if _run(source, axis) < _RUN:
             return None
-        is_moved = len(within) > 1
-        found.append(Taken(i, cut, axis, *(permutation(within) if is_moved else ((), ()))))
+        is_moved = len(inner) > 1
+        found.append(Taken(i, fusion, cut, axis, *(permutation(inner) if is_moved else ((), ()))))
     return tuple(found)
 
 
@@ -145,7 +197,7 @@ def _run(shape: Shape, axis: int) -> int:
     return elements * shape.element_bits // 8
 
 
-def _taken(loop: Instruction, k: int) -> dict[Instruction, int] | None:
+def _taken(loop: Instruction, k: int) -> Slices | None:
     """The slices that a loop takes of an element that no turn changes; None if it does more."""
     if loop.opcode != "while" or loop.operands[0].users != [loop] or loop.is_root:
         return None
@@ -158,7 +210,7 @@ def _taken(loop: Instruction, k: int) -> dict[Instruction, int] | None:
     elements = list(parts(body, k))
     if _is_read(condition, k) or root.operands[k] not in elements:
         return None
-    found: dict[Instruction, int] = {}
+    found: Slices = {}
     for element in elements:
         for user in element.users:
             if user is root:
@@ -184,11 +236,32 @@ def _is_read(condition: Computation, k: int) -> bool:
     return not plain or any(p.users or p.is_root for p in parts(condition, k))
 
 
-def _slices(fusion: Instruction, part: Instruction) -> dict[Instruction, int] | None:
+def _slices(reader: Instruction, part: Instruction) -> Slices | None:
     """The dynamic-slices in a fusion that take one slice each of an operand, if it is free.
 
-    It is if its code does not matter to any bit of its result.
+    It is if its code does not matter to any bit of its result. It may run asynchronously.
     """
+    if reader.opcode == "async-start":
+        return _slices_in_async(reader, part)
+    return _slices_in_fusion(reader, part)
+
+
+def _slices_in_async(start: Instruction, part: Instruction) -> Slices | None:
+    body = start.called[0]
+    fusion = body.root
+    if fusion is None or list(fusion.operands) != body.parameters:
+        return None
+    found: Slices = {}
+    for number, operand in enumerate(start.operands):
+        if operand is part:
+            inner = _slices_in_fusion(fusion, body.parameters[number])
+            if inner is None:
+                return None
+            found |= inner
+    return found
+
+
+def _slices_in_fusion(fusion: Instruction, part: Instruction) -> Slices | None:
     if fusion.opcode != "fusion" or fusion.fusion_kind == "kCustom":
         return None
     if b'"kind"' in fusion.backend_config:
@@ -196,7 +269,7 @@ def _slices(fusion: Instruction, part: Instruction) -> dict[Instruction, int] | 
     body = fusion.called[0]
     if not all(_is_free(i) for i in body.instructions):
         return None
-    found: dict[Instruction, int] = {}
+    found: Slices = {}
     for number, operand in enumerate(fusion.operands):
         waiting = [body.parameters[number]] if operand is part else []
         while waiting:
@@ -212,7 +285,7 @@ def _slices(fusion: Instruction, part: Instruction) -> dict[Instruction, int] | 
                     cut = sliced_axis(user.shape, i.shape)
                     if cut is None:
                         return None
-                    found[user] = cut
+                    found[user] = cut, fusion
                 else:
                     return None
     return found

@@ -139,7 +139,7 @@ def test_the_same_bits_and_no_copy(function, axis, sunk):
 
 def _without_moves(module):
     """A module whose moves all change slices' order of elements, without them."""
-    found = sinks(module_from_bytes(module))
+    found = sinks(module_from_bytes(module), "cpu")
     assert found
     assert not any(sink.in_order for sink in found)
     return Edit(module).sink([sink.move.name for sink in found], "cpu").to_bytes()
@@ -219,7 +219,7 @@ def test_a_wrong_move_is_refused(opcode, wrong):
 def test_a_gpu_has_it_too(function):
     lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((_params(1), X)))
     captured = capture(lowered)
-    names = [s.move.name for s in sinks(module_from_bytes(captured.module))]
+    names = [s.move.name for s in sinks(module_from_bytes(captured.module), "cuda")]
     data = Edit(captured.module).sink(names, "cuda").to_bytes()
     check_rewrite(captured.module, data, "cuda", loops=True)
     check_executable(data, "cuda")
@@ -227,6 +227,56 @@ def test_a_gpu_has_it_too(function):
     if names:
         assert plan.sunk == tuple(names)
         assert plan.predicted_bytes < plan.xla_predicted_bytes
+
+
+def _converted_step(p, x, dtype=jnp.bfloat16):
+    """Weights are converted before the loops, which read them from there."""
+
+    def loss(p):
+        layers = jax.tree.map(lambda a: a.astype(dtype), p)
+        return _net(layers, x, dtype, remat=True)
+
+    value, g = jax.value_and_grad(loss)(p)
+    return jax.tree.map(lambda a, b: a - (0.1 * b).astype(a.dtype), p, g), value
+
+
+def _turned_and_converted(p, x, dtype=jnp.bfloat16):
+    return _converted_step({"a": jnp.swapaxes(p["b"], 1, 2), "b": p["a"].swapaxes(1, 2)}, x, dtype)
+
+
+@pytest.mark.parametrize(
+    ("function", "gone"),
+    [(_converted_step, 2), (_turned_and_converted, 1)],  # XLA copies the other one for donation
+    ids=["converted", "turned and converted"],
+)
+def test_a_gpu_converts_slices(function, gone):
+    p = _params(0)
+    each = p["a"].nbytes // 2
+    compiled = olla_xla.plan(function, donate_argnums=0).lower(*on_h100((p, X))).compile()
+    plan = compiled.plan
+    assert plan is not None
+    assert len(plan.sunk) == gone
+    assert plan.xla_bytes - plan.assigned_bytes > 0.9 * gone * each
+
+
+def test_converts_of_slices_to_wider_types_are_the_same_bits():
+    p = jax.tree.map(lambda a: a.astype(jnp.bfloat16), _params(0))
+
+    def copy():
+        return jax.tree.map(jnp.array, p)
+
+    function = functools.partial(_converted_step, dtype=jnp.float32)
+    expected = jax.jit(function, donate_argnums=0)(copy(), X)
+    compiled = olla_xla.plan(function, donate_argnums=0).lower(copy(), X).compile()
+    assert_same(expected, compiled(copy(), X))
+    assert compiled.plan.predicted_bytes == compiled.plan.assigned_bytes
+    assert compiled.plan.sunk
+
+
+def test_what_rounds_on_a_cpu_stays():
+    """Its code beside a slice is another one, which might round otherwise."""
+    lowered = jax.jit(_converted_step).lower(_params(0), X)
+    assert not sinks(module_from_bytes(capture(lowered).module), "cpu")
 
 
 def test_gathered_slices_of_another_order():
@@ -256,4 +306,4 @@ def test_gathered_slices_of_another_order():
     plan = compiled.plan
     assert plan.sunk
     assert plan.predicted_bytes == plan.assigned_bytes
-    assert plan.xla_bytes - plan.assigned_bytes > 0.9 * 1024 * LAYERS * 256 * 4
+    assert plan.xla_bytes - plan.assigned_bytes > 1.8 * 1024 * LAYERS * 256 * 4

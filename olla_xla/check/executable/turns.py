@@ -20,7 +20,7 @@ from olla_xla.check.executable.numbering import hashed, named
 if TYPE_CHECKING:
     from olla_xla.check.executable.element_expressions import ElementNumbering
 
-__all__ = ["Steps", "one_of", "same_digit", "slice_of_turned", "transposed"]
+__all__ = ["Steps", "one_of", "same_digit", "slice_of_turned", "transposed", "turned"]
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -42,7 +42,7 @@ def transposed(
     """
     row = numbering.cast(operand, _row_major(before), _row(before))
     digits = _digits(_row_major(before))
-    result = _turned(numbering, row, _row(before), _joined(digits[k] for k in dimensions))
+    result = turned(numbering, row, _row(before), _joined(digits[k] for k in dimensions))
     return numbering.cast(result, _row(after), _row_major(after))
 
 
@@ -59,7 +59,7 @@ def slice_of_turned(
     row, flat, shape = numbering.bitcasts[number]
     if row not in numbering.turns or shape.element_type != flat.element_type:
         return None
-    source, steps = numbering.turns[row]
+    source, _, steps = numbering.turns[row]
     order = tuple(reversed(shape.minor_to_major))
     found = {k: _within(steps, *digit) for k, digit in enumerate(_digits(shape))}
     cut = found.pop(axis)
@@ -76,7 +76,7 @@ def slice_of_turned(
         left += [(n, d if d < distance else d // count) for n, d in inner]
     part = _row(one_of(shape, axis))
     taken = _slice_of_row(numbering, source, at, flat, (count, distance))
-    result = _turned(numbering, taken, part, _joined(left))
+    result = turned(numbering, taken, part, _joined(left))
     return numbering.cast(result, part, one_of(shape, axis))
 
 
@@ -120,10 +120,10 @@ def _slice_of_row(
     return result
 
 
-def _turned(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
+def turned(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
     """A row's elements in the order of steps over it."""
     if row in numbering.turns:
-        first, inner = numbering.turns[row]
+        first, _, inner = numbering.turns[row]
         parts = [_within(inner, *step) for step in steps]
         if all(part is not None for part in parts):
             row = first
@@ -132,7 +132,7 @@ def _turned(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) 
         return row
     said = (flat.element_type, flat.element_bits, *(n for step in steps for n in step))
     result = hashed(b"".join((_TURN, named(said), row)))
-    numbering.turns[result] = row, steps
+    numbering.turns[result] = row, flat, steps
     numbering.note_moved(row, result)
     return result
 

@@ -78,7 +78,7 @@ def without_moves(module: bytes, target: str, cost: CostModel) -> Sunk | None:
       ModuleFormatError: it is none.
     """
     try:
-        found = sinks(module_from_bytes(module))
+        found = sinks(module_from_bytes(module), target)
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     planned = PlannedModule(module, target) if found else None
