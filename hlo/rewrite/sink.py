@@ -72,7 +72,8 @@ class _Writer:
         shape = self._at[sink.source.name].shape
         for loop, k in sink.loops:
             start = self._at[loop.operands[0].name]
-            start.operand_ids[k] = self._at[sink.source.name].id
+            if loop.operands[0].operands[k] is sink.move:
+                start.operand_ids[k] = self._at[sink.source.name].id
             body, condition = loop.called
             changed = [start, self._at[loop.name]]
             for computation in (body, condition):

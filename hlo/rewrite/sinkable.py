@@ -32,6 +32,9 @@ _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 Slices = dict[Instruction, tuple[int, Instruction]]
 """A dynamic-slice -> along which dimension, and the fusion that it is in."""
 
+Loops = list[tuple[Instruction, int]]
+"""Each while, and an element of its state."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
@@ -60,7 +63,7 @@ class Sink:
       move: the instruction; with it go those that only it reads (`gone`), and that move as well.
       source: what is moved. kinds: element types to which it is converted, one after the other.
       code: the kind of fusion that rounds in doing so, which is to round from now on too; or "".
-      loops: each while, and the element of its state that it begins.
+      loops: each while that it is handed to, and which element of its state it is.
       slices: what fusions of their bodies take of it.
     """
 
@@ -92,18 +95,10 @@ def sinks(module: Module, target: str) -> list[Sink]:
 def _sink(move: Instruction, target: str) -> Sink | None:
     if not _moves(move) or not move.users or any(_moves(u) for u in move.users):
         return None
-    loops: list[tuple[Instruction, int]] = []
+    loops: Loops = []
     slices: Slices = {}
-    for start in move.users:
-        places = [k for k, o in enumerate(start.operands) if o is move]
-        if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
-            return None
-        (loop,) = start.users
-        taken = _taken(loop, places[0])
-        if taken is None:
-            return None
-        loops.append((loop, places[0]))
-        slices |= taken
+    if not all(_is_passed(move, start, loops, slices) for start in move.users):
+        return None
     found = None
     gone: list[Instruction] = []
     i = move
@@ -197,31 +192,41 @@ def _run(shape: Shape, axis: int) -> int:
     return elements * shape.element_bits // 8
 
 
-def _taken(loop: Instruction, k: int) -> Slices | None:
-    """The slices that a loop takes of an element that no turn changes; None if it does more."""
-    if loop.opcode != "while" or loop.operands[0].users != [loop] or loop.is_root:
-        return None
+def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Slices) -> bool:
+    """Whether an instruction hands an array to a loop, of which no turn does but take slices of it.
+
+    Args:
+      loops, slices: the loop, those inside it, and these slices are added.
+    """
+    places = [k for k, o in enumerate(start.operands) if o is array]
+    if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
+        return False
+    (loop,), (k,) = start.users, places
+    if loop.opcode != "while" or loop.is_root:
+        return False
+    loops.append((loop, k))
     body, condition = loop.called
     if any(u.opcode != "get-tuple-element" or u.tuple_index == k for u in loop.users):
-        return None
+        return False
     root = body.root
     if root is None or root.opcode != "tuple" or root.control_predecessors:
-        return None
+        return False
     elements = list(parts(body, k))
     if _is_read(condition, k) or root.operands[k] not in elements:
-        return None
-    found: Slices = {}
+        return False
     for element in elements:
         for user in element.users:
             if user is root:
                 if [n for n, o in enumerate(root.operands) if o is element] != [k]:
-                    return None
-                continue
-            inner = _slices(user, element)
-            if inner is None:
-                return None
-            found |= inner
-    return found
+                    return False
+            elif user.opcode == "tuple":
+                if not _is_passed(element, user, loops, slices):
+                    return False
+            elif (inner := _slices(user, element)) is None:
+                return False
+            else:
+                slices |= inner
+    return True
 
 
 def parts(computation: Computation, k: int) -> Iterator[Instruction]:

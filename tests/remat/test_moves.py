@@ -82,6 +82,17 @@ def again(p, x):
     return p, _net(moved, x) + first.mean()
 
 
+def accumulated(p, x):
+    """Loops over layers inside one over micro-batches, around which the weights are moved."""
+
+    def one(total, x):
+        g = jax.grad(lambda p: _net(_moved(p, 1), x))(p)
+        return jax.tree.map(jnp.add, total, g), None
+
+    g = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, p), x.reshape(4, 4, WIDTH))[0]
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), g["a"].mean()
+
+
 def turned(p, x, dtype=jnp.float32):
     """Each weight is the other one's transpose in its layer, stacked along the second axis."""
 
@@ -102,6 +113,7 @@ def turned(p, x, dtype=jnp.float32):
         (step, 1, True),
         (functools.partial(step, dtype=jnp.bfloat16), 1, True),
         (functools.partial(step, axis=2), 2, False),
+        (accumulated, 1, True),
         (also_read, 1, False),
         (overwritten, 1, None),
         (again, 1, None),
@@ -112,6 +124,7 @@ def turned(p, x, dtype=jnp.float32):
         "plain",
         "narrowed",
         "in single elements",
+        "in micro-batches",
         "also read",
         "overwritten",
         "two loops",
