@@ -13,7 +13,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, Instruction, module_from_proto
 from hlo.rewrite.aliases import make_bitcast
 from hlo.rewrite.apart import keep_apart
-from hlo.rewrite.bodies import Names
+from hlo.rewrite.bodies import Names, list_computations
 from hlo.rewrite.sinkable import Sink, Taken, parts, sinks
 from hlo.rewrite.walk import put_in_post_order
 
@@ -65,6 +65,7 @@ class _Writer:
         self._computations = {c.id: c for c in proto.computations}
         self._at = {i.name: i for c in proto.computations for i in c.instructions}
         self._gone: set[int] = set()
+        self._starts: dict[str, Instruction] = {}
         self._touched: dict[int, _Computation] = {}
 
     def write(self, sink: Sink) -> None:
@@ -83,6 +84,7 @@ class _Writer:
                 for part in parts(computation, k):
                     self._at[part.name].shape.CopyFrom(shape)
                     self._widen(part, shape)
+                    self._starts |= {u.name: u for u in part.users if u.opcode == "async-start"}
             assert body.root is not None
             changed.append(self._at[body.root.name])
             for i in changed:
@@ -105,8 +107,6 @@ class _Writer:
                 self._at[inner.name].shape.CopyFrom(shape)
                 self._computations[body.id].ClearField("program_shape")
                 if reader.opcode == "async-start":
-                    given = self._at[reader.name].shape.tuple_shapes[0]
-                    given.tuple_shapes[number].CopyFrom(shape)
                     self._widen(inner, shape)
 
     def _take(self, sink: Sink, taken: Taken) -> None:
@@ -204,17 +204,41 @@ class _Writer:
         made.id = _next_id(body)
         return made.id
 
+    def _run_at_once(self, start: Instruction) -> None:
+        """Makes a plain fusion of one that runs asynchronously, where its result is waited for."""
+        begun, (done,) = self._at[start.name], start.users
+        assert start.called[0].root is not None
+        fusion, ended = _Instruction(), self._at[done.name]
+        fusion.CopyFrom(self._at[start.called[0].root.name])
+        fusion.id, fusion.name = ended.id, self._names.new(fusion.name)
+        fusion.operand_ids[:] = begun.operand_ids
+        before = dict.fromkeys((*ended.control_predecessor_ids, *begun.control_predecessor_ids))
+        fusion.control_predecessor_ids[:] = [k for k in before if k != begun.id]
+        ended.CopyFrom(fusion)
+        computation = self._computations[start.computation.id]
+        for i in computation.instructions:
+            if begun.id in i.control_predecessor_ids:
+                others = [k for k in i.control_predecessor_ids if k != begun.id]
+                kept = dict.fromkeys((*others, *begun.control_predecessor_ids))
+                i.control_predecessor_ids[:] = list(kept)
+        self._gone.add(begun.id)
+        self._touched[computation.id] = computation
+
     def finish(self) -> None:
         """Takes what nothing reads now out of the schedule."""
+        for start in self._starts.values():
+            self._run_at_once(start)
         for computation in self._touched.values():
+            lost = {i.id & _LOCAL for i in computation.instructions if i.id in self._gone}
             kept = [i for i in computation.instructions if i.id not in self._gone]
             listed = _Computation(instructions=kept)
             del computation.instructions[:]
             computation.instructions.extend(listed.instructions)
             put_in_post_order(computation)
             ids = self._proto.schedule.sequences[computation.id].instruction_ids
-            lost = {k & _LOCAL for k in self._gone}
             ids[:] = [k for k in ids if k & _LOCAL not in lost]
+        if self._starts:
+            list_computations(self._proto, ())
 
 
 def _row_major(like: _Shape, extents: Sequence[int]) -> _Shape:

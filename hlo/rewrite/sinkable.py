@@ -41,7 +41,8 @@ class Taken:
     """A slice that is to be taken from a source.
 
     Attributes:
-      slice: the dynamic-slice. fusion: in which it is. cut: the dimension that it slices.
+      slice: the dynamic-slice. fusion: in which it is; that may run asynchronously, as a copy of
+        bytes in one piece does, and need not any more. cut: the dimension that it slices.
       axis: the dimension of the source that is sliced instead.
       extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
         result is one of what is taken now; empty where that is a bitcast of the slice itself.
@@ -255,6 +256,8 @@ def _slices_in_async(start: Instruction, part: Instruction) -> Slices | None:
     body = start.called[0]
     fusion = body.root
     if fusion is None or list(fusion.operands) != body.parameters:
+        return None
+    if [u.opcode for u in start.users] != ["async-done"]:
         return None
     found: Slices = {}
     for number, operand in enumerate(start.operands):
