@@ -1,8 +1,8 @@
 """Lets loops take slices from where an array was before it was moved for them.
 
-An array that is transposed before a loop, so that each turn finds its slice in one piece, is held
-twice as long as the loop runs. The same slice can be taken from the array itself: it is the same
-bytes in the same order, and about as many are moved.
+An array that is transposed or converted before a loop, so that each turn finds its slice as it
+needs it, is held twice as long as the loop runs. The slice can be made of one of the array itself,
+and about as many bytes are moved.
 """
 
 from __future__ import annotations
@@ -178,7 +178,11 @@ class _Writer:
     def _converted(
         self, i: _Instruction, old: _Instruction, kinds: Sequence[int]
     ) -> list[_Instruction]:
-        """What converts an instruction's result to what another one had."""
+        """What converts an instruction's result to what another one had, step by step.
+
+        Args:
+          i: the instruction. old: the other one. kinds: element types, the last one that of `old`.
+        """
         made: list[_Instruction] = []
         for kind in kinds:
             one = _Instruction(

@@ -288,8 +288,15 @@ def test_converts_of_slices_to_wider_types_are_the_same_bits():
 
 def test_what_rounds_on_a_cpu_stays():
     """Its code beside a slice is another one, which might round otherwise."""
-    lowered = jax.jit(_converted_step).lower(_params(0), X)
-    assert not sinks(module_from_bytes(capture(lowered).module), "cpu")
+    p = {"a": jnp.ones((4, 32, 32)), "b": jnp.ones((4, 32, 32))}
+    module = capture(jax.jit(_converted_step).lower(p, X[:, :32])).module
+    assert not sinks(module_from_bytes(module), "cpu")
+    names = [sink.move.name for sink in sinks(module_from_bytes(module), "cuda")]
+    assert names
+    data = Edit(module).sink(names, "cuda").to_bytes()
+    with pytest.raises(CheckError):
+        check_rewrite(module, data, "cpu", loops=True)
+    check_rewrite(module, data, "cuda", loops=True)
 
 
 def test_gathered_slices_of_another_order():
