@@ -12,9 +12,22 @@ from collections.abc import Iterable, Sequence
 from hlo.module import Instruction
 from hlo.shapes import Shape
 
-__all__ = ["Steps", "contiguous", "extents", "joined", "moved", "sliced_outermost"]
+__all__ = [
+    "Steps",
+    "contiguous",
+    "extents",
+    "joined",
+    "moved",
+    "permutation",
+    "sliced",
+    "sliced_axis",
+    "sliced_outermost",
+    "within",
+]
 
 Steps = tuple[tuple[int, int], ...]
+
+_MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
@@ -39,6 +52,59 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
     return cut[0] if cut and cut == outer[:1] and part.dimensions[cut[0]] == 1 else None
 
 
+def sliced_axis(part: Shape, whole: Shape) -> int | None:
+    """The dimension of an array of which a part is one slice; None where it is no such part."""
+    if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
+        return None
+    both = zip(part.dimensions, whole.dimensions, strict=True)
+    cut = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    return cut[0] if len(cut) == 1 and part.dimensions[cut[0]] == 1 else None
+
+
+def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, Steps] | None:
+    """Where in its source one slice of a moved array lies.
+
+    Args:
+      steps: of the array over its source. whole: its shape. cut: along which dimension it is
+        sliced. source: shape of the source.
+
+    Returns:
+      The dimension of the source of which it is one slice, and the slice's steps over that slice;
+      None where it is no slice of the source.
+    """
+    by_extent = _divided(steps, extents(whole))
+    if by_extent is None:
+        return None
+    outer_first = tuple(reversed(whole.minor_to_major))
+    count, distance = whole.dimensions[cut], by_extent[outer_first.index(cut)]
+    axis = _dimension(source, count, distance)
+    if axis is None:
+        return None
+    within = [
+        (whole.dimensions[k], step if step < distance else step // count)
+        for k, step in zip(outer_first, by_extent, strict=True)
+        if k != cut
+    ]
+    return axis, joined(within)
+
+
+def _dimension(shape: Shape, count: int, distance: int) -> int | None:
+    """The dimension of an array that has so many elements, so far from each other."""
+    here = 1
+    for k in shape.minor_to_major:
+        if shape.dimensions[k] == count > 1 and here == distance:
+            return k
+        here *= shape.dimensions[k]
+    return None
+
+
+def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Steps over all of an array as a transpose of it: extents of its operand, and dimensions."""
+    outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
+    dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
+    return tuple(steps[k][0] for k in outer_first), dimensions
+
+
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
     """Steps without such as are of one element, or go on where the next ones end."""
     found: list[tuple[int, int]] = []
@@ -52,24 +118,25 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
     return tuple(found)
 
 
-def moved(i: Instruction, source: Instruction) -> Steps | None:
-    """How the result of an instruction steps over its source.
+def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
+    """How the result of an instruction steps over its source, and to what it is converted.
 
     Args:
-      i: a bitcast, copy or transpose, a fusion of such, or a chain of them that begins at `source`,
-        which is one array. source: what it moves.
+      i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
+        `source`, which is one array. source: what it moves.
 
     Returns:
-      The steps; None where it does something else, or they cannot be told.
+      The steps, and the element types that converts give, the first one first; None where it does
+      something else, or they cannot be told.
     """
     chain: list[Instruction] = []
     while i is not source:
         if i.opcode == "fusion" and len(i.operands) == 1 and i.called[0].root is not None:
-            inner = _within(i)
+            inner = within(i)
             if inner is None:
                 return None
             chain += inner
-        elif i.opcode in ("bitcast", "copy", "transpose") and not i.shape.is_tuple:
+        elif i.opcode in _MOVING and not i.shape.is_tuple:
             chain.append(i)
         else:
             return None
@@ -77,15 +144,25 @@ def moved(i: Instruction, source: Instruction) -> Steps | None:
     steps: Steps | None = contiguous(source.shape)
     for step in reversed(chain):
         steps = None if steps is None else _after(step, steps)
-    return steps
+    kinds = tuple(k.shape.element_type for k in reversed(chain) if k.opcode == "convert")
+    if steps is None or (kinds and any(_is_read_otherwise(k) for k in chain)):
+        return None
+    return steps, kinds
 
 
-def _within(fusion: Instruction) -> list[Instruction] | None:
-    """The operations inside a fusion from its result back to its one parameter."""
+def _is_read_otherwise(i: Instruction) -> bool:
+    """Whether it takes the same bytes for elements of another type."""
+    return i.opcode == "bitcast" and i.shape.element_type != i.operands[0].shape.element_type
+
+
+def within(fusion: Instruction) -> list[Instruction] | None:
+    """The operations inside a fusion from its result back to its one parameter, if they only move
+    and convert.
+    """
     chain: list[Instruction] = []
     i = fusion.called[0].root
     while i is not None and i.opcode != "parameter":
-        if i.opcode not in ("bitcast", "copy", "transpose"):
+        if i.opcode not in _MOVING:
             return None
         chain.append(i)
         i = i.operands[0]

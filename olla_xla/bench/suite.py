@@ -28,7 +28,7 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.targets.target import Target
 
-__all__ = ["SuitePlan", "SuiteRow", "dumps", "suite_row"]
+__all__ = ["SuitePlan", "SuiteRow", "dumps", "filled", "say", "suite_row"]
 
 _KINDS = (".hlo", ".txt", ".pb", ".mlir")
 _SCHEDULED = "it has a schedule: XLA's pipeline is behind it; olla_xla plan --hlo takes it as it is"
@@ -121,10 +121,22 @@ def suite_row(
     row = SuiteRow(path.name)
     limits = {name: getattr(options, name) for name in ("time_limit", "step_limit", "seed")}
     about = {"path": str(path), "target": target, "overheads": list(overheads), "limits": limits}
+    return filled(row, __name__, about, progress)
+
+
+def filled(
+    row: SuiteRow, module: str, about: dict[str, Any], progress: Callable[[str], None]
+) -> SuiteRow:
+    """A row with what a process of its own finds.
+
+    Args:
+      row: its name. module: of the process, which prints what it finds by `say`.
+      about: the argument of the process. progress: called with one line at each stage.
+    """
     try:
-        for line in worker_lines("olla_xla.bench.suite", about, "its process"):
+        for line in worker_lines(module, about, "its process"):
             if "stage" in line:
-                progress(f"{path.name}: {line['stage']}")
+                progress(f"{row.name}: {line['stage']}")
             elif "plan" in line:
                 row = dataclasses.replace(row, plans=(*row.plans, SuitePlan(**line["plan"])))
             else:
@@ -134,7 +146,8 @@ def suite_row(
     return row
 
 
-def _say(**found: Any) -> None:
+def say(**found: Any) -> None:
+    """Prints what a process found: a stage, a plan, or fields of its row."""
     print(json.dumps(found), flush=True)
 
 
@@ -143,32 +156,32 @@ def _work(about: dict[str, Any]) -> None:
     try:
         module = read_lowered(about["path"])
     except HloError as error:
-        return _say(error=str(error).removeprefix(f"{about['path']}: "))
+        return say(error=str(error).removeprefix(f"{about['path']}: "))
     if module is None:
-        return _say(error=_SCHEDULED)
-    _say(devices=module.devices)
+        return say(error=_SCHEDULED)
+    say(devices=module.devices)
     try:
         targets.prepare_environment(about["target"], module.devices)
         target = targets.target(about["target"], module.devices)
         cost = CostModel(device(target.platform, target.kind), target.platform)
-        _say(stage="XLA's own schedule")
+        say(stage="XLA's own schedule")
         stage = DumpedStage(module, target)
         started = time.monotonic()
         own = stage.captured()
-        _say(
+        say(
             xla_bytes=own.assigned_bytes,
             seconds=time.monotonic() - started,
             step_seconds=cost.step_seconds(module_from_bytes(own.final)),
         )
     except OllaError as error:
-        return _say(error=str(error))
+        return say(error=str(error))
     del stage, own  # executables, with their code
     loaded()
     for overhead in (None, *about["overheads"]):
         kind = "by default" if overhead is None else f"{overhead:.0%} overhead at most"
-        _say(stage=f"planned, {kind}")
+        say(stage=f"planned, {kind}")
         options = PlanOptions(max_overhead=overhead, **about["limits"])
-        _say(plan=dataclasses.asdict(_planned(module, target, options, cost)))
+        say(plan=dataclasses.asdict(_planned(module, target, options, cost)))
 
 
 def _planned(

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from olla_xla import __version__
 from olla_xla.errors import AgreementError
 
 __all__ = ["Agreement", "Decision", "KeyValues"]
@@ -336,5 +337,8 @@ def _encoded(**fields: str) -> bytes:
 
 
 def _versions() -> dict[str, str]:
-    names = ("jaxlib", "olla-xla")
-    return {"jax": jax.__version__, **{n: importlib.metadata.version(n) for n in names}}
+    return {
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "olla-xla": __version__,
+    }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from hlo import gc_pause
 from hlo.digest import module_digest
 from hlo.module import Module, module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
+from olla_xla import __version__
 from olla_xla.check.executable import (
     Accepted,
     KernelMemory,
@@ -34,6 +34,7 @@ from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
+    device_bytes,
     device_kind,
     forget_compiles,
     keep_executable,
@@ -66,6 +67,7 @@ class Captured:
         a compile takes; None where XLA has no other scheduler.
       seconds: what XLA took to get there, or None.
       device_kind: JAX's name of the devices, or "".
+      device_bytes: what each has for a step; None where that is not known.
       view: of the module, read once for all that look at it (hlo.module.module_from_bytes).
     """
 
@@ -74,6 +76,7 @@ class Captured:
     more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
     seconds: float | None = None
     device_kind: str = ""
+    device_bytes: int | None = None
 
     @functools.cached_property
     def view(self) -> Module:
@@ -172,12 +175,12 @@ class Compiles:
         return self._captured(*found[-1])
 
     def _captured(self, platform: str, module: bytes) -> Captured:
-        return Captured(platform, module, self.more(platform), device_kind=self.device_kind)
+        return self.taken(platform, module, None)
 
-    @property
-    def device_kind(self) -> str:
-        """JAX's name of the devices, or ""."""
-        return device_kind(self._lowered)
+    def taken(self, platform: str, module: bytes, seconds: float | None) -> Captured:
+        """A module as XLA scheduled it, with what there is to say of the devices."""
+        kind, size = device_kind(self._lowered), device_bytes(self._lowered)
+        return Captured(platform, module, self.more(platform), seconds, kind, size)
 
     def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
         """Gives the orders of XLA's scheduler for memory, where the platform has one."""
@@ -423,7 +426,7 @@ class Compiles:
 
 def _accepted_digest(final: bytes, plan: str) -> str:
     """Names an executable of a plan, by its module and the plan's digest, and who looks at it."""
-    return f"{importlib.metadata.version('olla-xla')} {plan} {module_digest(final)}"
+    return f"{__version__} {plan} {module_digest(final)}"
 
 
 def _says_results(plan: Plan, final: Final) -> bool:

@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 
+from olla_xla import targets
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
 
 __all__ = [
+    "device_bytes",
     "device_kind",
     "devices_of",
     "distributed_client",
@@ -111,6 +113,23 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return next((device.device_kind for device in devices or ()), "")
+
+
+def device_bytes(lowered: jax.stages.Lowered) -> int | None:
+    """What a device that `lowered` is for has for a step; None where that is not known.
+
+    Devices that are here say it themselves; of those that are compiled for alone it is known by
+    their name.
+    """
+    devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None) or ()
+    device = next(iter(devices), None)
+    if device is None or device.platform == "cpu":
+        return None
+    try:
+        return (device.memory_stats() or {})["bytes_limit"]
+    except (AttributeError, KeyError, NotImplementedError, jax.errors.JaxRuntimeError):
+        cards = (targets.card(name) for name in targets.TARGETS if name != "cpu")
+        return next((c.memory_bytes for c in cards if c.kind == device.device_kind), None)
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:

@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
+from olla_xla import __version__
 from olla_xla.check.executable import (
     Accepted,
     KernelMemory,
@@ -101,7 +104,11 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
     Raises:
       OSError: the file cannot be written.
     """
-    versions = {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "olla-xla")}
+    versions = {
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "olla-xla": __version__,
+    }
     about = "\n".join(
         (
             str(error),

@@ -296,7 +296,7 @@ class Midst:
           BudgetError: the budget cannot be met.
         """
         taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
-        captured = Captured(platform, module, compiles.more(platform), taken, compiles.device_kind)
+        captured = compiles.taken(platform, module, taken)
         self.captured = captured
         began = time.thread_time()
         small = scratch_peak(captured.view) <= _SMALL  # read here, and kept for all that follow
@@ -380,6 +380,7 @@ def _plan(name: str, captured: Captured, options: PlanOptions, attempt: PlanOpti
                 progress=progress,
                 schedule_seconds=captured.seconds,
                 device_kind=captured.device_kind,
+                device_bytes=captured.device_bytes,
             )
     except BudgetError as error:
         if attempt is options or options.budget_bytes is None:

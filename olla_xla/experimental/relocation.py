@@ -30,7 +30,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.effort import effort
+from olla_xla.planner.effort import Timing, effort
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.schedule import candidates
@@ -184,7 +184,7 @@ def _least_peak(module: bytes, plan: Plan, options: PlanOptions) -> Plan | None:
     found = search(
         arrays,
         candidates(arrays),
-        time_limit=effort(options, None, 0, 0).seconds,
+        time_limit=effort(options, Timing(), 0, 0).seconds,
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(arrays)[0],

@@ -68,6 +68,7 @@ def plan_module(
     progress: Progress | None = None,
     schedule_seconds: float | None = None,
     device_kind: str = "",
+    device_bytes: int | None = None,
 ) -> Plan:
     """Finds an order for every computation of a scheduled module.
 
@@ -88,6 +89,8 @@ def plan_module(
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
       device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
+      device_bytes: what a device has. Where the plan would take more, transfers may hide less
+        than in XLA's order, if it fits then. None: any.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -101,7 +104,7 @@ def plan_module(
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     started = time.monotonic()
     sunk = without_moves(module, target, cost) if options.loops else None
-    work = _Work(module, target, cost, options, started, progress, schedule_seconds)
+    work = _Work(module, target, cost, options, started, progress, schedule_seconds, device_bytes)
     if sunk is None:
         return _plan(work, xla_bytes, more)
     try:
@@ -117,7 +120,8 @@ class _Work:
     """What there is to plan.
 
     Attributes:
-      module: serialized. target, options, progress, schedule_seconds: as for `plan_module`.
+      module: serialized. target, options, progress, schedule_seconds, device_bytes: as for
+        `plan_module`.
       cost: prices operators. started: when planning began.
       kernels: patterns that kernels are to have, where the module is not XLA's own.
     """
@@ -129,6 +133,7 @@ class _Work:
     started: float
     progress: Progress | None
     schedule_seconds: float | None
+    device_bytes: int | None
     kernels: Mapping[str, Pattern] | None = None
 
 
@@ -178,10 +183,27 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
     if not options.recomputes:
         if budget is not None and least > budget:
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
-        return plan
-    if least > 0 and (budget is None or least > budget):  # nothing takes less than nothing
+    elif least > 0 and (budget is None or least > budget):  # nothing takes less than nothing
         plan = _recompute(work, plan, steps, loops)
-    return plan
+    return _fitting(work, plan)
+
+
+def _fitting(work: _Work, plan: Plan) -> Plan:
+    """The plan, or, where that is too much for a device, one whose transfers hide less and is not.
+
+    A step that does not fit cannot run at all, so any time is allowed for it.
+    """
+    limit = work.device_bytes
+    if limit is None or plan.predicted_bytes <= limit:
+        return plan
+    data = _edited(work.module, plan).to_bytes()
+    timing = Timing(work.schedule_seconds)
+    found = _overlapping_less(data, plan, work.cost, math.inf, work.options, timing)
+    if found.predicted_bytes > limit:
+        return plan
+    _logger.info("transfers hide %.3f ms less, so that it fits", 1e3 * found.exposed_seconds)
+    xla = plan.xla_bytes, plan.xla_predicted_bytes
+    return _priced(found, module_from_bytes(work.module), xla, work.cost, work.started)
 
 
 def _overlapping_less(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from olla_xla.planner.effort import effort
+from olla_xla.planner.effort import Timing, effort, recomputation_seconds
 from olla_xla.problem.options import PlanOptions
 
 MIB = 2**20
@@ -20,30 +20,49 @@ MIB = 2**20
     ],
 )
 def test_seconds_by_what_xla_took_and_what_may_be_gained(seconds, total, bound, expected):
-    found = effort(PlanOptions(), seconds, total, bound)
+    found = effort(PlanOptions(), Timing(seconds), total, bound)
     assert found.seconds == found.worth(total) == pytest.approx(expected)
     assert found.enough_bytes == max(256 * 2**10, bound // 2000)
 
 
 def test_a_search_that_finds_nothing_more_ends_early():
-    found = effort(PlanOptions(), 10.0, 1100 * MIB, 1000 * MIB)
+    found = effort(PlanOptions(), Timing(10.0), 1100 * MIB, 1000 * MIB)
     assert found.until(1100 * MIB, started=5.0, now=5.01) == pytest.approx(5.11)
     assert found.until(1100 * MIB, started=5.0, now=7.0) == pytest.approx(8.2)
     assert found.until(1100 * MIB, started=5.0, now=11.9) == 5.0 + found.worth(1100 * MIB)
-    asked = effort(PlanOptions(time_limit=3.0), 10.0, 1100 * MIB, 1000 * MIB)
+    asked = effort(PlanOptions(time_limit=3.0), Timing(10.0), 1100 * MIB, 1000 * MIB)
     assert asked.until(1100 * MIB, started=5.0, now=5.01) == 8.0
 
 
 def test_limits_that_were_asked_for_stand_for_themselves():
-    assert effort(PlanOptions(time_limit=3.0), 0.1, 2000 * MIB, 1000 * MIB).worth(0) == 3.0
-    assert effort(PlanOptions(max_overhead=0.1), 0.1, 2000 * MIB, 1000 * MIB).seconds == 20.0
-    assert effort(PlanOptions(), None, 2000 * MIB, 1000 * MIB).seconds == 20.0
+    assert effort(PlanOptions(time_limit=3.0), Timing(0.1), 2000 * MIB, 1000 * MIB).worth(0) == 3.0
+    budget = PlanOptions(memory_budget=10)
+    assert effort(budget, Timing(0.1), 2000 * MIB, 1000 * MIB).seconds == 20.0
+    assert effort(budget, Timing(0.1, longest=8.0), 2000 * MIB, 1000 * MIB).seconds == 8.0
+    assert effort(PlanOptions(), Timing(None), 2000 * MIB, 1000 * MIB).seconds == 20.0
 
 
 def test_a_loop_that_could_gain_little_of_it_is_left():
-    found = effort(PlanOptions(), 1.0, 1100 * MIB, 1000 * MIB)
+    found = effort(PlanOptions(), Timing(1.0), 1100 * MIB, 1000 * MIB)
     assert found.negligible(1100 * MIB) == pytest.approx(1.0 * MIB)  # a hundredth of the gap
     assert found.negligible(2000 * MIB) == pytest.approx(2.0 * MIB)  # a thousandth of the total
     assert found.negligible(1001 * MIB) == pytest.approx(0.1001 * MIB)  # nearly nothing to gain
-    asked = effort(PlanOptions(time_limit=3.0), 1.0, 1100 * MIB, 1000 * MIB)
+    asked = effort(PlanOptions(time_limit=3.0), Timing(1.0), 1100 * MIB, 1000 * MIB)
     assert asked.negligible(1100 * MIB) == pytest.approx(0.11 * MIB)
+
+
+def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
+    asked = PlanOptions(max_overhead=0.1)
+
+    def seconds(schedule_seconds, total, least, options=asked, spent=1.0):
+        return recomputation_seconds(options, schedule_seconds, spent, total, least)
+
+    assert seconds(2.0, 1000 * MIB, 750 * MIB) == pytest.approx(2 * (0.5 + 4 * 0.25))
+    assert seconds(0.01, 1000 * MIB, 750 * MIB) == 0.25
+    assert seconds(100.0, 1000 * MIB, 0) == 20.0
+    assert seconds(100.0, 2 * MIB - 1, MIB) == 0.15  # nothing that would be worth it
+    # Where XLA's time is not known, or a limit or a budget was given, all but what was spent.
+    assert seconds(None, 1000 * MIB, 750 * MIB) == 19.0
+    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(max_overhead=0.1, time_limit=5.0)) == 4.0
+    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10)) == 19.0
+    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10), spent=30.0) == 0.15

@@ -113,3 +113,19 @@ ENTRY e {
     )
     assert list(one) == list(seven)
     assert [seven[name] for name in one] == pytest.approx([7 * s for s in one.values()])
+
+
+def test_a_step_that_fits_only_so_hides_less_by_default():
+    base, less = planned(), planned(max_overhead=10.0)
+    for size, expected in ((base.predicted_bytes, base), (less.predicted_bytes, less)):
+        options = PlanOptions(step_limit=300)
+        plan = planner.plan_module(MODULE, options, target="cuda", device_bytes=size)
+        assert plan.predicted_bytes == expected.predicted_bytes
+        assert plan.exposed_seconds == pytest.approx(expected.exposed_seconds)
+        assert plan.fingerprint == base.fingerprint
+        assert plan.xla_predicted_bytes == base.xla_predicted_bytes
+    # What does not fit either way is left as it is.
+    plan = planner.plan_module(
+        MODULE, PlanOptions(step_limit=300), target="cuda", device_bytes=less.predicted_bytes - 1
+    )
+    assert plan.predicted_bytes == base.predicted_bytes and not plan.exposed_seconds

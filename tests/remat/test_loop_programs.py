@@ -117,6 +117,19 @@ def test_small_sums_of_products_in_calls_are_left_alone():
         assert len(pairs(module_from_bytes(module), "cpu")) == found
 
 
+def products_then_sums(x, ys):
+    """Neither function has both a product and a sum; with a copy in it the second has."""
+    c, p = jax.lax.scan(lambda c, y: (jnp.cos(c), x * y), x, ys)
+    return jax.lax.scan(lambda d, q: (d + q, None), c, p)[0]
+
+
+def test_small_products_are_not_copied_to_sums_in_another_call():
+    for shape, found in (((4,), 0), ((96, 96), 1)):
+        x, ys = jnp.ones(shape), jnp.ones((9, *shape))
+        module = capture(jax.jit(products_then_sums).lower(x, ys)).module
+        assert len(pairs(module_from_bytes(module), "cpu")) == found
+
+
 def test_the_referee_refuses_small_sums_of_products_in_calls(monkeypatch):
     monkeypatch.setattr(loop_pairs, "may_depend_on_others", lambda function: False)
     x, ys = jnp.ones(()), jnp.ones((9,))

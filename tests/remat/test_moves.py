@@ -6,16 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
-from hlo.module import module_from_bytes
+from hlo.module import module_from_bytes, parse_module_proto
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.sink import sinks
+from hlo.rewrite.sinkable import sinks
 from olla_xla.check.executable import check_executable, check_rewrite
-from olla_xla.compile.capture import capture
+from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.errors import CheckError
 from olla_xla.planner.module import plan_module
 from olla_xla.problem.options import PlanOptions
-from tests.support.compiles import on_h100
+from tests.support.compiles import H100, on_h100
 from tests.support.steps import assert_same
 
 LAYERS, WIDTH = 6, 128
@@ -34,11 +37,12 @@ def _params(axis):
 X = jnp.asarray(np.random.default_rng(4).normal(size=(16, WIDTH)).astype(np.float32))
 
 
-def _net(weights, x, dtype=jnp.float32):
+def _net(weights, x, dtype=jnp.float32, remat=False):
     def layer(h, w):
         w = {k: a.astype(dtype) for k, a in w.items()}
         return (h + jnp.tanh(h @ w["a"]) @ w["b"]).astype(dtype), None
 
+    layer = jax.checkpoint(layer) if remat else layer
     return (jax.lax.scan(layer, x.astype(dtype), weights)[0].astype(jnp.float32) ** 2).mean()
 
 
@@ -46,9 +50,9 @@ def _moved(p, axis):
     return {k: jnp.moveaxis(a, axis, 0) for k, a in p.items()}
 
 
-def step(p, x, axis=1, dtype=jnp.float32):
+def step(p, x, axis=1, dtype=jnp.float32, remat=False):
     """Plain gradient descent."""
-    value, g = jax.value_and_grad(lambda p: _net(_moved(p, axis), x, dtype))(p)
+    value, g = jax.value_and_grad(lambda p: _net(_moved(p, axis), x, dtype, remat))(p)
     return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), value
 
 
@@ -78,17 +82,53 @@ def again(p, x):
     return p, _net(moved, x) + first.mean()
 
 
+def accumulated(p, x):
+    """Loops over layers inside one over micro-batches, around which the weights are moved."""
+
+    def one(total, x):
+        g = jax.grad(lambda p: _net(_moved(p, 1), x))(p)
+        return jax.tree.map(jnp.add, total, g), None
+
+    g = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, p), x.reshape(4, 4, WIDTH))[0]
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), g["a"].mean()
+
+
+def turned(p, x, dtype=jnp.float32):
+    """Each weight is the other one's transpose in its layer, stacked along the second axis."""
+
+    def loss(p):
+        return _net(
+            {"a": jnp.transpose(p["b"], (1, 2, 0)), "b": p["a"].transpose(1, 2, 0)}, x, dtype
+        )
+
+    value, g = jax.value_and_grad(loss)(p)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), value
+
+
 @pytest.mark.parametrize(
     ("function", "axis", "sunk"),
     [
+        (turned, 1, None),  # each loop moves it: by this machine's rates that may take longer
+        (functools.partial(turned, dtype=jnp.bfloat16), 1, None),
         (step, 1, True),
         (functools.partial(step, dtype=jnp.bfloat16), 1, True),
         (functools.partial(step, axis=2), 2, False),
+        (accumulated, 1, True),
         (also_read, 1, False),
         (overwritten, 1, None),
         (again, 1, None),
     ],
-    ids=["plain", "narrowed", "in single elements", "also read", "overwritten", "two loops"],
+    ids=[
+        "turned",
+        "turned and narrowed",
+        "plain",
+        "narrowed",
+        "in single elements",
+        "in micro-batches",
+        "also read",
+        "overwritten",
+        "two loops",
+    ],
 )
 def test_the_same_bits_and_no_copy(function, axis, sunk):
     params = _params(axis)
@@ -110,11 +150,89 @@ def test_the_same_bits_and_no_copy(function, axis, sunk):
         assert plan.xla_bytes - plan.assigned_bytes > 0.9 * moved
 
 
+def _without_moves(module):
+    """A module whose moves all change slices' order of elements, without them."""
+    found = sinks(module_from_bytes(module), "cpu")
+    assert found
+    assert not any(sink.in_order for sink in found)
+    return Edit(module).sink([sink.move.name for sink in found], "cpu").to_bytes()
+
+
+def _square():
+    r = np.random.default_rng(5)
+    shape = WIDTH, LAYERS, WIDTH
+    return {k: jnp.asarray(r.normal(size=shape).astype(np.float32) / 8) for k in "ab"}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("params", [_params(1), _square()], ids=["oblong", "square"])
+def test_slices_of_another_order_are_the_same_bits(params, dtype):
+    lowered = jax.jit(functools.partial(turned, dtype=dtype)).lower(params, X)
+    modules = []
+
+    def rewrite(module):
+        modules[:] = [module, _without_moves(module)]
+        return modules[1]
+
+    compiled = compile_rewritten(lowered, rewrite)
+    check_rewrite(*modules, "cpu", loops=True)
+    check_executable(modules[1], "cpu")
+    assert_same(lowered.compile()(params, X), compiled(params, X))
+
+
+def _turned_otherwise(i):
+    i.dimensions[:] = range(len(i.dimensions))
+
+
+def _taken_elsewhere(i):
+    first, second, *others = i.operand_ids[1:]
+    i.operand_ids[1:] = [second, first, *others]
+
+
+def _square_slices(p, x):
+    """As `turned`; layers are as many as what is in a layer, so that any slice has one shape."""
+
+    def layer(h, w):
+        return (h + jnp.tanh(h @ w)).astype(jnp.float32), None
+
+    def loss(p):
+        return (jax.lax.scan(layer, x, jnp.transpose(p, (1, 2, 0)))[0] ** 2).mean()
+
+    return jax.value_and_grad(loss)(p)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "wrong"),
+    [("transpose", _turned_otherwise), ("dynamic-slice", _taken_elsewhere)],
+    ids=["order", "place"],
+)
+def test_a_wrong_move_is_refused(opcode, wrong):
+    if opcode == "transpose":
+        lowered = jax.jit(functools.partial(turned, dtype=jnp.bfloat16)).lower(_square(), X)
+    else:
+        params = jnp.asarray(np.random.default_rng(5).normal(size=(16, 16, 16)), jnp.float32)
+        lowered = jax.jit(_square_slices).lower(params, X[:, :16])
+    module = capture(lowered).module
+    data = _without_moves(module)
+    check_rewrite(module, data, "cpu", loops=True)
+    proto = parse_module_proto(data)
+    moved = [
+        c
+        for c in proto.computations
+        if any(".as_it_lies" in i.name for i in c.instructions) and c.is_fusion_computation
+    ]
+    found = [i for c in moved for i in c.instructions if i.opcode == opcode]
+    assert found
+    wrong(found[0])
+    with pytest.raises(CheckError):
+        check_rewrite(module, proto.SerializeToString(), "cpu", loops=True)
+
+
 @pytest.mark.parametrize("function", [step, functools.partial(step, dtype=jnp.bfloat16), again])
 def test_a_gpu_has_it_too(function):
     lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((_params(1), X)))
     captured = capture(lowered)
-    names = [s.move.name for s in sinks(module_from_bytes(captured.module))]
+    names = [s.move.name for s in sinks(module_from_bytes(captured.module), "cuda")]
     data = Edit(captured.module).sink(names, "cuda").to_bytes()
     check_rewrite(captured.module, data, "cuda", loops=True)
     check_executable(data, "cuda")
@@ -122,3 +240,90 @@ def test_a_gpu_has_it_too(function):
     if names:
         assert plan.sunk == tuple(names)
         assert plan.predicted_bytes < plan.xla_predicted_bytes
+
+
+def _converted_step(p, x, dtype=jnp.bfloat16):
+    """Weights are converted before the loops, which read them from there."""
+
+    def loss(p):
+        layers = jax.tree.map(lambda a: a.astype(dtype), p)
+        return _net(layers, x, dtype, remat=True)
+
+    value, g = jax.value_and_grad(loss)(p)
+    return jax.tree.map(lambda a, b: a - (0.1 * b).astype(a.dtype), p, g), value
+
+
+def _turned_and_converted(p, x, dtype=jnp.bfloat16):
+    return _converted_step({"a": jnp.swapaxes(p["b"], 1, 2), "b": p["a"].swapaxes(1, 2)}, x, dtype)
+
+
+@pytest.mark.parametrize(
+    ("function", "gone"),
+    [(_converted_step, 2), (_turned_and_converted, 1)],  # XLA copies the other one for donation
+    ids=["converted", "turned and converted"],
+)
+def test_a_gpu_converts_slices(function, gone):
+    p = _params(0)
+    each = p["a"].nbytes // 2
+    compiled = olla_xla.plan(function, donate_argnums=0).lower(*on_h100((p, X))).compile()
+    plan = compiled.plan
+    assert plan is not None
+    assert len(plan.sunk) == gone
+    assert plan.xla_bytes - plan.assigned_bytes > 0.9 * gone * each
+
+
+def test_converts_of_slices_to_wider_types_are_the_same_bits():
+    p = jax.tree.map(lambda a: a.astype(jnp.bfloat16), _params(0))
+
+    def copy():
+        return jax.tree.map(jnp.array, p)
+
+    function = functools.partial(_converted_step, dtype=jnp.float32)
+    expected = jax.jit(function, donate_argnums=0)(copy(), X)
+    compiled = olla_xla.plan(function, donate_argnums=0).lower(copy(), X).compile()
+    assert_same(expected, compiled(copy(), X))
+    assert compiled.plan.predicted_bytes == compiled.plan.assigned_bytes
+    assert compiled.plan.sunk
+
+
+def test_what_rounds_on_a_cpu_stays():
+    """Its code beside a slice is another one, which might round otherwise."""
+    p = {"a": jnp.ones((4, 32, 32)), "b": jnp.ones((4, 32, 32))}
+    module = capture(jax.jit(_converted_step).lower(p, X[:, :32])).module
+    assert not sinks(module_from_bytes(module), "cpu")
+    names = [sink.move.name for sink in sinks(module_from_bytes(module), "cuda")]
+    assert names
+    data = Edit(module).sink(names, "cuda").to_bytes()
+    with pytest.raises(CheckError):
+        check_rewrite(module, data, "cpu", loops=True)
+    check_rewrite(module, data, "cuda", loops=True)
+
+
+def test_gathered_slices_of_another_order():
+    """What is gathered along its last dimension is transposed before the loop."""
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=H100.read_text(), topology="1x1x2"
+    )
+    mesh = Mesh(np.array(topology.devices), ("x",))
+
+    def placed(spec, *shape):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    params = {
+        "a": placed(PartitionSpec("x"), 512, LAYERS, 1024),
+        "b": placed(PartitionSpec(None, None, "x"), 1024, LAYERS, 512),
+    }
+    x = placed(PartitionSpec("x"), 16, 512)
+    out = jax.tree.map(lambda a: a.sharding, params)
+
+    @olla_xla.plan(donate_argnums=0, out_shardings=(out, None))
+    def sharded(p, x):
+        return step(p, x, dtype=jnp.bfloat16, remat=True)
+
+    compiled = sharded.lower(params, x).compile()
+    assert compiled.planned
+    plan = compiled.plan
+    assert plan.sunk
+    assert plan.predicted_bytes == plan.assigned_bytes
+    assert plan.xla_bytes - plan.assigned_bytes > 1.8 * 1024 * LAYERS * 256 * 4

@@ -12,13 +12,12 @@ A collective counts for its value: it is the same where the groups, what they co
 partitions or both), the reduction and the operands are. What else it does is that devices come to
 it together. All of them run one module, so they come alike to all of its entry computation, and of
 loops there that turn as often as a constant says: nothing there depends on how many collectives
-there are. A branch, or another loop, may be for some of them: there it counts which groups meet, and
-not how often, as those that came to one collective come to the next one of the same groups.
+there are. A branch, or another loop, may be for some of them: there it counts which groups meet,
+and not how often, as those that came to one collective come to the next one of the same groups.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -29,6 +28,15 @@ from hlo.device_groups import groups_listed, participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Alike, Arrays
+from olla_xla.check.executable.converts import (
+    Rounded,
+    exposed,
+    is_wider,
+    narrowed,
+    rounded,
+    slice_of_converted,
+    widened,
+)
 from olla_xla.check.executable.integers import Form, Integers, Known
 from olla_xla.check.executable.loops import (
     Stack,
@@ -44,7 +52,6 @@ from olla_xla.check.executable.numbering import (
     END,
     HANDLERS,
     PARAMETER,
-    SHAPED,
     Numbering,
     Numbers,
     all_of,
@@ -53,11 +60,16 @@ from olla_xla.check.executable.numbering import (
     named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.turns import (
+    Steps,
+    one_of,
+    same_digit,
+    slice_of_turned,
+    transposed,
+    turned,
+)
 
 __all__ = ["ElementNumbering", "program_digest"]
-
-_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
-"""Element types, f16, bf16, f32 and f64, from and to which converting keeps every value."""
 
 _PASSING = frozenset(
     "bitcast copy tuple get-tuple-element opt-barrier optimization-barrier domain".split()
@@ -97,9 +109,6 @@ def program_digest(program: Program, target: str) -> str:
 
 _INTEGER, _SLICE = hashed(b"integer"), hashed(b"slice")
 
-_FLOATS = frozenset({10, 11, 12, 16})
-"""Element types f16, f32, f64 and bf16."""
-
 
 class Update(NamedTuple):
     """A dynamic-update-slice: number of its attributes, and of its operands; shapes.
@@ -138,7 +147,9 @@ class ElementNumbering(Numbering):
       comparisons: by number, the comparison of two known integers: direction, left, right.
       stacks: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
-      turned: by number, the transpose that it is, and the number of its operand.
+      rounded: by number, the convert that it is, to a type that is not wider.
+      turns: by number, the row of which it has the elements in another order, its shape, and steps
+        over it.
       alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
@@ -152,7 +163,8 @@ class ElementNumbering(Numbering):
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.stacks: dict[bytes, Stack] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
-        self.turned: dict[bytes, tuple[Op, bytes]] = {}
+        self.rounded: dict[bytes, Rounded] = {}
+        self.turns: dict[bytes, tuple[bytes, Shape, Steps]] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
@@ -197,8 +209,8 @@ class ElementNumbering(Numbering):
             return
         elif op.opcode == "convert":
             (number,), (before,) = result.values(), read[0].values()
-            is_narrowed = self.narrow(before, op.shape) == number
-            if is_narrowed or (self.first(number) in self.widened and before not in computed):
+            is_narrowed = narrowed(self, before, op.shape) == number
+            if is_narrowed or (self._unmoved(number) in self.widened and before not in computed):
                 return
         elif all(n in self.comparisons or self.integers.form(n) for n in result.values()):
             return
@@ -214,6 +226,12 @@ class ElementNumbering(Numbering):
         """The number behind a bitcast."""
         return self.bitcasts[number][0] if number in self.bitcasts else number
 
+    def _unmoved(self, number: bytes) -> bytes:
+        """The number behind bitcasts and transposes."""
+        while number in self.bitcasts or number in self.turns:
+            number = (self.bitcasts.get(number) or self.turns[number])[0]
+        return number
+
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
         """The same bytes by another shape; there and back again is nothing."""
         first, began, made = self.bitcasts.get(number, (number, old, old))
@@ -225,9 +243,17 @@ class ElementNumbering(Numbering):
             return first
         result = hashed(BITCAST + first + self._lying(old) + self._lying(new))
         self.bitcasts[result] = first, old, new
-        if (computed := self._fused) is not None and first in computed:
-            computed.add(result)
+        self.note_moved(first, result)
         return result
+
+    def note_moved(self, number: bytes, result: bytes) -> None:
+        """Notes what is nothing but a number's elements elsewhere: it is computed where that is."""
+        if self.is_computed(number):
+            self.note_computed(result)
+
+    def is_computed(self, number: bytes) -> bool:
+        """Whether the fusion that is looked into computes it."""
+        return self._fused is not None and number in self._fused
 
     def _lying(self, shape: Shape) -> bytes:
         """A number for how elements lie in memory: extents of 1 may stand anywhere in a layout."""
@@ -236,6 +262,11 @@ class ElementNumbering(Numbering):
             said = (shape.element_type, shape.element_bits, shape.dimensions, order)
             self._lies[shape] = hashed(repr(said).encode())
         return self._lies[shape]
+
+    def note_computed(self, number: bytes) -> None:
+        """Notes what the fusion that is looked into computes."""
+        if self._fused is not None:
+            self._fused.add(number)
 
     def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
         """A number for an integer of element type `kind` that is known so far.
@@ -291,35 +322,31 @@ class ElementNumbering(Numbering):
         if axis is None:
             return self.plain(op, operands, effects)
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
-        if (held := self._held(number, index, whole.shape, op.shape)) is not None:
-            return {(): held}
-        found = slice_of(self, number, index, whole.shape, op.shape)
-        return {(): self._cut(number, index, whole.shape, axis) if found is None else found}
+        return {(): self.taken(number, index, whole.shape, axis)}
 
-    def _cut(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
+    def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
         """One slice of an array, by what that was made of.
 
         Args:
           number: of the array. at: of the place. shape: of the array. axis: along which.
         """
+        part = one_of(shape, axis)
+        if (held := self._held(number, at, shape, part)) is not None:
+            return held
+        if (found := slice_of(self, number, at, shape, part)) is not None:
+            return found
+        if (found := slice_of_turned(self, number, at, axis)) is not None:
+            return found
+        if (found := slice_of_converted(self, number, at, axis)) is not None:
+            return found
         if number in self.bitcasts:
             first, old, new = self.bitcasts[number]
-            theirs = _in_pieces(old)
-            wide = old.element_bits == new.element_bits >= 8
-            if theirs is not None and wide and _in_pieces(new) == axis:
-                if old.dimensions[theirs] == new.dimensions[axis]:
-                    inner = self._cut(first, at, old, theirs)
-                    return self.cast(inner, _one(old, theirs), _one(new, axis))
-        elif number in self.turned:
-            op, operand = self.turned[number]
-            before, theirs = op.operands[0].shape, op.proto.dimensions[axis]
-            if _keeps_order(op, axis):
-                inner = self._cut(operand, at, before, theirs)
-                return self.cast(inner, _one(before, theirs), _one(op.shape, axis))
+            if (theirs := same_digit(old, new, axis)) is not None:
+                inner = self.taken(first, at, old, theirs)
+                return self.cast(inner, one_of(old, theirs), one_of(new, axis))
         kind = named((shape.element_type, axis, *shape.dimensions))
         result = hashed(b"".join((_SLICE, kind, number, at)))
-        if (computed := self._fused) is not None and number in computed:
-            computed.add(result)
+        self.note_moved(number, result)
         return result
 
     def _held(self, number: bytes, at: bytes, shape: Shape, part: Shape) -> bytes | None:
@@ -393,40 +420,13 @@ class ElementNumbering(Numbering):
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A convert; one to a wider type loses nothing, so that back again is nothing."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
-        if (narrow := self.narrow(number, op.shape)) is not None:
-            return {(): narrow}
-        if (old.element_type, op.shape.element_type) in _WIDER:
-            return {(): self.widen(number, old, op.shape)}
-        if number in self.bitcasts and old.minor_to_major == op.shape.minor_to_major:
-            first, began, made = self.bitcasts[number]
-            kinds = {began.element_type, made.element_type}
-            if kinds == {old.element_type} and _FLOATS >= {*kinds, op.shape.element_type}:
-                return {(): self._converted(first, began, made, op.shape)}
+        if (found := narrowed(self, number, op.shape)) is not None:
+            return {(): found}
+        if is_wider(old, op.shape):
+            return {(): widened(self, number, old, op.shape)}
+        if (found := rounded(self, number, old, op.shape)) is not None:
+            return {(): found}
         return self.plain(op, operands, effects)
-
-    def _converted(self, first: bytes, began: Shape, made: Shape, new: Shape) -> bytes:
-        """What a convert makes of a bitcast: a bitcast of what it makes of the bytes before it.
-
-        Args:
-          first: number of these. began, made: shapes before and after the bitcast.
-          new: of the result.
-        """
-        inner = _typed(began, new)
-        result = hashed(hashed(SHAPED + b"convert" + self.shape(inner)) + END + first)
-        if self._fused is not None:
-            self._fused.add(result)
-        return self.cast(result, inner, _typed(made, new))
-
-    def narrow(self, number: bytes, new: Shape) -> bytes | None:
-        """What was converted to a wider type, if it was of the new type; bitcasts stay outside."""
-        if number in self.widened:
-            first, before, _ = self.widened[number]
-            return first if before.element_type == new.element_type else None
-        if number not in self.bitcasts:
-            return None
-        first, old, made = self.bitcasts[number]
-        inner = self.narrow(first, new) if old.element_type == made.element_type else None
-        return None if inner is None else self.cast(inner, _typed(old, new), _typed(made, new))
 
     def exchanged(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A collective that sums nothing: what it gives of an operand is that one's alone."""
@@ -449,31 +449,13 @@ class ElementNumbering(Numbering):
         """A number for the groups that meet in a collective, whatever they exchange."""
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
-    def widen(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of what a convert to a wider type makes of a number; bitcasts stay outside."""
-        if number in self.bitcasts:
-            first, began, made = self.bitcasts[number]
-            if began.element_type == made.element_type == old.element_type:
-                wide = self.widen(first, began, _typed(began, new))
-                return self.cast(wide, _typed(began, new), _typed(made, new))
-        result = hashed(hashed(SHAPED + b"convert" + self.shape(new)) + END + number)
-        self.widened[result] = number, old, new
-        return result
-
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A transpose; what it does to a stack it does to each slice."""
-        numbers = self.plain(op, operands, effects)
-        (operand,), (number,) = operands[0].values(), numbers.values()
-        self.turned[number] = op, operand
-        return numbers
-
-    def transpose_of_slice(self, op: Op, operand: bytes) -> bytes:
-        """The number of one slice of what a transpose gives, for that of its operand's slice."""
-        self.attributes(op)  # clears what is not its own
-        proto = xla_pb2.HloInstructionProto()
-        proto.CopyFrom(op.proto)
-        proto.shape.dimensions[0] = 1
-        return hashed(hashed(proto.SerializeToString(deterministic=True)) + END + operand)
+        (operand,) = operands[0].values()
+        before = op.operands[0].shape
+        if before.element_bits < 8:
+            return self.plain(op, operands, effects)
+        return {(): transposed(self, operand, before, op.proto.dimensions, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A dynamic-update-slice."""
@@ -511,7 +493,10 @@ class ElementNumbering(Numbering):
             return self.cast(self._exposed(first, made, computed), old, new)
         if number in self.widened:
             first, old, new = self.widened[number]
-            return self.widen(self._exposed(first, made, computed), old, new)
+            return widened(self, self._exposed(first, made, computed), old, new)
+        if number in self.turns:
+            row, flat, steps = self.turns[number]
+            return turned(self, self._exposed(row, made, computed), flat, steps)
         if number in self.updates:
             update = self.updates[number]
             numbers = tuple(self._exposed(n, made, computed) for n in update.numbers)
@@ -520,7 +505,7 @@ class ElementNumbering(Numbering):
             whole = self.concatenations[number]
             numbers = tuple(self._exposed(n, made, computed) for n in whole.numbers)
             return self._joined(whole._replace(numbers=numbers))
-        return hashed(made + number)
+        return exposed(self, number, made)
 
     def _is_each(self, body: Body) -> bool:
         """Whether a fused computation has nothing that depends on how its code is arranged."""
@@ -557,37 +542,10 @@ class ElementNumbering(Numbering):
         return numbers
 
 
-def _in_pieces(shape: Shape) -> int | None:
-    """The dimension along which the slices of an array lie one after the other in memory."""
-    order = reversed(shape.minor_to_major)
-    return next((k for k in order if shape.dimensions[k] != 1), None)
-
-
-def _one(shape: Shape, axis: int) -> Shape:
-    """The shape of one slice along a dimension."""
-    extents = tuple(1 if k == axis else n for k, n in enumerate(shape.dimensions))
-    return dataclasses.replace(shape, dimensions=extents, key=b"")
-
-
-def _keeps_order(op: Op, axis: int) -> bool:
-    """Whether a transpose leaves the elements of each slice along `axis` in their order."""
-    turned, (before,) = op.proto.dimensions, op.operands
-    cut = turned[axis]
-    old = [k for k in before.shape.minor_to_major if k != cut and before.shape.dimensions[k] != 1]
-    new = [turned[k] for k in op.shape.minor_to_major if k != axis and op.shape.dimensions[k] != 1]
-    return old == new
-
-
 def _is_exact(op: Op) -> bool:
     """Whether it gives the same bits by whatever code it is computed."""
     kinds = (o.shape.element_type for o in (op, *op.operands))
     return op.opcode in _EXACT and all(kind in _WHOLE for kind in kinds)
-
-
-def _typed(shape: Shape, like: Shape) -> Shape:
-    """A shape with the element type of another one."""
-    kind, bits = like.element_type, like.element_bits
-    return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")
 
 
 ElementNumbering.handlers = {

@@ -315,11 +315,6 @@ def slice_of(
             return None
         inner = slice_of(numbering, first, at, old, one_slice(old))
         return None if inner is None else numbering.cast(inner, one_slice(old), one_slice(new))
-    if (moved := numbering.turned.get(number)) is not None and moved[0].proto.dimensions[0] == 0:
-        op, operand = moved
-        before = op.operands[0].shape
-        inner = slice_of(numbering, operand, at, before, one_slice(before))
-        return None if inner is None else numbering.transpose_of_slice(op, inner)
     return None
 
 

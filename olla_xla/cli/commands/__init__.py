@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "bench sharded": "steps over eight devices: bits, bytes of a device, collectives, overlap",
     "bench sublinear": "feature-map memory and step time of recomputation in segments",
     "bench suite": "dumped modules of a folder, XLA's own benchmarks: each compiled and planned",
+    "bench trainers": "steps of MaxText, keras, gemma, others: each remat policy, and plans",
     "bench processes": "steps of several processes, with faults put into one of them",
     "bench programs": "plan random train steps and compare each with jax.jit, bit for bit",
     "bench soak": "plans again and again in one process: does memory or the time of a call grow",

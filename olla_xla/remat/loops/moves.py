@@ -7,11 +7,12 @@ long as the loop runs, beside what it was made of. A slice is the same bytes whe
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.sink import sinks
+from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError, ModuleFormatError
 from olla_xla.memory.kernels import Pattern
@@ -78,25 +79,53 @@ def without_moves(module: bytes, target: str, cost: CostModel) -> Sunk | None:
       ModuleFormatError: it is none.
     """
     try:
-        found = sinks(module_from_bytes(module))
+        found = sinks(module_from_bytes(module), target)
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
     if not found:
         return None
     planned = PlannedModule(module, target)
     names = tuple(sink.move.name for sink in found)
+    sunk = _without(planned, module, names, cost)
+    if sunk is None:
+        own = cost.step_seconds(planned.module)
+        kept = tuple(
+            sink.move.name
+            for sink in found
+            if sink.in_order or _seconds(module, sink, target, cost) <= own
+        )
+        if kept and kept != names:
+            sunk = _without(planned, module, kept, cost)
+    return sunk
+
+
+def _seconds(module: bytes, sink: Sink, target: str, cost: CostModel) -> float:
+    """Predicted time of a module without one thing that moves an array."""
+    try:
+        data = Edit(module).sink((sink.move.name,), target).to_bytes()
+    except HloError as error:
+        refusals.note("a module without what moves an array for loops", error)
+        return math.inf
+    return cost.step_seconds(module_from_bytes(data))
+
+
+def _without(
+    planned: PlannedModule, module: bytes, names: tuple[str, ...], cost: CostModel
+) -> Sunk | None:
+    """A module without some of what moves arrays, if that is better in memory and no slower."""
+    target = planned.target
     try:
         data = Edit(module).sink(names, target).to_bytes()
         after = PlannedModule(data, target)
+        total, kernels = planned.own(every=True)
+        times = [cost.step_seconds(view.module) for view in (planned, after)]
+        if after.simulate().total_bytes >= total or times[1] > times[0]:
+            return None
         check_rewrite(module, data, target, loops=True)
         check_executable(data, target)
     except (HloError, CheckError) as error:
         refusals.note("a module without what moves arrays for loops", error)
         return None
-    total, kernels = planned.own(every=True)
-    times = [cost.step_seconds(view.module) for view in (planned, after)]
     moved = [module_work(view.module, target).bytes for view in (planned, after)]
-    if after.simulate().total_bytes >= total or times[1] > times[0]:
-        return None
     less = times[0] - times[1], moved[0] - moved[1]
     return Sunk(names, data, planned.module, total, kernels, times[0], moved[0], *less)

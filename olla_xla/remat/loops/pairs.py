@@ -121,18 +121,20 @@ def pairs(module: Module, target: str) -> list[Pair]:
             loops[site] = _loop(sites[site], site, target, together=whole)
         return loops[site]
 
-    def is_apart(site: Instruction) -> bool:
-        """Whether each fusion is compiled alone, or at least as if it was."""
-        function = together.get(sites[site].called[0])
-        if function is not None and function not in settled:
-            settled[function] = not may_depend_on_others(function)
-        return function is None or settled[function]
+    def are_apart(*both: Instruction) -> bool:
+        """Whether each fusion of two loops is compiled alone, or as if it was, in either."""
+        functions = [together.get(sites[k].called[0]) for k in both]
+        if None in functions:
+            return functions == [None, None]  # else copies would be other code
+        parts = tuple(dict.fromkeys(c for f in functions for c in f or ()))
+        if parts not in settled:
+            settled[parts] = not may_depend_on_others(parts)
+        return settled[parts]
 
     found = []
     for site in sites:
         for earlier in _writers(site, sites):
-            ends = [sites[k].called[0] in together for k in (earlier, site)]
-            if ends[0] is not ends[1] or not (is_apart(earlier) and is_apart(site)):
+            if not are_apart(earlier, site):
                 continue  # copies would be other code, or change that of what stands beside them
             writer, reader = loop(earlier), loop(site)
             pair = _pair(writer, reader) if writer and reader else None

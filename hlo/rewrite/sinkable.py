@@ -1,0 +1,305 @@
+"""Finds what moves arrays for loops alone, which can take their slices from before that.
+
+An array that is transposed before a loop is held twice as long as the loop runs. A slice of it is a
+slice of the array itself, of which the elements may stand in another order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from hlo.module import Computation, Instruction, Module
+from hlo.shapes import Shape
+from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
+
+__all__ = ["Sink", "Taken", "parts", "sinks"]
+
+_RUN = 64
+"""Bytes of a slice that must lie in one piece where it is taken now: less is slow to read."""
+
+_FREE = frozenset("parameter constant bitcast copy transpose convert dynamic-slice".split())
+_INDEX = frozenset("add subtract compare select clamp multiply minimum maximum and or not".split())
+"""Opcodes of a fusion that gives the same bits by whatever code; the second, on integers."""
+
+_INTEGERS = frozenset(range(1, 10))
+
+_FLOATS = frozenset({10, 11, 12, 16})
+_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
+"""Element types f16, f32, f64 and bf16; from and to which converting keeps every value."""
+
+
+Slices = dict[Instruction, tuple[int, Instruction]]
+"""A dynamic-slice -> along which dimension, and the fusion that it is in."""
+
+Loops = list[tuple[Instruction, int]]
+"""Each while, and an element of its state."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taken:
+    """A slice that is to be taken from a source.
+
+    Attributes:
+      slice: the dynamic-slice. fusion: in which it is; that may run asynchronously, as a copy of
+        bytes in one piece does, and need not any more. cut: the dimension that it slices.
+      axis: the dimension of the source that is sliced instead.
+      extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
+        result is one of what is taken now; empty where that is a bitcast of the slice itself.
+    """
+
+    slice: Instruction
+    fusion: Instruction
+    cut: int
+    axis: int
+    extents: tuple[int, ...]
+    dimensions: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sink:
+    """Something that moves an array for loops alone, and could go.
+
+    Attributes:
+      move: the instruction; with it go those that only it reads (`gone`), and that move as well.
+      source: what is moved. kinds: element types to which it is converted, one after the other.
+      code: the kind of fusion that rounds in doing so, which is to round from now on too; or "".
+      loops: each while that it is handed to, and which element of its state it is.
+      slices: what fusions of their bodies take of it.
+    """
+
+    move: Instruction
+    gone: tuple[Instruction, ...]
+    source: Instruction
+    kinds: tuple[int, ...]
+    code: str
+    loops: tuple[tuple[Instruction, int], ...]
+    slices: tuple[Taken, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each slice has its elements in the order that they have in the source."""
+        return not any(taken.extents for taken in self.slices)
+
+
+def sinks(module: Module, target: str) -> list[Sink]:
+    """All that could go, in the order of the module. `target`: "cpu" or "cuda"."""
+    found = []
+    for computation in module.control_computations:
+        for i in computation.instructions:
+            sink = _sink(i, target)
+            if sink is not None:
+                found.append(sink)
+    return found
+
+
+def _sink(move: Instruction, target: str) -> Sink | None:
+    if not _moves(move) or not move.users or any(_moves(u) for u in move.users):
+        return None
+    loops: Loops = []
+    slices: Slices = {}
+    if not all(_is_passed(move, start, loops, slices) for start in move.users):
+        return None
+    found = None
+    gone: list[Instruction] = []
+    i = move
+    while _moves(i) and (i is move or len(i.users) == 1):
+        gone.append(i)
+        (i,) = i.operands
+        if (changed := _changed(move, i)) is None:
+            continue
+        steps, kinds = changed
+        code = _code(gone, kinds, i, slices, target) if kinds else ""
+        if code is None:
+            continue
+        if (taken := _from_source(slices, steps, i.shape)) is not None:
+            found = Sink(move, tuple(gone), i, kinds, code, tuple(loops), taken)
+    return found
+
+
+def _moves(i: Instruction) -> bool:
+    """Whether it may give the elements of its one operand in another order, and no more."""
+    if i.opcode not in ("fusion", "transpose", "copy", "bitcast") or len(i.operands) != 1:
+        return False
+    return not (i.shape.is_tuple or i.is_root or i.control_predecessors)
+
+
+def _changed(move: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
+    """The steps of an instruction over its source, and the types it is converted to, if any."""
+    if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
+        return None
+    changed = moved(move, source)
+    return changed if changed is not None and (len(changed[0]) > 1 or changed[1]) else None
+
+
+def _code(
+    gone: list[Instruction],
+    kinds: tuple[int, ...],
+    source: Instruction,
+    slices: Slices,
+    target: str,
+) -> str | None:
+    """By which kind of fusion each slice may be converted by itself, "" for any; None: it may not.
+
+    What rounds is to have the same code as before, which on a CPU is another one beside a slice.
+    """
+    (kind, *others), before = kinds, source.shape.element_type
+    if others or not {kind, before} <= _FLOATS:
+        return None
+    converted = gone[0].shape.element_type
+    if any(i.operands[0].shape.element_type != converted for i in slices):
+        return None
+    if (before, kind) in _WIDER:
+        return ""
+    if target != "cuda" or source.opcode != "parameter":  # which is there as long as it runs
+        return None
+    readers = [fusion for _, fusion in slices.values()]
+    if any(k.opcode == "convert" for i in readers for k in i.called[0].instructions):
+        return None
+    (rounding,) = (i for i in gone if any(k.opcode == "convert" for k in (i, *_inside(i))))
+    same = all(rounding.backend_config == i.backend_config for i in readers)
+    return rounding.fusion_kind if rounding.opcode == "fusion" and same else None
+
+
+def _inside(i: Instruction) -> list[Instruction]:
+    return (within(i) or []) if i.opcode == "fusion" else []
+
+
+def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ...] | None:
+    """Slices of what steps over a source as slices of the source, if all of them are such.
+
+    Args:
+      slices: them. steps: of what they are of. source: shape of that.
+    """
+    found = []
+    for i, (cut, fusion) in slices.items():
+        there = sliced(steps, i.operands[0].shape, cut, source)
+        if there is None:
+            return None
+        axis, inner = there
+        if _run(source, axis) < _RUN:
+            return None
+        is_moved = len(inner) > 1
+        found.append(Taken(i, fusion, cut, axis, *(permutation(inner) if is_moved else ((), ()))))
+    return tuple(found)
+
+
+def _run(shape: Shape, axis: int) -> int:
+    """Bytes of a slice along a dimension that lie in one piece."""
+    inner = shape.minor_to_major[: shape.minor_to_major.index(axis)]
+    elements = 1
+    for k in inner:
+        elements *= shape.dimensions[k]
+    return elements * shape.element_bits // 8
+
+
+def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Slices) -> bool:
+    """Whether an instruction hands an array to a loop, of which no turn does but take slices of it.
+
+    Args:
+      loops, slices: the loop, those inside it, and these slices are added.
+    """
+    places = [k for k, o in enumerate(start.operands) if o is array]
+    if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
+        return False
+    (loop,), (k,) = start.users, places
+    if loop.opcode != "while" or loop.is_root:
+        return False
+    loops.append((loop, k))
+    body, condition = loop.called
+    if any(u.opcode != "get-tuple-element" or u.tuple_index == k for u in loop.users):
+        return False
+    root = body.root
+    if root is None or root.opcode != "tuple" or root.control_predecessors:
+        return False
+    elements = list(parts(body, k))
+    if _is_read(condition, k) or root.operands[k] not in elements:
+        return False
+    for element in elements:
+        for user in element.users:
+            if user is root:
+                if [n for n, o in enumerate(root.operands) if o is element] != [k]:
+                    return False
+            elif user.opcode == "tuple":
+                if not _is_passed(element, user, loops, slices):
+                    return False
+            elif (inner := _slices(user, element)) is None:
+                return False
+            else:
+                slices |= inner
+    return True
+
+
+def parts(computation: Computation, k: int) -> Iterator[Instruction]:
+    """What takes an element out of a loop's state."""
+    (state,) = computation.parameters
+    return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
+
+
+def _is_read(condition: Computation, k: int) -> bool:
+    (state,) = condition.parameters
+    plain = all(u.opcode == "get-tuple-element" for u in state.users)
+    return not plain or any(p.users or p.is_root for p in parts(condition, k))
+
+
+def _slices(reader: Instruction, part: Instruction) -> Slices | None:
+    """The dynamic-slices in a fusion that take one slice each of an operand, if it is free.
+
+    It is if its code does not matter to any bit of its result. It may run asynchronously.
+    """
+    if reader.opcode == "async-start":
+        return _slices_in_async(reader, part)
+    return _slices_in_fusion(reader, part)
+
+
+def _slices_in_async(start: Instruction, part: Instruction) -> Slices | None:
+    body = start.called[0]
+    fusion = body.root
+    if fusion is None or list(fusion.operands) != body.parameters:
+        return None
+    if [u.opcode for u in start.users] != ["async-done"]:
+        return None
+    found: Slices = {}
+    for number, operand in enumerate(start.operands):
+        if operand is part:
+            inner = _slices_in_fusion(fusion, body.parameters[number])
+            if inner is None:
+                return None
+            found |= inner
+    return found
+
+
+def _slices_in_fusion(fusion: Instruction, part: Instruction) -> Slices | None:
+    if fusion.opcode != "fusion" or fusion.fusion_kind == "kCustom":
+        return None
+    if b'"kind"' in fusion.backend_config:
+        return None  # XLA has code of its own for it, such as a copy of bytes that lie in one piece
+    body = fusion.called[0]
+    if not all(_is_free(i) for i in body.instructions):
+        return None
+    found: Slices = {}
+    for number, operand in enumerate(fusion.operands):
+        waiting = [body.parameters[number]] if operand is part else []
+        while waiting:
+            i = waiting.pop()
+            if i.is_root:
+                return None
+            for user in i.users:
+                if user.opcode == "bitcast":
+                    if user.shape.element_bits != i.shape.element_bits:
+                        return None
+                    waiting.append(user)
+                elif user.opcode == "dynamic-slice" and user.operands[0] is i:
+                    cut = sliced_axis(user.shape, i.shape)
+                    if cut is None:
+                        return None
+                    found[user] = cut, fusion
+                else:
+                    return None
+    return found
+
+
+def _is_free(i: Instruction) -> bool:
+    if i.opcode in _INDEX:
+        return all(o.shape.element_type in _INTEGERS for o in (i, *i.operands))
+    return i.opcode in _FREE

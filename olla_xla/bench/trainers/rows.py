@@ -1,0 +1,119 @@
+"""Train steps of trainers, compiled and planned; each trainer and policy in a process of its own.
+
+`python -m olla_xla.bench.trainers.rows REQUEST` is such a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla import targets
+from olla_xla.bench.suite import SuitePlan, SuiteRow, filled, say
+from olla_xla.bench.trainers import TRAINERS, Trainer, TrainerStep
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.planned import NO_GAIN
+from olla_xla.errors import OllaError
+from olla_xla.planner.warm_up import loaded
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["trainer_row"]
+
+
+def trainer_row(
+    trainer: Trainer,
+    settings: Mapping[str, str],
+    policy: str,
+    target: str,
+    overheads: Sequence[float],
+    options: PlanOptions,
+    progress: Callable[[str], None],
+) -> SuiteRow:
+    """Compiles and plans the step of a trainer, in a process of its own.
+
+    Args:
+      trainer: which. settings: of its step. policy: one of its own.
+      target: what to compile it for. overheads: of the plans beside the default one.
+      options: of all plans. progress: called with one line at each stage.
+    """
+    named = " ".join(v for k, v in settings.items() if trainer.settings.get(k) != v)
+    name = f"{trainer.name} {named} {policy}".replace("  ", " ")
+    limits = {key: getattr(options, key) for key in ("time_limit", "step_limit", "seed")}
+    about = {
+        "trainer": trainer.name,
+        "settings": dict(settings),
+        "policy": policy,
+        "target": target,
+        "overheads": list(overheads),
+        "limits": limits,
+    }
+    return filled(SuiteRow(name), __name__, about, progress)
+
+
+def _work(about: dict[str, Any]) -> None:
+    """The work of one process."""
+    trainer = TRAINERS[about["trainer"]]
+    say(devices=trainer.devices)
+    try:
+        targets.prepare_environment(about["target"], trainer.devices)
+        target = targets.target(about["target"], trainer.devices)
+        cost = CostModel(device(target.platform, target.kind), target.platform)
+        say(stage="XLA's own schedule")
+        step = trainer.step(about["policy"], about["settings"], target)
+        compiled, seconds = _compiled(jax.jit, step)
+        own = cost.step_seconds(module_from_bytes(final_module(compiled)))
+        say(xla_bytes=assigned_bytes(compiled), seconds=seconds, step_seconds=own)
+        del compiled  # with its code
+        loaded()
+        for overhead in (None, *about["overheads"]):
+            say(stage="planned, " + ("by default" if overhead is None else f"{overhead:.0%}"))
+            options = PlanOptions(max_overhead=overhead, **about["limits"])
+            say(plan=dataclasses.asdict(_planned(step, options, cost)))
+    except OllaError as error:
+        say(error=str(error))
+
+
+def _planned(step: TrainerStep, options: PlanOptions, cost: CostModel) -> SuitePlan:
+    def plan(function: Callable[..., Any], **own: Any) -> Any:
+        return olla_xla.plan(function, **own, **_asked(options))
+
+    compiled, seconds = _compiled(plan, step)
+    return SuitePlan(
+        max_overhead=options.max_overhead,
+        bytes=assigned_bytes(compiled),
+        seconds=seconds,
+        step_seconds=cost.step_seconds(module_from_bytes(final_module(compiled))),
+        planned=compiled.planned,
+        reason=compiled.reason,
+        trouble=not compiled.planned and compiled.reason != NO_GAIN,
+    )
+
+
+def _asked(options: PlanOptions) -> dict[str, Any]:
+    """Of the options, those that are not as by default."""
+    default = PlanOptions()
+    fields = (field.name for field in dataclasses.fields(options))
+    found = {name: getattr(options, name) for name in fields}
+    return {name: value for name, value in found.items() if value != getattr(default, name)}
+
+
+def _compiled(jit: Callable[..., Any], step: TrainerStep) -> tuple[Any, float]:
+    """The compiled step, and the seconds from `lower()` to there."""
+    with step.context():
+        started = time.monotonic()
+        lowered = jit(step.function, **step.options).lower(*step.arguments, **step.keywords)
+        return lowered.compile(), time.monotonic() - started
+
+
+if __name__ == "__main__":
+    _work(json.loads(sys.argv[1]))
