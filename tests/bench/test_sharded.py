@@ -82,3 +82,13 @@ def test_a_row_says_what_is_wrong():
     with pytest.raises(InputError, match="no step 'none'"):
         list(run_steps(["none"], "cpu", Sizes(), {}))
     assert len(STEPS) == 10
+
+
+def test_one_collective_more_is_no_other_order():
+    def run(*collectives):
+        return Overlap({"e": collectives}, {}, frozenset())
+
+    first, second, more = ("a", "all-gather"), ("b", "all-reduce"), ("c", "all-gather")
+    assert not run(first, second).moved(run(more, first, second))
+    assert run(first, second).moved(run(second, first))
+    assert run(first, second).moved(run(("d", "all-reduce"), ("e", "all-gather")))
