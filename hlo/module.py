@@ -80,15 +80,6 @@ class Instruction:
         return copy.SerializeToString(deterministic=True)
 
     @property
-    def exchange(self) -> bytes:
-        """Of a collective: who takes part, and how. Not on which channel, nor what it gives."""
-        copy = xla_pb2.HloInstructionProto.FromString(self.attributes)
-        copy.ClearField("shape")
-        copy.ClearField("backend_config")
-        copy.channel_id = 1 if copy.channel_id else 0
-        return copy.SerializeToString(deterministic=True)
-
-    @property
     def op_name(self) -> str:
         """JAX's name of the operation, or ""."""
         return "" if self.proto is None else self.proto.metadata.op_name

@@ -5,7 +5,7 @@ Fields keep their order and their bytes, known or not; nothing is dropped or nor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -72,6 +72,12 @@ class Message:
     def numbers(self) -> set[int]:
         """Numbers of the fields that are there."""
         return {number for number, _, _ in self._fields}
+
+    def without(self, numbers: Collection[int]) -> Message:
+        """A message without some fields."""
+        other = Message(b"")
+        other._fields = [field for field in self._fields if field[0] not in numbers]
+        return other
 
     def messages(self, number: int) -> list[Message]:
         """The messages of a field, opened; changes to them count."""

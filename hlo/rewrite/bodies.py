@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Container, Iterable, Mapping
 
 from hlo import xla_pb2
+from hlo.exchange import REPEATABLE
 from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
 from hlo.rewrite.walk import post_order
@@ -160,7 +161,8 @@ class Body:
             k = waiting.pop()
             i = self._by_id[k]
             kept = count[k] or k in self._dead or k == self.computation.root_id
-            if kept or i.opcode == "parameter" or i.custom_call_has_side_effect or i.channel_id:
+            acts = i.custom_call_has_side_effect or (i.channel_id and i.opcode not in REPEATABLE)
+            if kept or i.opcode == "parameter" or acts:
                 continue
             self._dead.add(k)
             for operand in set(i.operand_ids):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import Computation, Instruction, Module
 from hlo.shapes import ShapeIndex
-from hlo.values import Dataflow, Value
+from hlo.values import Dataflow, Use, Value
 
 __all__ = ["Site", "conflicts"]
 
@@ -56,6 +56,8 @@ class _Joining:
         self._target = target
         self._module = dataflow.module
         self._times = _Times(self._module)
+        controlled = (i for c in self._module.control_computations for i in c.instructions)
+        self._starts = {i.called[0]: i for i in controlled if i.opcode == "async-start"}
         self._start = [self._defined(v) for v in dataflow.values]
         self._end = [self._last_seen(v) for v in dataflow.values]
         self._fixed = [self._is_fixed(v) for v in dataflow.values]
@@ -185,10 +187,37 @@ class _Joining:
         return self._times.at[value.instruction]
 
     def _last_seen(self, value: Value) -> int:
-        times = self._times
-        seen = [times.end[i.computation] if i.is_root else times.at[i] for i, _ in value.positions]
+        times, taken = self._times, self._written_in_flight(value)
+        seen = [
+            times.end[i.computation] if i.is_root else times.at[i]
+            for i, index in value.positions
+            if i not in taken or index[:1] != (0,)
+        ]
         # What a loop or a branch only reads also has a position inside, and in a loop's result.
-        return max([*seen, *(times.of(use.instruction) for use in value.uses)])
+        uses = (u.instruction for u in value.uses if not _is_held(u, taken))
+        return max([*seen, *map(times.of, uses)])
+
+    def _written_in_flight(self, value: Value) -> set[Instruction]:
+        """Asynchronous starts that write their result over it: what they hold of it is the result.
+
+        Where a start only reads it, it is alive until the done.
+        """
+        found = set()
+        for use in value.uses:
+            start = self._starts.get(use.instruction.computation)
+            if start is not None:
+                pairs = in_place_pairs(use.instruction, self._target)
+                if any((use.operand, use.index) == pair[:2] for pair in pairs):
+                    found.add(start)
+        return found
+
+
+def _is_held(use: Use, starts: set[Instruction]) -> bool:
+    """Whether a use is that of what one of these starts holds of its operands."""
+    i = use.instruction
+    while i.opcode in ("async-update", "async-done"):
+        (i,) = i.operands
+    return i is not use.instruction and i in starts and use.index[:1] == (0,)
 
 
 class _Times:

@@ -19,6 +19,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody, Part, slice_shape
 from hlo.rewrite.walk import put_in_post_order
 from hlo.shapes import ShapeIndex
@@ -277,6 +278,12 @@ class _Change:
         self._fused.append(made)
         return made
 
+    def exchanges(self, source: Body, body: Body) -> Exchanges:
+        """What copies collectives of one body into another."""
+        return Exchanges(
+            self._proto, source, body, self._computations, self.new_computation, self.names
+        )
+
     def fused_body(self, name: str) -> FusedBody:
         """A new fused computation, for the fusion of this name."""
         return FusedBody(self.new_computation(f"{name}.computation"), self.names)
@@ -398,6 +405,7 @@ class _Maker:
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
+        self._exchanges = change.exchanges(source, body)
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def make(self, made: Made) -> None:
@@ -413,6 +421,11 @@ class _Maker:
         original = self._source.named(made.original)
         shapes = [i.shape for i in self._source.operands(original)]
         numbers = list(range(len(shapes)))
+        if self._exchanges.is_one(original):
+            given = dict(made.operands)
+            operands = [self.body.cast(self._value(given[k]), shapes[k]) for k in numbers]
+            self._made[made.name] = self._exchanges.again(made.name, original, operands)
+            return
         if original.opcode == "async-start":
             original, numbers = self._unwrapped(original)
         copy = _Instruction()

@@ -20,6 +20,7 @@ class PlanKeywords(TypedDict, total=False):
     memory_budget: int | str | None
     max_overhead: float | None
     loops: bool
+    collectives: bool
     method: str
 
     # Arguments of jax.jit; `backend` is a field of PlanOptions too.

@@ -145,7 +145,9 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         longest *= _ORDER_SHARE
         first = _limited(options, (options.time_limit or 0.0) * _ORDER_SHARE)
-    steps = Ladder(module, target, cost, work.kernels) if options.loops else None
+    steps = None
+    if options.loops:
+        steps = Ladder(module, target, cost, work.kernels, collectives=options.collectives)
     loops = None if steps is None else free(steps)
 
     kernels = work.kernels

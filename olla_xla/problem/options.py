@@ -47,6 +47,8 @@ class PlanOptions:
       loops: what one loop stacks for another, as a scan over layers does for its gradient, may be
         computed again instead (`remat.loops`): by default where that takes no more predicted time,
         with a budget or an overhead as far as these ask for.
+      collectives: for that collectives may run again too, as activations are exchanged in tensor
+        parallelism; their predicted time counts like all other.
       method: "search", or "ilp": orders by the OLLA paper's integer program, begun at the search's
         (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved. Nothing
         is computed again then.
@@ -65,6 +67,7 @@ class PlanOptions:
     memory_budget: int | str | None = None
     max_overhead: float | None = None
     loops: bool = True
+    collectives: bool = False
     method: str = "search"
     backend: str = "highs"
 
@@ -99,7 +102,7 @@ class PlanOptions:
             raise InputError(f"time_limit={limit!r} is not a number of seconds")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise InputError(f"tolerance={self.tolerance!r} is not a number")
-        for name in ("in_place", "loops"):
+        for name in ("in_place", "loops", "collectives"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name}={getattr(self, name)!r} must be True or False")
         if not 0 <= self.tolerance < 1:
@@ -116,6 +119,8 @@ class PlanOptions:
             raise LimitError(f"step_limit={self.step_limit} must be a positive number of steps")
         if self.budget_bytes is not None and self.budget_bytes <= 0:
             raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
+        if self.collectives and not self.loops:
+            raise InputError("collectives=True says what loops may do; leave out loops=False")
         self._check_overhead()
         self._check_method()
 

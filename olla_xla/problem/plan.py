@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 10, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 11, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -214,7 +214,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 10
+VERSION = 11
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+from tests.support.compiles import h100_device
 
-def printed(module):
+
+def printed(module, *arguments):
     """The lines of JSON that a module prints in a process that has its own number of devices."""
     run = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -44,3 +46,29 @@ def test_what_the_backward_loop_gathers_again_is_there_for_nothing():
         assert row["predicted"] == row["assigned"] <= row["xla"]
     assert rows[1]["planned"] and rows[1]["stacks"] > 0
     assert rows[1]["assigned"] < rows[1]["xla"]
+
+
+def tensor_parallel(kind):
+    rows = printed("tests.support.tensor_parallel", kind)
+    for row in rows:
+        assert row["same"], row
+        assert row["predicted"] == row["assigned"] <= row["xla"]
+    return rows[1]
+
+
+def test_collectives_run_again_where_that_is_asked_for():
+    """A layer's activations lie behind what devices exchange: without that nothing goes."""
+    kept, gone = tensor_parallel("plain"), tensor_parallel("collectives")
+    assert not kept["stacks"] and gone["stacks"]
+    assert gone["assigned"] < 0.9 * kept["assigned"]
+
+
+def test_collectives_of_loops_for_cards_that_are_not_there():
+    """What the backward loop exchanges of its stacks itself is there for nothing, as in "bare"."""
+    h100_device()
+    kept, gone, bare = printed("tests.support.tensor_parallel", "h100")
+    for row in (kept, gone, bare):
+        assert row["planned"] and not row["reason"], row
+        assert row["predicted"] == row["assigned"] < row["xla"] and row["overhead"] <= 1
+    assert not kept["stacks"] and gone["stacks"] and bare["stacks"]
+    assert gone["assigned"] < 0.9 * kept["assigned"]

@@ -28,7 +28,10 @@ def _module(name):
 
 def _choices(module):
     cost = CostModel(DEVICE, "cpu")
-    return [Choice(Ways(pair, cost)) for pair in pairs(module_from_bytes(module), "cpu")]
+    return [
+        Choice(Ways(pair, cost, collectives=False))
+        for pair in pairs(module_from_bytes(module), "cpu")
+    ]
 
 
 def _stacks(choice):

@@ -82,12 +82,17 @@ def _run(function, arguments):
     return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
 
 
-def report(step, arguments):
+def report(step, arguments, **options):
     """Plans a step, by default and with an allowance of time, and prints what became of it."""
     expected = _run(jax.jit(step, donate_argnums=(0, 1)), arguments)
     for overhead in (None, 2.0):
         planned = olla_xla.plan(
-            step, donate_argnums=(0, 1), max_overhead=overhead, step_limit=2_000, time_limit=30
+            step,
+            donate_argnums=(0, 1),
+            max_overhead=overhead,
+            step_limit=2_000,
+            time_limit=30,
+            **options,
         )
         compiled = planned.lower(*arguments()).compile()
         found = _run(compiled, arguments)

@@ -187,6 +187,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
             memory_budget=request.memory_budget,
             max_overhead=request.max_overhead,
             loops=request.loops,
+            collectives=request.collectives,
             **model.jit_options,
         )
         lowered = function.lower(*model.arguments)

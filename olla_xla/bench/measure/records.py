@@ -27,7 +27,7 @@ class Request:
         turns (`Recomputation`).
       platform: "cpu" or "gpu".
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
-      memory_budget, max_overhead, loops: as in `PlanOptions`.
+      memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Request:
     memory_budget: int | str | None = None
     max_overhead: float | None = None
     loops: bool = True
+    collectives: bool = False
     turns: int = 0
 
 

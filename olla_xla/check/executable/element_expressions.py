@@ -6,7 +6,14 @@ no trace in it, a wrong operand, a lost update or an exchanged loop state does. 
 through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
 change a bit (`exact`); what they only move is not theirs, and what they compute element by element
 does not depend on where they put it. Loops are numbered element by element (`loops`). What the
-world outside can see (callbacks, random state, collectives) is counted in its order.
+world outside can see (callbacks, random state) is counted in its order.
+
+A collective counts for its value: it is the same where the groups, what they count (replicas,
+partitions or both), the reduction and the operands are. What else it does is that devices come to
+it together. All of them run one module, so they come alike to all of its entry computation, and of
+loops there that turn as often as a constant says: nothing there depends on how many collectives
+there are. A branch, or another loop, may be for some of them: there it counts which groups meet,
+and not how often, as those that came to one collective come to the next one of the same groups.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hlo import xla_pb2
+from hlo.device_groups import groups_listed, participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Alike, Arrays
@@ -46,7 +54,9 @@ from olla_xla.check.executable.numbering import (
     PARAMETER,
     Numbering,
     Numbers,
+    all_of,
     hashed,
+    is_exchange,
     named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, leaves
@@ -92,7 +102,9 @@ _WHOLE = frozenset(range(1, 10))
 
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
-    return ElementNumbering(target).computation(program.entry).hex()
+    root, effects = ElementNumbering(target).function(program.entry)
+    seen = [effect for effect in effects if not is_exchange(effect)]
+    return hashed(b"".join((all_of(root), EFFECT, *seen))).hex()
 
 
 _INTEGER, _SLICE = hashed(b"integer"), hashed(b"slice")
@@ -416,13 +428,13 @@ class ElementNumbering(Numbering):
             return {(): found}
         return self.plain(op, operands, effects)
 
-    def gather(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An all-gather: what it gives of an operand does not depend on the others beside it."""
+    def exchanged(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """A collective that sums nothing: what it gives of an operand is that one's alone."""
         numbers = self.plain(op, operands, effects)
         proto = xla_pb2.HloInstructionProto()
         proto.CopyFrom(op.proto)  # without what is not its own
         proto.ClearField("shape")
-        made = hashed(proto.SerializeToString(deterministic=True))
+        made = hashed(groups_listed(proto.SerializeToString(deterministic=True)))
         parts = [part for _, part in leaves(op.shape)]
         if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
             return numbers
@@ -432,6 +444,10 @@ class ElementNumbering(Numbering):
         given = (number for read in operands for number in read.values())
         found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
         return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
+
+    def meeting(self, op: Op, effect: bytes) -> bytes:
+        """A number for the groups that meet in a collective, whatever they exchange."""
+        return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A transpose; what it does to a stack it does to each slice."""
@@ -518,9 +534,8 @@ class ElementNumbering(Numbering):
         self.run(condition, [symbols], inner)
         turns = hashed(op.proto.backend_config)  # a known number of turns, which XLA counts by
         if self.stateful == before:
-            numbers, effect = number_loop(self, op, start, symbols, root, turns)
-            if inner:
-                effects.append(hashed(EFFECT + effect))
+            numbers, seen = number_loop(self, op, start, symbols, root, turns)
+            effects += [e for e in seen if e not in effects or not is_exchange(e)]
             return numbers
         whole, numbers = self.whole_loop(op, start, symbols, root, inner)
         effects.append(hashed(EFFECT + whole))
@@ -535,7 +550,9 @@ def _is_exact(op: Op) -> bool:
 
 ElementNumbering.handlers = {
     **HANDLERS,
-    "all-gather": ElementNumbering.gather,
+    "all-gather": ElementNumbering.exchanged,
+    "collective-broadcast": ElementNumbering.exchanged,
+    "collective-permute": ElementNumbering.exchanged,
     "bitcast": ElementNumbering.bitcast,
     "broadcast": ElementNumbering.broadcast,
     "concatenate": ElementNumbering.concatenate,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.arrays import array_of
 from olla_xla.check.executable.integers import Form
-from olla_xla.check.executable.numbering import ordered
+from olla_xla.check.executable.numbering import is_exchange, ordered
 from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 
@@ -38,8 +38,8 @@ def _hash(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=_SIZE).digest()
 
 
-_NAME, _COUNT, _SYSTEM, _END, _AT, _ASKED = (
-    _hash(n.encode()) for n in "state counter system end turn asked".split()
+_NAME, _COUNT, _SYSTEM, _END, _AT, _ASKED, _EFFECT = (
+    _hash(n.encode()) for n in "state counter system end turn asked effect".split()
 )
 
 
@@ -72,6 +72,9 @@ class Stack:
       loop: the loop. index: of the element.
       axis: dimension that counts slices.
       factor, offset: turn t writes slice factor * t + offset; the factor is 1 or -1.
+      cast: the element's shape and the one in which a bitcast lets slices be written, where these
+        lie apart in memory: they are slices of that shape only. None: of the element's own, or of
+        any in which they lie one after the other.
     """
 
     loop: Loop
@@ -79,6 +82,7 @@ class Stack:
     axis: int
     factor: int
     offset: int
+    cast: tuple[Shape, Shape] | None = None
 
 
 def number_loop(
@@ -88,8 +92,8 @@ def number_loop(
     symbols: Numbers,
     root: Numbers,
     whole: bytes,
-) -> tuple[Numbers, bytes]:
-    """Numbers of a loop's result, and one for all its effects; none of these may have a state.
+) -> tuple[Numbers, list[bytes]]:
+    """Numbers of a loop's result, and its effects; none of these may have a state.
 
     Args:
       numbering: of the module. op: the loop. start: numbers of its state before.
@@ -153,7 +157,7 @@ def number_loop(
     effects: list[bytes] = []
     numbering.run(body, [rounds[k]], effects)
     numbering.run(condition, [asked[k]], effects)
-    effect = _hash(_SYSTEM, whole, tests[k], *system, _END, *ordered(effects))
+    seen = _seen(effects, counter, _hash(_SYSTEM, whole, tests[k], *system, _END))
     if counter is not None:
         kind = shape.at(counter).element_type
         loop = Loop(body, start, finals, counter, kind, turns)
@@ -162,7 +166,19 @@ def number_loop(
                 # Another loop may have written the same before, and this one may read that.
                 numbering.stacks.setdefault(finals[i], stack)
     numbering.depth -= 1
-    return finals, effect
+    return finals, seen
+
+
+def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> list[bytes]:
+    """A loop's effects as one; groups that meet apart from that, where all turn as often.
+
+    Args:
+      effects: of a turn. counter: element that counts to a constant, if one does.
+      system: number of what decides all else.
+    """
+    apart = [e for e in effects if counter is not None and is_exchange(e)]
+    others = [e for e in effects if e not in apart]
+    return [*([_hash(_EFFECT, system, *ordered(others))] if others else []), *apart]
 
 
 def _asked(
@@ -247,25 +263,27 @@ def _stack(
     axis = sliced_axis(update.part, update.shape)
     if axis is None or update.shape.dimensions[axis] != loop.turns:
         return None
-    if not _is_put_back(numbering, update.numbers[0], root, loop.turns):
+    cast = numbering.bitcasts.get(update.numbers[0])
+    if not _is_put_back(numbering, update.numbers[0], root):
         return None
-    if axis and root in numbering.bitcasts:
-        return None  # slices of what a bitcast gives are known along the first dimension only
+    seen = None if cast is None else (cast[1], cast[2])
+    if seen is not None and axis == 0 and all(is_leading(shape, loop.turns) for shape in seen):
+        seen = None
     at = numbering.integers.whole(update.numbers[2 + axis])
     if at is None or at.symbol != names[loop.counter]:
         return None
     if (at.factor, at.offset) not in ((1, 0), (-1, loop.turns - 1)):
         return None
-    return Stack(loop, i, axis, at.factor, at.offset)
+    return Stack(loop, i, axis, at.factor, at.offset, seen)
 
 
-def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes, turns: int) -> bool:
-    """Whether a bitcast before an update is undone after it, and neither divides slices."""
+def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes) -> bool:
+    """Whether a bitcast before an update is undone after it."""
     before, after = (numbering.bitcasts.get(n) for n in (taken, result))
     if before is None or after is None:
         return before is after
     there, back = (tuple(map(numbering.shape, cast[1:])) for cast in (before, after))
-    return there == back[::-1] and all(is_leading(shape, turns) for shape in before[1:])
+    return there == back[::-1]
 
 
 def slice_of(
@@ -284,9 +302,10 @@ def slice_of(
     if axis is None:
         return None
     turns = shape.dimensions[axis]
-    stack = numbering.stacks.get(number)
-    if stack is not None:
+    stack = numbering.stacks.get(numbering.first(number))
+    if stack is not None and (number not in numbering.bitcasts or stack.cast is not None):
         same = (stack.loop.turns, stack.axis) == (turns, axis)
+        same &= _is_seen(numbering, number, stack)
         return _written(numbering, stack, at) if same else None
     if axis != 0:
         return None  # what follows is said of the first dimension
@@ -297,6 +316,14 @@ def slice_of(
         inner = slice_of(numbering, first, at, old, one_slice(old))
         return None if inner is None else numbering.cast(inner, one_slice(old), one_slice(new))
     return None
+
+
+def _is_seen(numbering: ElementNumbering, number: bytes, stack: Stack) -> bool:
+    """Whether a number is that of a stack in the shape in which its slices were written."""
+    if stack.cast is None:
+        return number not in numbering.bitcasts
+    _, *cast = numbering.bitcasts.get(number, (number,))
+    return [numbering.shape(shape) for shape in cast] == [numbering.shape(s) for s in stack.cast]
 
 
 def _written(numbering: ElementNumbering, stack: Stack, at: bytes) -> bytes | None:
@@ -322,7 +349,7 @@ def _written(numbering: ElementNumbering, stack: Stack, at: bytes) -> bytes | No
     number = root[stack.index]
     first, old, new = numbering.bitcasts.get(number, (number, None, None))
     value = numbering.updates[first].numbers[1]
-    if old is None or new is None:
+    if old is None or new is None or stack.cast is not None:
         return value
     return numbering.cast(value, one_slice(old), one_slice(new))
 

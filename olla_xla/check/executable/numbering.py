@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from hlo import xla_pb2
+from hlo.device_groups import groups_listed
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.check.executable.exact import is_exact
 from olla_xla.check.executable.program import (
@@ -33,7 +34,10 @@ __all__ = [
     "SHAPED",
     "Numbering",
     "Numbers",
+    "all_of",
+    "exchange",
     "hashed",
+    "is_exchange",
     "named",
     "ordered",
 ]
@@ -87,7 +91,7 @@ def named(index: ShapeIndex) -> bytes:
     return hashed(b"index" + repr(index).encode())
 
 
-def _all(numbers: Numbers) -> bytes:
+def all_of(numbers: Numbers) -> bytes:
     """The numbers of all leaves, each after its index."""
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
@@ -97,7 +101,17 @@ def ordered(effects: list[bytes]) -> list[bytes]:
 
     That is the same in any order, as all devices run the same module.
     """
-    return sorted(effects, key=lambda effect: effect if len(effect) > _SIZE else b"")
+    return sorted(effects, key=lambda effect: effect if is_exchange(effect) else b"")
+
+
+def is_exchange(effect: bytes) -> bool:
+    """Whether an effect is that devices exchange something, which it does not matter how often."""
+    return len(effect) > _SIZE
+
+
+def exchange(effect: bytes) -> bytes:
+    """An effect as one that is no more than that."""
+    return _EXCHANGE + effect
 
 
 PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS, _TOGETHER = (
@@ -138,14 +152,18 @@ class Numbering:
     def computation(self, body: Body) -> bytes:
         """Number of a computation as a function of its parameters."""
         if body not in self._bodies:
-            given = [
-                {i: hashed(PARAMETER + named((k, *i))) for i, _ in leaves(p.shape)}
-                for k, p in enumerate(body.parameters)
-            ]
-            effects: list[bytes] = []
-            root = self.run(body, given, effects)
-            self._bodies[body] = hashed(b"".join((_BODY, _all(root), EFFECT, *ordered(effects))))
+            root, effects = self.function(body)
+            self._bodies[body] = hashed(b"".join((_BODY, all_of(root), EFFECT, *ordered(effects))))
         return self._bodies[body]
+
+    def function(self, body: Body) -> tuple[Numbers, list[bytes]]:
+        """Numbers of a computation's result as a function of its parameters, and its effects."""
+        given = [
+            {i: hashed(PARAMETER + named((k, *i))) for i, _ in leaves(p.shape)}
+            for k, p in enumerate(body.parameters)
+        ]
+        effects: list[bytes] = []
+        return self.run(body, given, effects), effects
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
         """Numbers of a computation's result for those of its parameters; notes its effects."""
@@ -184,7 +202,9 @@ class Numbering:
                 proto.shape.layout.memory_space = 0
             if proto.HasField("precision_config"):
                 _normalise(proto.precision_config)
-            found = self._attributes[op] = hashed(proto.SerializeToString(deterministic=True))
+            data = proto.SerializeToString(deterministic=True)
+            found = hashed(groups_listed(data) if may_repeat(op) else data)
+            self._attributes[op] = found
         return found
 
     def is_free(self, op: Op) -> bool:
@@ -242,8 +262,8 @@ class Numbering:
             effect = hashed(b"".join((EFFECT, *whole)))
             if not may_repeat(op):
                 effects.append(effect)
-            elif (exchange := _EXCHANGE + effect) not in effects:
-                effects.append(exchange)
+            elif (met := exchange(self.meeting(op, effect))) not in effects:
+                effects.append(met)
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
             return {(): number}
@@ -253,6 +273,10 @@ class Numbering:
             i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
             for i, _ in leaves(op.shape)
         }
+
+    def meeting(self, op: Op, effect: bytes) -> bytes:
+        """A number for what a collective is to the devices that come to it."""
+        return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
         """What the end of an asynchronous operation takes out of its start's tuple."""
@@ -351,7 +375,7 @@ class Numbering:
         # It may say how often the loop runs; XLA counts by that and does not ask the condition.
         config = hashed(op.proto.backend_config)
         tested = self.computation(op.called[1])
-        made = (config, tested, _all(root), EFFECT, *ordered(effects), _all(start))
+        made = (config, tested, all_of(root), EFFECT, *ordered(effects), all_of(start))
         whole = hashed(b"".join((_WHILE, *made)))
         return whole, {
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))

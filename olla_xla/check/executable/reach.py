@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hlo.shapes import ShapeIndex
-from olla_xla.check.executable.program import Body, Op, acts, leaves
+from olla_xla.check.executable.program import Body, Op, acts, leaves, may_repeat
 
 __all__ = ["Reach", "reach"]
 
@@ -18,14 +18,14 @@ def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
 
     Args:
       body: a computation. given: of its parameters.
-      effects: gets what each effect depends on.
+      effects: gets what each effect depends on, but for what devices exchange.
     """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:
         if op.opcode == "parameter":
             continue
         operands = [at[o] for o in op.operands]
-        if acts(op):
+        if acts(op) and not may_repeat(op):
             effects.append(_either(found for operand in operands for found in operand.values()))
         inner = _CALLING.get(op.opcode)
         if inner is not None:

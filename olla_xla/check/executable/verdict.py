@@ -212,20 +212,42 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
 
 
 def check_control(before: bytes, after: bytes) -> None:
-    """The part of `check_rewrite` that an executable cannot show: control edges are kept.
+    """The part of `check_rewrite` that an executable cannot show.
+
+    That is that control edges are kept, and that what is exchanged more has channels of its own.
 
     Raises:
-      CheckError: naming the instructions of an edge that is lost.
+      CheckError: naming the instructions of an edge that is lost, or of one channel.
     """
     old = xla_pb2.HloModuleProto.FromString(before)
-    if not any(i.control_predecessor_ids for c in old.computations for i in c.instructions):
+    instructions = (i for c in old.computations for i in c.instructions)
+    if not any(i.control_predecessor_ids or i.channel_id for i in instructions):
         return
     new = xla_pb2.HloModuleProto.FromString(after)
+    _check_channels(old, new)
     lost = _control(old) - _control(new)
     kept = {i.name for c in new.computations for i in c.instructions}
     for name, needed in sorted(lost):
         if name in kept and needed in kept:
             raise CheckError(f"{name} must run after {needed}, but that control edge is lost")
+
+
+def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) -> None:
+    """Raises CheckError if more instructions are on one channel than there were, and than one."""
+    before, after = _channels(old), _channels(new)
+    for channel, names in after.items():
+        if len(names) > max(len(before.get(channel, ())), 1):
+            raise CheckError(f"{names[-1]} is on the channel of {names[0]}, which is not its own")
+
+
+def _channels(module: xla_pb2.HloModuleProto) -> dict[tuple[str, int], list[str]]:
+    """Opcode and channel -> names of the instructions on it."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for c in module.computations:
+        for i in c.instructions:
+            if i.channel_id:
+                found.setdefault((i.opcode, i.channel_id), []).append(i.name)
+    return found
 
 
 def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:

@@ -83,6 +83,7 @@ def run(values: flags.FlagValues) -> int:
         memory_budget=options.memory_budget,
         max_overhead=options.max_overhead,
         loops=options.loops,
+        collectives=options.collectives,
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage, values.turns)

@@ -94,7 +94,7 @@ def define_limits(values: flags.FlagValues) -> None:
 
 
 def define_recomputation(values: flags.FlagValues) -> None:
-    """Defines --memory_budget, --max_overhead and --loops."""
+    """Defines --memory_budget, --max_overhead, --loops and --collectives."""
     flags.DEFINE_string(
         "memory_budget",
         None,
@@ -111,6 +111,12 @@ def define_recomputation(values: flags.FlagValues) -> None:
         "loops",
         True,
         "Whether loops may do without what they stack for others, as scans over layers do.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "collectives",
+        False,
+        "Whether collectives may run again for that, as activations are exchanged once more.",
         flag_values=values,
     )
 
@@ -152,8 +158,8 @@ def options(values: flags.FlagValues) -> PlanOptions:
     Raises LimitError if a limit is not positive, InputError if a value cannot be read.
     """
     names = (
-        "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "method",
-        "backend",
+        "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
+        "method", "backend",
     )  # fmt: skip
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)

@@ -13,11 +13,14 @@ __all__ = ["SOURCES", "card_device", "device"]
 _logger = logging.getLogger("olla_xla")
 
 
-def _card(name: str, terabytes: float, float32: float, matrix: float, narrow: float) -> Device:
+def _card(
+    name: str, terabytes: float, float32: float, matrix: float, narrow: float, link: float
+) -> Device:
     """A card from its peak rates.
 
-    These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits. What
-    kernels sustain of them is taken to be as on an H100 (roofline.H100): nothing is measured.
+    These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits; GB/s
+    to other cards, half of what the documents add up for both ways (NVLink, else PCIe). What is
+    sustained of them is taken to be as on an H100 (roofline.H100): nothing is measured.
     """
     return Device(
         name,
@@ -27,24 +30,37 @@ def _card(name: str, terabytes: float, float32: float, matrix: float, narrow: fl
         0.6 * matrix * 1e12,
         2e-6,
         narrow_per_second=0.6 * narrow * 1e12,
+        sent_bytes_per_second=0.8 * link * 1e9,
     )
 
 
 # Dots in float32 run in TF32 from Ampere on; the datasheets' figures with sparsity are halved.
 _CARDS: tuple[tuple[str, Device, str], ...] = (
-    (r"\bV100", _card("V100", 0.9, 15.7, 15.7, 125), "NVIDIA V100 datasheet (SXM2)"),
-    (r"\bA100.*80GB", _card("A100 80 GB", 2.039, 19.5, 156, 312), "NVIDIA A100 datasheet (SXM)"),
-    (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156, 312), "NVIDIA A100 datasheet (SXM)"),
-    (r"\bRTX A6000", _card("RTX A6000", 0.768, 38.7, 77.4, 154.8), "NVIDIA GA102 whitepaper"),
+    (r"\bV100", _card("V100", 0.9, 15.7, 15.7, 125, 150), "NVIDIA V100 datasheet (SXM2)"),
+    (
+        r"\bA100.*80GB",
+        _card("A100 80 GB", 2.039, 19.5, 156, 312, 300),
+        "NVIDIA A100 datasheet (SXM)",
+    ),
+    (r"\bA100", _card("A100 40 GB", 1.555, 19.5, 156, 312, 300), "NVIDIA A100 datasheet (SXM)"),
+    (
+        r"\bRTX A6000",
+        _card("RTX A6000", 0.768, 38.7, 77.4, 154.8, 56.25),
+        "NVIDIA GA102 whitepaper",
+    ),
     (
         r"\bRTX PRO 6000",
-        _card("RTX PRO 6000", 1.792, 125, 252, 504),
+        _card("RTX PRO 6000", 1.792, 125, 252, 504, 64),
         "NVIDIA RTX PRO Blackwell whitepaper",
     ),
     (r"\bH100", H100, "NVIDIA H100 datasheet (SXM)"),
-    (r"\bH200", _card("H200", 4.8, 67, 494, 989), "NVIDIA H200 datasheet (SXM)"),
-    (r"\bB200", _card("B200", 7.7, 75, 1125, 2250), "NVIDIA HGX B200 datasheet, one of eight"),
-    (r"\bGB200", _card("GB200", 8.0, 80, 1250, 2500), "NVIDIA GB200 NVL72 datasheet, one of two"),
+    (r"\bH200", _card("H200", 4.8, 67, 494, 989, 450), "NVIDIA H200 datasheet (SXM)"),
+    (r"\bB200", _card("B200", 7.7, 75, 1125, 2250, 900), "NVIDIA HGX B200 datasheet, one of eight"),
+    (
+        r"\bGB200",
+        _card("GB200", 8.0, 80, 1250, 2500, 900),
+        "NVIDIA GB200 NVL72 datasheet, one of two",
+    ),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 

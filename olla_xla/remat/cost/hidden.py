@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,8 @@ def hidden_seconds(
     module: Module, order: Mapping[str, Sequence[str]], cost: CostModel
 ) -> dict[str, float]:
     """What runs while each asynchronous operation is under way, over one run of a module.
+
+    Other transfers go the same way, and hide nothing: of them only what they move in memory counts.
 
     Args:
       module: the module. order: computation name -> instruction names in execution order; names
@@ -45,7 +48,8 @@ def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> 
     dones = [i for i in sequence if i.opcode.endswith("-done")]
     if not dones:
         return {}
-    work = run_work(computation, cost.work)
+    found = run_work(computation, cost.work)
+    work = {i: dataclasses.replace(w, exchanged=0) for i, w in found.items()}
     until = [0.0, *itertools.accumulate(cost.device.seconds(work[i]) for i in sequence)]
     step = {i: k for k, i in enumerate(sequence)}
     return {

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from hlo.module import Instruction, Module
-from olla_xla.remat.cost.work import Work, run_work, work
+from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost.work import Work, run_work, trips, work
 
 __all__ = ["H100", "CostModel", "Device", "module_work"]
 
@@ -30,6 +30,7 @@ class Device:
         convolutions without a matrix product.
       fresh_bytes_per_second: at which a run gets its temporaries from the system, which clears
         them; infinite where an allocator keeps them.
+      sent_bytes_per_second: to other devices; infinite where they share their memory.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Device:
     depthwise_per_second: float = math.inf
     fresh_bytes_per_second: float = math.inf
     narrow_per_second: float | None = None
+    sent_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
         """Predicted time of one operator."""
@@ -55,13 +57,15 @@ class Device:
         memory = (
             work.bytes - work.transposed
         ) / self.bytes_per_second + work.transposed / self.transposed_bytes_per_second
-        return max(memory, compute) + work.kernels * self.start_seconds
+        exchange = work.exchanged / self.sent_bytes_per_second
+        return max(memory, compute, exchange) + work.kernels * self.start_seconds
 
 
 # NVIDIA H100 SXM: 3.35 TB/s, 67 TFLOP/s in float32 (an eighth of that in special functions), 494
 # TFLOP/s dense in TF32, which XLA uses for float32 products, 989 in 16 bits. Kernels sustain some
 # 0.9 of the bandwidth and 0.6 of the tensor cores; in a CUDA graph one starts every two
-# microseconds.
+# microseconds. NVLink takes 450 GB/s out of each card (datasheet: 900, both ways), of which NCCL is
+# taken to sustain 0.8; that all devices are on one NVLink is an assumption, and so is the ring.
 H100 = Device(
     "H100",
     0.9 * 3.35e12,
@@ -70,6 +74,7 @@ H100 = Device(
     0.6 * 494e12,
     2e-6,
     narrow_per_second=0.6 * 989e12,
+    sent_bytes_per_second=0.8 * 450e9,
 )
 
 
@@ -90,8 +95,20 @@ class CostModel:
 
     def step_seconds(self, module: Module) -> float:
         """Predicted time of one run of a module: its operators one after the other."""
-        run = run_work(module.entry, self.work)
-        return sum(self.device.seconds(w) for w in run.values())
+        return self._run_seconds(module.entry)
+
+    def _run_seconds(self, computation: Computation) -> float:
+        """The same of one run of a computation; of branches the longest counts."""
+        total = 0.0
+        for i in computation.instructions:
+            inside = [self._run_seconds(c) for c in i.called_control]
+            if i.opcode == "conditional":
+                total += max(inside)
+            elif inside:
+                total += trips(i) * sum(inside)
+            else:
+                total += self.seconds(i)
+        return total
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
         """Predicted time of one run from call to return: a step, and getting its temporaries."""

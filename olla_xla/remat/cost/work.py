@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 
+from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
@@ -49,6 +50,8 @@ class Work:
       depthwise: those of convolutions that a CPU computes without a matrix product.
       narrow: like `matrix`, of operands of at most 16 bits, which are not counted there.
       kernels: operators that run, for the overhead of starting each.
+      exchanged: bytes that a device sends to others, as in a ring of many: what it has not itself
+        of an all-gather's result, and as much of a reduce-scatter's operand; an all-reduce is both.
     """
 
     bytes: int = 0
@@ -59,6 +62,7 @@ class Work:
     transposed: int = 0
     depthwise: int = 0
     narrow: int = 0
+    exchanged: int = 0
 
     def __add__(self, other: Work) -> Work:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -77,6 +81,7 @@ def work(i: Instruction, target: str) -> Work:
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
     counted, moved = _arithmetic(i), _bytes(i, target)
+    counted = dataclasses.replace(counted, exchanged=_exchanged(i))
     if target == "cpu":
         return dataclasses.replace(
             counted, bytes=moved, kernels=1, transposed=min(_transposed(i), moved)
@@ -136,6 +141,16 @@ def _bytes(i: Instruction, target: str) -> int:
             continue
         total += _read(i, number, operand)
     return total
+
+
+def _exchanged(i: Instruction) -> int:
+    """Bytes that a device sends to others."""
+    if i.opcode not in REPEATABLE:
+        return 0
+    given, found = sum(_array_bytes(o) for o in i.operands), _array_bytes(i)
+    if i.opcode == "all-reduce":
+        return 2 * given
+    return {"all-gather": found - given, "reduce-scatter": given - found}.get(i.opcode, given)
 
 
 def _read(i: Instruction, number: int, operand: Instruction) -> int:

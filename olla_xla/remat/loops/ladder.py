@@ -68,6 +68,7 @@ class Ladder:
     Args:
       module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
       kernels: patterns that kernels are to have; None: those of the module in XLA's order.
+      collectives: whether collectives may run again.
 
     Attributes:
       module, target: as given.
@@ -80,6 +81,8 @@ class Ladder:
         target: str,
         cost: CostModel,
         kernels: Mapping[str, Pattern] | None = None,
+        *,
+        collectives: bool = False,
     ) -> None:
         self.module = module
         self._kernels = kernels
@@ -87,7 +90,8 @@ class Ladder:
         self._cost = cost
         self._view = module_from_bytes(module)
         self._rungs: dict[tuple[LoopRecord, ...], Rung] = {}
-        self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view, target))]
+        found = _apart(pairs(self._view, target))
+        self._choices = [Choice(Ways(pair, cost, collectives=collectives)) for pair in found]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._records = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})

@@ -9,10 +9,11 @@ not known to be pure has a number of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hlo.cpu_code import CodeGenerator, code_generator
+from hlo.exchange import MOVING, asked, reduction, run_by
 from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
@@ -121,12 +122,14 @@ class Terms:
     Attributes:
       body: of the other loop. elements: number of an element -> of the other one that it is.
       counter: number of the one that counts. turn: what that is.
+      slices: dynamic-slice of a stack -> number of what the other loop's body wrote there.
     """
 
     body: Body
     elements: Mapping[int, int]
     counter: int
     turn: Affine
+    slices: Mapping[Instruction, int]
 
 
 class Body:
@@ -145,6 +148,7 @@ class Body:
       target: as given.
       ranges: as given. computation: it is of. root: leaf index -> node.
       fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
+      exchanges: owner -> the collective that it runs, likewise.
       used: node -> nodes that read it.
     """
 
@@ -165,6 +169,7 @@ class Body:
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
+        self.exchanges: dict[Instruction, Instruction] = {}
         self.used: dict[Node, list[Node]] = {}
         self._keys: dict[Any, int] = {} if terms is None else terms.body._keys
         self._inner: dict[Node, int] = {}
@@ -196,9 +201,13 @@ class Body:
         """The nodes of an instruction."""
         return {index: self.at[i, index] for index in _leaf_indices(i.shape)}
 
+    def runs(self, owner: Instruction) -> Instruction:
+        """What an instruction runs: itself, or where it is asynchronous what that wraps."""
+        return self.fusions.get(owner) or self.exchanges.get(owner, owner)
+
     def root_of(self, owner: Instruction) -> Node | None:
         """What an instruction gives, if that is one array."""
-        i = self.fusions.get(owner, owner)
+        i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
     def each(self, owner: Instruction) -> bool:
@@ -211,6 +220,8 @@ class Body:
 
     def _add(self, i: Instruction, owner: Instruction) -> None:
         given = [self.leaves(o) for o in i.operands]
+        if i is owner and (exchange := run_by(i)) is not None:
+            self.exchanges[owner] = exchange
         if i.opcode in ("fusion", "async-start"):
             inner = self._call(i, owner, given)
             if i.opcode == "fusion":
@@ -341,9 +352,9 @@ class Body:
         if node in self._outer:
             return self._outer[node]
         inner = self._inside(node)
-        if self.moved(node):
+        if self.moved(node) or self.exchanges.get(node.owner) is node.i:
             return inner
-        owner = self.fusions.get(node.owner, node.owner)
+        owner = self.runs(node.owner)
         code: Any = self.generator(owner)
         if code is CodeGenerator.ANY or not self._is_end(node):
             code = owner  # in other code it may be rounded otherwise
@@ -353,7 +364,7 @@ class Body:
         """Whether it is a result of its owner, but for where that puts it."""
         if node.owner not in self._ends:
             ends = set()
-            for leaf in self.leaves(self.fusions.get(node.owner, node.owner)).values():
+            for leaf in self.leaves(self.runs(node.owner)).values():
                 end = leaf.behind
                 ends.add(end)
                 if end.i.opcode == "dynamic-update-slice" and end.owner is node.owner:
@@ -378,10 +389,12 @@ class Body:
                 said = self._in_terms(affine)
                 here = ("integer", kind, said) if said else ("integer of another", kind, affine)
                 self._inner[node] = self._key(*here)
+            elif self._terms is not None and node.i in self._terms.slices:
+                self._inner[node] = self._terms.slices[node.i]
             elif node.i.opcode == "parameter":
                 self._inner[node] = self._parameter(node.index)
-            elif node.i.opcode == "all-gather":
-                self._inner[node] = self._gathered(node)
+            elif self.exchanges.get(node.owner) is node.i:
+                self._inner[node] = self._exchanged(node)
             elif _converts(node):
                 (source,) = node.operands
                 types = source.shape.element_type, node.shape.element_type
@@ -411,15 +424,20 @@ class Body:
             return self._key("element of another loop", index)
         return self._key("element", (other,))
 
-    def _gathered(self, node: Node) -> int:
-        """What all devices have of an operand: the same wherever the same is asked of the same."""
-        operand = node.operands[node.index[0] if node.index else 0]
-        read = self._read(node, operand), operand.shape.key, node.shape.key
-        return self._key("gathered", node.i.exchange, *read)
+    def _exchanged(self, node: Node) -> int:
+        """What devices have of operands: the same wherever the same is asked of the same."""
+        given, i = node.operands, node.i
+        if i.opcode in MOVING and len(_leaf_indices(i.shape)) == len(given):
+            given = (given[node.index[0] if node.index else 0],)
+            said: tuple[Any, ...] = (node.shape.key,)
+        else:
+            said = (node.index, i.shape.key, reduction(i))
+        read = tuple((self._read(node, o), o.shape.key) for o in given)
+        return self._key("exchanged", asked(i), said, read)
 
     def _key(self, *parts: Any) -> int:
         return self._keys.setdefault(parts, len(self._keys))
 
 
-def _leaf_indices(shape: Shape) -> Iterable[ShapeIndex]:
+def _leaf_indices(shape: Shape) -> list[ShapeIndex]:
     return [index for index, part in shape.indices() if not part.is_tuple]

@@ -259,16 +259,28 @@ def _constant(i: Instruction) -> int | None:
 
 
 def _says(i: Instruction, counter: int, turns: int) -> bool:
-    """Whether XLA's notes on a loop agree, and stay true when other elements come and go."""
+    """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
+
+    XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
+    `known_init_step` says what the counter goes through, and `dynamic_variables` which elements do
+    likewise, from where. Of such there may be the counter only, whose number does not change.
+    """
     if not i.backend_config:
         return True
     try:
         notes = json.loads(i.backend_config)
         known = int(notes.get("known_trip_count", {}).get("n", turns))
         index = int(notes.get("known_induction_variable", {}).get("tuple_index", counter))
+        steps = notes.get("known_init_step", {"step": 1})
+        first, step = int(steps.get("init", 0)), int(steps.get("step", 0))
+        others = {
+            (int(v.get("tuple_index", 0)), int(v.get("init", first)), int(v.get("step", step)))
+            for v in notes.get("dynamic_variables", ())
+        }
     except (ValueError, AttributeError, TypeError):
         return False
-    return (known, index) == (turns, counter) and not notes.get("dynamic_variables")
+    is_right = (known, index, first, step) == (turns, counter, 0, 1)
+    return is_right and others <= {(counter, 0, 1)}
 
 
 def _pair(writer: Loop, reader: Loop) -> Pair | None:
@@ -323,8 +335,8 @@ def _stack(
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = _written(writer, w)
-    reads, place = _read(reader, r, axis)
     value, whole = update.operands[1].behind, update.shape
+    reads, place = _read(reader, r, axis, whole)
     first, moves = _before(reader.start[r])
     if first.shape.key != reader.start[r].shape.key and not moves:
         shapes = first.shape, reader.start[r].shape
@@ -382,16 +394,29 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     return update, at, axis
 
 
-def _read(reader: Loop, r: int, axis: int) -> tuple[tuple[Read, ...], Affine | None]:
-    """The slices that are read of a stack, and which that is of each turn. Raises _NotAStack."""
+def _read(
+    reader: Loop, r: int, axis: int, written: Shape
+) -> tuple[tuple[Read, ...], Affine | None]:
+    """The slices that are read of a stack, and which that is of each turn.
+
+    Args:
+      reader: the loop. r: number of the element. axis: along which slices are written.
+      written: the shape of the stack there.
+
+    Raises:
+      _NotAStack: other slices are read.
+    """
     body = reader.body
     element = body.leaves(body.computation.parameters[0])[(r,)]
     reads, places = [], set()
     for node in _readers(body, element):
         if node.i.opcode != "dynamic-slice":
             raise _NotAStack(f"{node.i.opcode} reads it in the reading loop")
-        if _axis(element.shape, node.operands[0].shape, node.shape, reader.turns) != axis:
+        whole = node.operands[0].shape
+        if _axis(element.shape, whole, node.shape, reader.turns) != axis:
             raise _NotAStack("not slices along the dimension that is written are read")
+        if whole.key != written.key and not (axis == 0 and _leading(written, reader.turns)):
+            raise _NotAStack("its slices lie apart, and it is read as another shape")
         if not _is_replaceable(body, node):
             raise _NotAStack("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + axis], whole=True))
@@ -439,16 +464,15 @@ def _readers(body: Body, node: Node) -> list[Node]:
 def _axis(element: Shape, whole: Shape, part: Shape, turns: int) -> int | None:
     """Along which dimension a part is a slice of an element, which a bitcast may give a shape.
 
-    Slices may lie apart in memory, but for bitcasts each must be in one piece.
+    Slices may lie apart in memory; they are then slices of that shape, and of no other.
     """
     if not _is_slice(part, whole):
         return None
     if _is_stack(whole, turns) and part.dimensions == (1, *whole.dimensions[1:]):
-        cast = _leading(element, turns) and _leading(whole, turns)
-        return 0 if cast or element.key == whole.key else None
+        return 0 if _leading(element, turns) or not _leading(whole, turns) else None
     pairs = zip(part.dimensions, whole.dimensions, strict=True)
     axes = [k for k, (one, all_of_it) in enumerate(pairs) if one != all_of_it]
-    if element.key != whole.key or whole.element_bits < 8 or len(axes) != 1:
+    if whole.element_bits < 8 or len(axes) != 1:
         return None
     (axis,) = axes
     is_one = (part.dimensions[axis], whole.dimensions[axis]) == (1, turns)

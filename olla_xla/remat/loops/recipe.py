@@ -67,7 +67,7 @@ class _Recipe:
     def __init__(self, module: Module, pair: Pair, dropped: frozenset[int]) -> None:
         self._pair = pair
         self._dropped = [s for s in pair.stacks if s.written in dropped]
-        self._ways = Ways(pair, None)
+        self._ways = Ways(pair, None, collectives=True)
         self._body = self._ways.body
         self._kept = {
             number: kept[0]
@@ -319,10 +319,10 @@ class _Recipe:
 
     def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
         """Where a value stands in the result of a copy of an instruction."""
-        fusion = self._body.fusions.get(owner, owner)
-        if not fusion.shape.is_tuple:
+        runs = self._body.runs(owner)
+        if not runs.shape.is_tuple:
             return ()
-        leaves = self._body.leaves(fusion)
+        leaves = self._body.leaves(runs)
         return next(index for index, leaf in leaves.items() if leaf.behind is node.behind)
 
     def _element(self, k: int) -> int:

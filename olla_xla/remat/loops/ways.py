@@ -42,6 +42,7 @@ class Way:
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
       stacked: whether it is an element of the writing loop's state that gets a stack of its own.
+      exchanged: whether the owner is a collective, which devices run once more.
       updated: number of the owner's operand that it puts the value into, or -1.
     """
 
@@ -52,40 +53,82 @@ class Way:
     between: bool = False
     narrowed: bool = False
     stacked: bool = False
+    exchanged: bool = False
     updated: int = -1
 
 
 class Ways:
     """Ways for all values that a pair's stacks hold, and for those that they are made of.
 
+    A collective may run again in the reading loop: all devices run one program, and both loops as
+    often as a constant says, so that each of them comes to it at the same turn of the same loop, in
+    the one order of its body.
+
+    Args:
+      pair: of loops. cost: prices operators; None where nothing is chosen.
+      collectives: whether they may run again. No other way depends on it.
+
     Attributes:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
-      own: number -> what the reading loop's body computes itself of what never changes, where that
-        cannot be made again: weights that devices gather of each other.
+      own: number -> what the reading loop's body exchanges itself, such as weights that devices
+        gather of each other.
     """
 
-    def __init__(self, pair: Pair, cost: CostModel | None) -> None:
+    def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
         self.pair = pair
         self.body = pair.writer.body
         self.stacks: dict[int, list[Stack]] = {}
         self.pieces: dict[int, Piece] = {}
         self.unread = [s for s in pair.stacks if not s.reads]
         self._cost = cost
+        self._collectives = collectives
         self._values = dict(self._made_values())
         self._ways: dict[int, Way | None] = {}
-        self.own = _gathered_by(pair) if _gathers(self.body) else {}
         self._written: dict[int, Stack] = {}
         """By number of what a turn writes, before it is moved, a stack of it."""
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
+        self.own = self._exchanged_by_reader() if self.body.exchanges else {}
         written = list(self._written.items())
         for number, stack in written:
             self._divide(number, stack)
         for number, stack in written:
             self._narrow(number, stack)
+
+    def _exchanged_by_reader(self) -> dict[int, Instruction]:
+        """What the reading loop's body exchanges, by its number in the writing loop's.
+
+        It is made of what never changes, of the turn, and of slices of stacks. Each number comes
+        after those that it is made of, so that what is made of a stack's value is not needed to
+        make that again: whoever reads what is exchanged may come first.
+        """
+        pair = self.pair
+        writer, reader = pair.writer, pair.reader
+        begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
+        elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
+        slices = {
+            read.node.i: number
+            for number, stacks in self.stacks.items()
+            for stack in stacks
+            for read in stack.reads
+        }
+        sign = pair.turn.factor
+        turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
+        terms = Terms(writer.body, elements, reader.counter, turn, slices)
+        own = reader.body
+        together = own.target == "cpu" and not own.exact
+        body = Body(own.computation, own.target, together=together, terms=terms)
+        body.count(own.ranges)
+        found: dict[int, Instruction] = {}
+        for (i, index), node in body.at.items():
+            is_result = i.computation is body.computation and not index and not i.shape.is_tuple
+            is_exchange = body.exchanges.get(node.owner) is node.i
+            if is_result and is_exchange and i.opcode not in ("bitcast", "async-start"):
+                found.setdefault(body.number(node), i)
+        return found
 
     def _divide(self, number: int, stack: Stack) -> None:
         """What a stack's slices were put together from."""
@@ -129,7 +172,7 @@ class Ways:
         if first in self.stacks or self.is_there(first):
             return
         way = self.way(first)
-        if way is not None and not way.stacked:
+        if way is not None and not (way.stacked or way.exchanged):
             return
         self._ways[first] = Way(source, value.owner, None, (number,), narrowed=True)
         self._ways[number] = None  # or each would be made of the other
@@ -185,7 +228,7 @@ class Ways:
         if way.narrowed:
             wide = self.stacks[way.needs[0]][0].bytes // self.pair.writer.turns
             return self._moving_seconds(wide + way.node.shape.bytes)
-        return self._seconds(self.body.fusions.get(way.owner, way.owner))
+        return self._seconds(self.body.runs(way.owner))
 
     def _seconds(self, i: Instruction) -> float:
         return 0.0 if self._cost is None else self._cost.seconds(i)
@@ -197,13 +240,13 @@ class Ways:
 
     def saved_seconds(self, stack: Stack) -> float:
         """Predicted time of a turn of both loops that a stack takes by itself."""
-        writes = self.body.fusions.get(stack.update.owner, stack.update.owner)
+        writes = self.body.runs(stack.update.owner)
         saved = self._seconds(writes)
         saved += sum(self._seconds(i) for i in stack.moves) / self.pair.writer.turns
         inner = self.pair.reader.body
         for read in stack.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
-                saved += self._seconds(inner.fusions.get(read.owner, read.owner))
+                saved += self._seconds(inner.runs(read.owner))
         return saved
 
     def _find(self, number: int) -> Way | None:
@@ -215,14 +258,19 @@ class Ways:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
+        if number in self.stacks and node is not None and node.i.opcode == "parameter":
+            return None  # another stack of it would be no less
         if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
             return Way(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
         owner = node.owner
-        fusion = self.body.fusions.get(owner, owner)
+        fusion = self.body.runs(owner)
         if fusion.opcode == "constant":
             return Way(node, owner, None, ())
+        if owner in self.body.exchanges:
+            needs = self._needs(owner)
+            return Way(node, owner, None, needs, exchanged=True) if self._collectives else None
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
@@ -244,7 +292,7 @@ class Ways:
         return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
     def _results(self, owner: Instruction) -> list[Node]:
-        fusion = self.body.fusions.get(owner, owner)
+        fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 
     def _opened(self, node: Node, owner: Instruction) -> Way | None:
@@ -310,32 +358,5 @@ class Ways:
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)
-        return number in self.stacks or (number in self.pieces and self.way(number) is not None)
-
-
-def _gathers(body: Body) -> bool:
-    return any(i.opcode == "all-gather" for i, _ in body.at)
-
-
-def _gathered_by(pair: Pair) -> dict[int, Instruction]:
-    """What the reading loop's body gathers, by its number in the writing loop's.
-
-    It is made of nothing but what is the same in both loops, and of the turn; so whoever reads it
-    may come first.
-    """
-    writer, reader = pair.writer, pair.reader
-    begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
-    elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
-    sign = pair.turn.factor
-    turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
-    terms = Terms(writer.body, elements, reader.counter, turn)
-    own = reader.body
-    together = own.target == "cpu" and not own.exact
-    body = Body(own.computation, own.target, together=together, terms=terms)
-    body.count(own.ranges)
-    found: dict[int, Instruction] = {}
-    for (i, index), node in body.at.items():
-        is_result = i.computation is body.computation and not index and not i.shape.is_tuple
-        if is_result and node.i.opcode == "all-gather" and i.opcode != "bitcast":
-            found.setdefault(body.number(node), i)
-    return found
+        way = self.way(number) if number in self.pieces else None
+        return number in self.stacks or (way is not None and not way.exchanged)

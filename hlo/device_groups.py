@@ -1,0 +1,116 @@
+"""The groups of devices of a collective, which XLA writes in several ways, as one list."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from hlo.module import HloError
+from hlo.wire import Message, read_varint
+
+__all__ = ["device_groups", "groups_listed", "participants"]
+
+Groups = tuple[tuple[int, ...], ...]
+
+_GROUPS, _LIST, _IOTA, _MESH = 49, 87, 92, 93
+"""Fields of an instruction: replica_groups, collective_device_list, iota_collective_device_list,
+mesh_axes_replica_group_list."""
+
+_WAYS = frozenset({_GROUPS, _LIST, _IOTA, _MESH})
+
+_CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
+"""channel_id, source_target_pairs, use_global_device_ids: who else is meant by the groups."""
+
+
+def groups_listed(data: bytes) -> bytes:
+    """What a serialized instruction says, however it writes its groups; not an instruction itself.
+
+    Raises:
+      HloError: it is none.
+    """
+    message = Message(data)
+    if not message.numbers() & _WAYS:
+        return data
+    found = device_groups(message)
+    return data if found is None else message.without(_WAYS).encode() + repr(found).encode()
+
+
+def participants(data: bytes) -> bytes:
+    """Of a serialized collective, what says which devices come to it together; not what they do.
+
+    Raises:
+      HloError: it is no instruction.
+    """
+    message = Message(data)
+    others = message.numbers() - {*_WAYS, _CHANNEL, _PAIRS, _GLOBAL}
+    return groups_listed(message.without(others).encode())
+
+
+def device_groups(instruction: Message) -> Groups | None:
+    """The groups, each in its order, which counts; theirs does not, so that it is by their numbers.
+
+    None where they are written in a way that is not known here.
+    """
+    written = instruction.numbers() & _WAYS
+    if len(written) != 1:
+        return None
+    (way,) = written
+    if way == _GROUPS:
+        found = _listed(instruction.messages(_GROUPS))
+    elif way == _LIST:
+        whole = instruction.message(_LIST)
+        found = _listed(whole.messages(1)) if whole.numbers() <= {1} else None
+    elif way == _IOTA:
+        found = _reshaped(instruction.message(_IOTA))
+    else:
+        found = _along_axes(instruction.message(_MESH))
+    return None if found is None else tuple(sorted(found))
+
+
+def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
+    return [tuple(_numbers(group.blob(1))) for group in groups]
+
+
+def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
+    """All devices in order, reshaped, transposed, and cut into groups."""
+    extents, order = list(_numbers(iota.blob(3))), list(_numbers(iota.blob(4)))
+    size = iota.integer(2)
+    if not extents or size < 1 or iota.integer(1) * size != math.prod(extents):
+        return None
+    return _cut(_transposed(extents, order or range(len(extents))), size)
+
+
+def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
+    """Those that differ along some axes of a mesh alone, of all devices in order."""
+    mesh = groups.message(1)
+    axes = groups.messages(2)
+    if mesh.numbers() != {1} or any(axis.numbers() - {1} for axis in axes):
+        return None  # devices in another order, or parts of axes
+    extents = [axis.integer(2) for axis in mesh.messages(1)]
+    grouped = [axis.integer(1) for axis in axes]
+    if len(set(grouped)) != len(grouped) or not set(grouped) <= set(range(len(extents))):
+        return None
+    others = [k for k in range(len(extents)) if k not in grouped]
+    return _cut(_transposed(extents, [*others, *grouped]), math.prod(extents[k] for k in grouped))
+
+
+def _transposed(extents: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The numbers from 0, as an array of these extents, in the order of its dimensions."""
+    strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
+    places = itertools.product(*(range(0, extents[k] * strides[k], strides[k]) for k in order))
+    return [sum(place) for place in places]
+
+
+def _cut(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    return [tuple(part) for part in itertools.batched(numbers, size)]
+
+
+def _numbers(packed: bytes) -> Iterator[int]:
+    """Packed integers. Raises HloError."""
+    at = 0
+    while at < len(packed):
+        value, at = read_varint(packed, at)
+        if value >= 2**63:
+            raise HloError("a device has a negative number")
+        yield value

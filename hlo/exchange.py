@@ -1,0 +1,54 @@
+"""Collectives: what devices exchange, and when that is the same value again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hlo import xla_pb2
+from hlo.device_groups import groups_listed
+from hlo.module import Computation, Instruction
+
+__all__ = ["MOVING", "REPEATABLE", "asked", "reduction", "run_by"]
+
+MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
+"""Collectives that compute nothing: what they give of one operand is no matter of the others."""
+
+REPEATABLE = MOVING | {"all-reduce", "all-to-all", "reduce-scatter"}
+"""Collectives that give the same values again of the same operands, as XLA's rematerialization has
+it. What they sum they add up in an order that the library chooses for all operands together."""
+
+
+def run_by(i: Instruction) -> Instruction | None:
+    """The repeatable collective that an instruction runs: itself, or what its start wraps alone."""
+    if i.opcode == "async-start":
+        inner = i.called[0]
+        root = inner.root
+        if root is None or list(root.operands) != inner.parameters:
+            return None
+        i = root
+    if i.opcode not in REPEATABLE or any(not o.shape.is_array for o in i.operands):
+        return None
+    parts = [part for k in (i, *i.operands) for _, part in k.shape.indices()]
+    return None if any(part.memory_space for part in parts) else i
+
+
+def asked(i: Instruction) -> bytes:
+    """Of a collective: who takes part, and how. Not on which channel, nor what it gives."""
+    copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
+    copy.ClearField("shape")
+    copy.ClearField("backend_config")
+    copy.channel_id = 1 if copy.channel_id else 0
+    return groups_listed(copy.SerializeToString(deterministic=True))
+
+
+def reduction(i: Instruction) -> tuple[Any, ...]:
+    """How a collective sums, whatever the names are in the computation that says so."""
+    return tuple(_form(c) for c in i.called)
+
+
+def _form(computation: Computation) -> tuple[Any, ...]:
+    at = {i: k for k, i in enumerate(computation.instructions)}
+    return tuple(
+        (i.attributes, tuple(at[o] for o in i.operands), reduction(i), i.is_root)
+        for i in computation.instructions
+    )

@@ -1,0 +1,124 @@
+"""A scan over layers whose activations devices exchange in it; run as a program.
+
+Two by four devices: features are split over "m", as matrices are (tensor parallelism), examples and
+weights over "d" (FSDP). A norm sums over all features, its result is gathered, and what the second
+matrix gives is summed and scattered; weights are gathered as bfloat16. Where it is "bare", what is
+gathered needs no sum, and the backward loop gathers it again as well.
+
+With an argument, "plain" or "collectives", it prints tests.support.sharded's lines of JSON
+for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards
+that are not there.
+"""
+
+import functools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import olla_xla
+from olla_xla import targets
+from tests.support import sharded
+
+LAYERS, WIDTH, BATCH, LENGTH = 6, 64, 8, 32
+H100 = sys.argv[1:] == ["h100"]
+DEVICES = targets.target("h100", 8).devices if H100 else jax.devices()
+MESH = Mesh(np.array(DEVICES).reshape(2, 4), ("m", "d"))
+SCALE = 16 if H100 else 1
+
+
+def on(x, *spec):
+    """An array, sharded so."""
+    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+
+
+def _norm(x):
+    h = x.astype(jnp.float32)
+    return (h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6)).astype(x.dtype)
+
+
+@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable, static_argnums=2)
+def _block(x, w, bare):
+    w = jax.tree.map(lambda a: a.astype(jnp.bfloat16), w)
+    h = jnp.tanh(x) if bare else _norm(x)
+    h = on(h, "d", None, None) @ on(w["a"], None, "m")
+    h = jnp.tanh(h) * h
+    return on(x + on(h @ on(w["b"], "m", None), "d", None, "m"), "d", None, "m"), None
+
+
+def step(params, moments, x, bare=False):
+    """Momentum."""
+
+    def loss(params):
+        def body(x, w):
+            return _block(x, w, bare)
+
+        y, _ = jax.lax.scan(body, on(x.astype(jnp.bfloat16), "d", None, "m"), params)
+        return jnp.mean(y.astype(jnp.float32) ** 2)
+
+    return sharded.descend(loss, params, moments)
+
+
+def shapes():
+    """(shape, sharding) of the weights, and of the batch."""
+    width = SCALE * WIDTH
+    return {
+        "a": ((LAYERS, width, 4 * width), (None, "d", "m")),
+        "b": ((LAYERS, 4 * width, width), (None, "m", "d")),
+    }, ((BATCH, SCALE * LENGTH, width), ("d", None, "m"))
+
+
+def arguments():
+    """Fresh ones."""
+    r = np.random.default_rng(0)
+
+    def made(shape, spec):
+        value = r.standard_normal(shape, np.float32) * 0.1
+        return jax.device_put(value, NamedSharding(MESH, P(*spec)))
+
+    weights, batch = shapes()
+    params = {name: made(*weight) for name, weight in weights.items()}
+    return params, jax.tree.map(jnp.zeros_like, params), made(*batch)
+
+
+def _compiled_only():
+    def made(shape, spec):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))
+
+    weights, batch = shapes()
+    params = {name: made(*weight) for name, weight in weights.items()}
+    for bare, collectives in ((False, False), (False, True), (True, False)):
+        planned = olla_xla.plan(
+            functools.partial(step, bare=bare),
+            donate_argnums=(0, 1),
+            max_overhead=1.0,
+            collectives=collectives,
+            time_limit=30,
+        )
+        compiled = planned.lower(params, params, made(*batch)).compile()
+        plan = compiled.plan
+        assert plan is not None
+        print(
+            json.dumps(
+                {
+                    "planned": compiled.planned,
+                    "reason": compiled.reason,
+                    "xla": plan.xla_predicted_bytes,
+                    "assigned": plan.assigned_bytes,
+                    "predicted": plan.predicted_bytes,
+                    "stacks": sum(len(gone) for _, _, gone in plan.loops),
+                    "overhead": plan.overhead,
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    if H100:
+        _compiled_only()
+    else:
+        sharded.report(step, arguments, collectives=sys.argv[1:] == ["collectives"])
