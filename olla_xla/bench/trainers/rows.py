@@ -48,7 +48,8 @@ def trainer_row(
     """
     named = " ".join(v for k, v in settings.items() if trainer.settings.get(k) != v)
     name = f"{trainer.name} {named} {policy}".replace("  ", " ")
-    limits = {key: getattr(options, key) for key in ("time_limit", "step_limit", "seed")}
+    names = ("time_limit", "step_limit", "seed", "collectives")
+    limits = {key: getattr(options, key) for key in names}
     about = {
         "trainer": trainer.name,
         "settings": dict(settings),

@@ -34,6 +34,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "h100", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "collectives", False, "Whether plans may run collectives again.", flag_values=values
+    )
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     shared.define_overheads(values, "0.05,0.1,0.35")
     shared.define_format(values)
