@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 10, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 11, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -28,7 +28,7 @@ __all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps"
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `Plan.clones`."""
 
-LoopRecord = tuple[str, str, tuple[int, ...]]
+LoopRecord = tuple[str, str, tuple[int, ...], int]
 """Stacks that a pair of loops does without; see `Plan.loops`."""
 
 
@@ -71,8 +71,9 @@ class Plan:
         instructions that read it instead). `order` and all figures but XLA's are of the module
         with the clones in it; the fingerprint is of the module without.
       loops: stacks that loops do without, as (name of the loop that wrote them, name of the one
-        that read them, numbers of the elements of the first one's state). `order`, `clones` and
-        all figures but XLA's are of the module without; the fingerprint is of the module with them.
+        that read them, numbers of the elements of the first one's state, turns from one whose
+        beginning is kept to the next, 0 where all are that are needed). `order`, `clones` and all
+        figures but XLA's are of the module without; the fingerprint is of the module with them.
       sunk: names of what moves arrays before loops for these alone, which take their slices from
         where those were instead. `order`, `loops`, `clones` and all figures but XLA's are of the
         module without; the fingerprint is of the module with them.
@@ -214,7 +215,7 @@ class Plan:
         return loads(text, str(path))
 
 
-VERSION = 10
+VERSION = 11
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

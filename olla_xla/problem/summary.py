@@ -41,7 +41,7 @@ def table(plan: Plan) -> str:
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies that loops do without", f"{len(plan.sunk):,}", "")] if plan.sunk else []
-    stacks = sum(len(gone) for _, _, gone in plan.loops)
+    stacks = sum(len(gone) for _, _, gone, _ in plan.loops)
     rows += [("stacks that loops do without", f"{stacks:,}", "")] if stacks else []
     rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
     if plan.step_seconds:

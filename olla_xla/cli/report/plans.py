@@ -101,7 +101,7 @@ def clones_line(plan: Plan) -> str:
     what = []
     if plan.sunk:
         what.append(f"loops do without {len(plan.sunk)} copies")
-    if stacks := sum(len(gone) for _, _, gone in plan.loops):
+    if stacks := sum(len(gone) for _, _, gone, _ in plan.loops):
         what.append(f"loops do without {stacks} stacks")
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are computed again")

@@ -35,7 +35,7 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
     Args:
       module: as XLA scheduled it. plan: made for it.
     """
-    gone = {(writer, reader): set(dropped) for writer, reader, dropped in plan.loops}
+    gone = {(writer, reader): set(dropped) for writer, reader, dropped, _ in plan.loops}
     rows = []
     for pair in pairs(module, plan.target):
         dropped = gone.get((pair.writer.i.name, pair.reader.i.name))

@@ -43,11 +43,12 @@ class Choice:
             way = self.needed[number] = ways.way(number)
             waiting += way.needs if way is not None else ()
 
-    def dropped(self, price: float) -> frozenset[int]:
+    def dropped(self, price: float, slices: int | None = None) -> frozenset[int]:
         """The elements of the writing loop's state to do without.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
+          slices: that a new stack has; None: one for each turn.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
@@ -71,7 +72,7 @@ class Choice:
             arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
-                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
+                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way, slices)
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import math
 from collections.abc import Mapping, Sequence
 
-from hlo.module import module_from_bytes
+from hlo.module import Module, module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
+from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.remat.loops.checkpoints import can_be_kept, least_every, slices
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
-from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 
@@ -31,6 +35,8 @@ _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 
 _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13, a core of a CPU in 1e-10."""
+
+_logger = logging.getLogger("olla_xla")
 
 _ASKED = 4
 """Times that the programme is asked, each time corrected by what the module says of the last."""
@@ -90,6 +96,8 @@ class Ladder:
         self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view, target))]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._records = [r for r in dict.fromkeys(records) if r]
+        if thin := self._thinned():
+            self._records.append(thin)
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
@@ -158,13 +166,44 @@ class Ladder:
             )
         return self._rungs[records]
 
+    def _thinned(self) -> tuple[LoopRecord, ...]:
+        """The choice that keeps what turns begin with at few turns and all else at none; or none.
+
+        Where turns cannot run again, it is the one that keeps the fewest bytes.
+        """
+        thin = [_thinned(self._view, choice) for choice in self._choices]
+        if not any(thin):
+            return ()
+        rest = self._named([c.dropped(_PRICES[-1]) for c in self._choices])
+        named = {record[:2]: record for record in rest}
+        named |= {record[:2]: record for record in thin if record is not None}
+        return tuple(named.values())
+
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]
         return tuple(
-            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
+            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0)
             for pair, gone in zip(pairs, dropped, strict=True)
             if gone
         )
+
+
+def _thinned(view: Module, choice: Choice) -> LoopRecord | None:
+    """The record of a pair that keeps what turns begin with at few turns; None if it cannot."""
+    pair = choice.ways.pair
+    if not can_be_kept(pair):
+        return None
+    every = max(math.isqrt(pair.writer.turns), 2)
+    gone = choice.dropped(_PRICES[-1], slices(pair.writer.turns, every))
+    try:
+        checkpoints = recipe(view, pair, gone, every).checkpoints
+    except PlanMismatchError as error:
+        _logger.info("%s keeps what all its turns begin with: %s", pair.writer.i.name, error)
+        return None
+    if checkpoints is None:
+        return None
+    every = least_every(pair, checkpoints)
+    return pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), every
 
 
 def _apart(found: list[Pair]) -> list[Pair]:
