@@ -253,16 +253,18 @@ class _Check:
             if update is None or where is None:
                 return None
             source = cuts.get(update.numbers[1])
-            if source is not None and not self._is_alike(i, source[0]):
-                return None
-            moves[i] = _Move(where, source)
+            moved = source is not None and self._is_alike(i, source[0])
+            moves[i] = _Move(where, source if moved else None)
         stepped = [i for i, move in moves.items() if move.source is None]
         begins = [key for key in read if key[0] in stepped]
         if len(begins) != len(stepped):
             return None  # each is taken at one place: to run its turn again
         whose, again = self._follow(read, moves, begins)
-        if stepped and not self._runs(root, begins, again):
-            return None
+        if stepped:
+            number = next((n for n in self._counts(again) if self._runs(root, begins, n)), None)
+            if number is None:
+                return None
+            whose, _ = self._follow(read, moves, begins, self._count(number))
         return {i: [(read[k], whose[k]) for k in read if k[0] == i] for i in self._begun}
 
     def _values(self, at: bytes, i: ShapeIndex) -> Values | None:
@@ -282,12 +284,15 @@ class _Check:
         read: Mapping[tuple[ShapeIndex, bytes], Values],
         moves: Mapping[ShapeIndex, _Move],
         begins: list[tuple[ShapeIndex, bytes]],
+        count: Values | None = None,
     ) -> tuple[dict[tuple[ShapeIndex, bytes], Values], Values]:
         """Whose the slices are that are taken, and the turns that run again, -1 for no turn.
 
         Args:
           read: what is taken. moves: of each array. begins: which slices a turn begins with.
+          count: what is taken for the number of the turn that runs again, if anything is.
         """
+        numbers = None if count is None else count.tolist()
         slices = {i: list(array.turns) for i, array in self._begun.items()}
         places = {key: where.tolist() for key, where in read.items()}
         written = {i: move.at.tolist() for i, move in moves.items()}
@@ -299,48 +304,49 @@ class _Check:
                 whose[key].append(found)
             begun = {now[key] for key in begins}
             again.append(begun.pop() if len(begun) == 1 else _UNKNOWN)
-            after = again[-1] + 1 if again[-1] != _UNKNOWN else _UNKNOWN
+            known = again[-1] != _UNKNOWN and (numbers is None or numbers[turn] == again[-1])
+            after = again[-1] + 1 if known else _UNKNOWN
             for i, move in moves.items():
                 slices[i][written[i][turn]] = after if move.source is None else now[move.source]
         return {key: np.array(found) for key, found in whose.items()}, np.array(again)
 
-    def _runs(self, before: Numbers, begins: list[tuple[ShapeIndex, bytes]], again: Values) -> bool:
-        """Whether what is put into arrays is what comes of the turns that run again.
+    def _runs(self, before: Numbers, begins: list[tuple[ShapeIndex, bytes]], turn: bytes) -> bool:
+        """Whether what is put into arrays is what a turn of the other loop makes of its beginning.
 
         Args:
           before: what a turn makes of the state. begins: the slices that a turn begins with.
-          again: which turn that is.
+          turn: number of what is taken for the number of that turn.
         """
-        numbering, names = self._numbering, self._names
+        numbering, names, outer = self._numbering, self._names, self._numbering.given
         loop = next(iter(self._begun.values())).loop
-        for number in self._counts(again):
-            state = loop.state(number)
-            expected = numbering.apart(loop.body, state)
-            outer = numbering.given
-            numbering.given = outer | {
-                (names[i], at): _part_at(numbering, self._begun[i], state) for i, at in begins
-            }
-            root = numbering.run(self._body, [names], [])
-            numbering.given = outer
-            updates = {i: _update(numbering, root[i], names[i]) for i, _ in begins}
-            if all(
-                update is not None
-                and update.numbers[1] == _part_at(numbering, self._begun[i], expected)
-                and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
-                for i, update in updates.items()
-            ):
-                return True
-        return False
+        state = loop.state(turn)
+        expected = numbering.apart(loop.body, state)
+        numbering.given = outer | {
+            (names[i], at): _part_at(numbering, self._begun[i], state) for i, at in begins
+        }
+        root = numbering.run(self._body, [names], [])
+        numbering.given = outer
+        updates = {i: _update(numbering, root[i], names[i]) for i, _ in begins}
+        return all(
+            update is not None
+            and update.numbers[1] == _part_at(numbering, self._begun[i], expected)
+            and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
+            for i, update in updates.items()
+        )
+
+    def _count(self, number: bytes) -> Values | None:
+        """What a number is in all turns."""
+        scalars = self._numbering.scalars
+        if scalars.symbols(number) != {self._symbol}:
+            return None
+        return scalars.values(number, self._symbol, np.arange(self._turns))
 
     def _counts(self, again: Values) -> Iterator[bytes]:
-        """Numbers that are the turn that runs again, wherever one does; and one of no integer."""
-        scalars, known = self._numbering.scalars, again != _UNKNOWN
-        turns = np.arange(self._turns)
-        for number in scalars.numbers():
-            if scalars.symbols(number) == {self._symbol}:
-                values = scalars.values(number, self._symbol, turns)
-                if values is not None and (values == again)[known].all():
-                    yield number
+        """Numbers that may be meant as that of the turn that runs again; and one of no integer."""
+        for number in self._numbering.scalars.numbers():
+            values = self._count(number)
+            if values is not None and 2 * (values == again).sum() >= self._turns:
+                yield number
         yield hashed(_TURN + self._symbol)
 
     def is_apart(self, others: Numbers) -> bool:

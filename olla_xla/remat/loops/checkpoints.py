@@ -90,7 +90,7 @@ class Rerun(Again):
 
     def _there(self, number: int) -> Given | None:
         if self._ways.is_turn(number):
-            self._again = self._again or self._new.name("loop_turn.again")
+            self._again = self._again or self._new.name(f"{self._pair.reader.i.name}.again")
             return Given(made=self._again)
         element = self._ways.element(number)
         return None if element is None else Given(element=self._element(element))
