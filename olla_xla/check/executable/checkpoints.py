@@ -342,12 +342,15 @@ class _Check:
         return scalars.values(number, self._symbol, np.arange(self._turns))
 
     def _counts(self, again: Values) -> Iterator[bytes]:
-        """Numbers that may be meant as that of the turn that runs again; and one of no integer."""
+        """A number of no integer, and those that may be meant as that of the turn that runs again.
+
+        If the first one will do, nothing depends on the number of the turn.
+        """
+        yield hashed(_TURN + self._symbol)
         for number in self._numbering.scalars.numbers():
             values = self._count(number)
             if values is not None and 2 * (values == again).sum() >= self._turns:
                 yield number
-        yield hashed(_TURN + self._symbol)
 
     def is_apart(self, others: Numbers) -> bool:
         """Whether all else in a turn stays the same with other numbers for the arrays."""

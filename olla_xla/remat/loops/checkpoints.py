@@ -22,6 +22,7 @@ from olla_xla.remat.loops.ways import Way, Ways
 __all__ = ["Rerun", "can_be_kept", "least_every", "slices"]
 
 _COUNTERS = (4, 5)  # s32 and s64: what is below turn 0 must be below zero
+_FEWEST_TURNS = 6  # of fewer, what is kept is no less than all
 _MOST_TURNS = 1 << 20  # as many as the referee follows one by one
 
 
@@ -30,7 +31,7 @@ def can_be_kept(pair: Pair) -> bool:
     turns = pair.writer.turns
     back = Affine((pair.reader.counter,), -1, turns - 1)
     kind = pair.writer.start[pair.writer.counter].shape.element_type
-    return pair.turn == back and kind in _COUNTERS and 4 <= turns <= _MOST_TURNS
+    return pair.turn == back and kind in _COUNTERS and _FEWEST_TURNS <= turns <= _MOST_TURNS
 
 
 def slices(turns: int, every: int) -> int:

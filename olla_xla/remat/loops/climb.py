@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -110,10 +111,21 @@ def _to_try(
     elif allowance is not None and (rung := _within(steps, allowance)) is not None:
         hopeful.append(rung)
     yield from ((rung, False) for rung in hopeful)
-    for k in reversed(range(last + 1)):  # the next one only where the referee refuses the last
+    for k in _lowest_first(steps, last):  # the next one only where the referee refuses the last
         rung = allowed(k)
         if rung is not None and all(rung.records != other.records for other in hopeful):
             yield rung, True
+
+
+def _lowest_first(steps: Ladder, last: int) -> list[int]:
+    """The choices up to the last one, downwards; without one that takes more than it saves."""
+    found = list(reversed(range(last + 1)))
+    if last == steps.thin and last > 0:
+        ends = [_written(steps, k) for k in found[:2]]
+        totals = [math.inf if rung is None else rung.total for rung in ends]
+        if totals[1] <= totals[0]:
+            found.pop(0)
+    return found
 
 
 def _written(steps: Ladder, k: int) -> Rung | None:

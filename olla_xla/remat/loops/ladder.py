@@ -78,6 +78,7 @@ class Ladder:
     Attributes:
       module, target: as given.
       free: of the first so many the one of least time is chosen where no time may be added.
+      thin: number of the choice that keeps what turns begin with at few turns; None without one.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Ladder:
         self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view, target))]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._records = [r for r in dict.fromkeys(records) if r]
-        if thin := self._thinned():
-            self._records.append(thin)
+        thinned = self._thinned()
+        self._records += [thinned] if thinned else []
+        self.thin = len(self._records) - 1 if thinned else None
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
