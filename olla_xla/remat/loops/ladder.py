@@ -78,7 +78,6 @@ class Ladder:
     Attributes:
       module, target: as given.
       free: of the first so many the one of least time is chosen where no time may be added.
-      thin: number of the choice that keeps what turns begin with at few turns; None without one.
     """
 
     def __init__(
@@ -96,10 +95,7 @@ class Ladder:
         self._rungs: dict[tuple[LoopRecord, ...], Rung] = {}
         self._choices = [Choice(Ways(pair, cost)) for pair in _apart(pairs(self._view, target))]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
-        self._records = [r for r in dict.fromkeys(records) if r]
-        thinned = self._thinned()
-        self._records += [thinned] if thinned else []
-        self.thin = len(self._records) - 1 if thinned else None
+        self._priced = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
@@ -125,12 +121,31 @@ class Ladder:
         """By name, the patterns that kernels are to have: those in XLA's own order."""
         return self._assigned[1] if self._kernels is None else self._kernels
 
+    @functools.cached_property
+    def _thin(self) -> tuple[LoopRecord, ...]:
+        """The choice that keeps what turns begin with at few turns and all else at none; or none.
+
+        Where turns cannot run again, it is the one that keeps the fewest bytes.
+        """
+        thin = [_thinned(self._view, choice) for choice in self._choices]
+        if not any(thin):
+            return ()
+        rest = self._named([c.dropped(_PRICES[-1]) for c in self._choices])
+        named = {record[:2]: record for record in rest}
+        named |= {record[:2]: record for record in thin if record is not None}
+        return tuple(named.values())
+
+    @property
+    def thin(self) -> int | None:
+        """Number of the choice that keeps what turns begin with at few turns; None without one."""
+        return len(self._priced) if self._thin else None
+
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._priced) + bool(self._thin)
 
     def rung(self, k: int) -> Rung:
         """Choice number `k`."""
-        return self._written(self._records[k])
+        return self._written(self._priced[k] if k < len(self._priced) else self._thin)
 
     def within(self, allowance: float) -> Rung | None:
         """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
@@ -167,19 +182,6 @@ class Ladder:
                 kernels=inherited(self.kernels, copies),
             )
         return self._rungs[records]
-
-    def _thinned(self) -> tuple[LoopRecord, ...]:
-        """The choice that keeps what turns begin with at few turns and all else at none; or none.
-
-        Where turns cannot run again, it is the one that keeps the fewest bytes.
-        """
-        thin = [_thinned(self._view, choice) for choice in self._choices]
-        if not any(thin):
-            return ()
-        rest = self._named([c.dropped(_PRICES[-1]) for c in self._choices])
-        named = {record[:2]: record for record in rest}
-        named |= {record[:2]: record for record in thin if record is not None}
-        return tuple(named.values())
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]
