@@ -26,9 +26,9 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body, Names
 from hlo.rewrite.fused_body import FusedBody
-from hlo.rewrite.loop_edit import Given, Kept, LoopEdit
+from hlo.rewrite.loop_edit import Given, LoopEdit
 
-__all__ = ["Rerun", "Ring", "Segments", "kept_in"]
+__all__ = ["Places", "Rerun", "Ring", "Segments", "kept_in"]
 
 _Instruction = xla_pb2.HloInstructionProto
 
@@ -111,6 +111,19 @@ def kept_in(segments: Segments) -> tuple[Ring, Ring]:
     return Ring("few", segments.count, few), Ring("since", segments.every, since)
 
 
+class Places(NamedTuple):
+    """Which elements of the reading loop's state the arrays are.
+
+    Attributes:
+      few, since: of each kept element; -1 where the latter is not there.
+      residuals: `since` of each.
+    """
+
+    few: list[int]
+    since: list[int]
+    residuals: list[int]
+
+
 class Change(Protocol):
     """What changes a module."""
 
@@ -126,13 +139,10 @@ class Rerun:
 
     Args:
       change: of the module. edit: with checkpoints. body: of the reading loop.
-      places: for each kept element, which elements of that loop's state are `few` and `since`; -1
-        where the latter is not there.
+      places: of the arrays in that loop's state.
     """
 
-    def __init__(
-        self, change: Change, edit: LoopEdit, body: Body, places: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, change: Change, edit: LoopEdit, body: Body, places: Places) -> None:
         assert edit.checkpoints is not None
         self._change = change
         self._edit = edit
@@ -148,19 +158,26 @@ class Rerun:
             name = self._new(self._checkpoints.again)
             inner = self._change.fused_body(name)
             made[name] = self._add(inner, name, self._segments.again(inner, self._turn(inner)))
-        for kept, (few, since) in zip(self._checkpoints.kept, self._places, strict=True):
+        residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
+        held = [(residual.held, place) for residual, place in residuals]
+        elements = list(zip(self._checkpoints.kept, *self._places[:2], strict=True))
+        held += [(kept.held, since) for kept, _, since in elements if kept.held]
+        for name, since in held:
+            made[name] = self._taken(name, since, self._segments.since)
+        for kept, few, since in elements:
+            begun = made[kept.begun] = self._taken(kept.begun, few, self._segments.before)
             if kept.held:
-                made[kept.held] = self._taken(kept.held, since, self._segments.since)
-            made[kept.begun] = self._taken(kept.begun, few, self._segments.before)
-            if kept.held:
-                # As early as the array may be written to, so that the slice does not live on.
-                self._put(kept, since, made[kept.begun], self._segments.since, early=True)
+                self._put(since, begun, self._segments.since)
         return made
 
     def end(self, value: Callable[[Given], _Instruction]) -> None:
         """Keeps what comes of the turn that is run again; `value` finds it in the body."""
-        for kept, (few, _) in zip(self._checkpoints.kept, self._places, strict=True):
-            self._put(kept, few, value(kept.following), self._segments.after)
+        residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
+        for residual, since in residuals:
+            self._put(since, value(residual.again), self._segments.since)
+        for kept, few in zip(self._checkpoints.kept, self._places.few, strict=True):
+            early = bool(self._checkpoints.residuals)
+            self._put(few, value(kept.following), self._segments.after, early=early)
 
     def _new(self, name: str) -> str:
         if self._change.names.new(name) != name:
@@ -188,15 +205,14 @@ class Rerun:
 
     def _put(
         self,
-        kept: Kept,
         element: int,
         value: _Instruction,
         at: Callable[[FusedBody, _Instruction], _Instruction],
         *,
-        early: bool = False,
+        early: bool = True,
     ) -> None:
-        """Writes one slice of an array of the state."""
-        name = self._change.names.new(f"{kept.begun}.put")
+        """Writes one slice of an array of the state: early, so that the slice does not live on."""
+        name = self._change.names.new(f"{value.name}.put")
         inner = self._change.fused_body(name)
         root = inner.update(self._body.element(element), value, at(inner, self._turn(inner)))
         added = self._add(inner, name, root, early=early)

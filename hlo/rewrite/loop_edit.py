@@ -7,7 +7,7 @@ import dataclasses
 from hlo.rewrite.fused_body import Part
 from hlo.shapes import ShapeIndex
 
-__all__ = ["SLOTS", "Checkpoints", "Given", "Kept", "LoopEdit", "Made", "Taken"]
+__all__ = ["SLOTS", "Checkpoints", "Given", "Kept", "LoopEdit", "Made", "Residual", "Taken"]
 
 SLOTS = 2
 """Slices of a stack for one turn only: with a single one XLA would leave out the index."""
@@ -100,6 +100,22 @@ class Kept:
 
 
 @dataclasses.dataclass(frozen=True)
+class Residual:
+    """A value of the writing loop's turns that is kept of the last ones, and of those run again.
+
+    Attributes:
+      value: name of the instruction of the writing loop's body that gives it; index: of a leaf.
+      again: what the turn that is run again gives for it.
+      held: name for what the turn gave that the reading loop goes back to.
+    """
+
+    value: str
+    index: ShapeIndex
+    again: Given
+    held: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Checkpoints:
     """Elements of the writing loop's state that are kept at few turns; others are run again.
 
@@ -107,11 +123,13 @@ class Checkpoints:
       every: turns from one that is kept to the next; at least 2, and fewer than the loop has.
       kept: elements; what is run again reads no others that change.
       again: name for the number of the turn that is run again; "" where nothing reads it.
+      residuals: what else is kept of the turns since one that is kept.
     """
 
     every: int
     kept: tuple[Kept, ...]
     again: str = ""
+    residuals: tuple[Residual, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

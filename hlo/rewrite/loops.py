@@ -19,7 +19,7 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
-from hlo.rewrite.checkpoints import Rerun, Ring, Segments, kept_in
+from hlo.rewrite.checkpoints import Places, Rerun, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, slice_shape, stack_shape
 from hlo.rewrite.loop_edit import SLOTS, Checkpoints, Given, LoopEdit, Made, Taken
 from hlo.rewrite.walk import put_in_post_order
@@ -184,12 +184,12 @@ class _Change:
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self.edit.written)
 
-        return self._kept(writer, body, element, Ring("stack", self.edit.turns, own))
+        return self._kept(writer, body, body.element(element), Ring("stack", self.edit.turns, own))
 
-    def _kept(self, writer: _Site, body: Body, element: int, ring: Ring) -> _Instruction:
-        """Gives the writing loop a new array of slices of an element; what that ends as."""
+    def _kept(self, writer: _Site, body: Body, value: _Instruction, ring: Ring) -> _Instruction:
+        """Gives the writing loop a new array of slices of a value; what that ends as."""
         parent = writer.parent
-        value, counter = body.element(element), body.element(0)
+        counter = body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
         name = f"{value.name}.{ring.name}"
         zeros = self.fused_body(f"{name}.begin")
@@ -214,21 +214,38 @@ class _Change:
 
     def _checkpoints(
         self, checkpoints: Checkpoints, writer: _Site, reader: _Site, source: Body
-    ) -> list[tuple[int, int]]:
-        """Lets the writing loop keep slices at few turns.
+    ) -> Places:
+        """Lets the writing loop keep slices at few turns; where the reading loop has them."""
+        few, since = kept_in(Segments(self.edit.turns, checkpoints.every))
 
-        Returns:
-          For each kept element which of the reader's are `few` and `since`, or -1 for none.
-        """
-        found = []
-        few, all_since = kept_in(Segments(self.edit.turns, checkpoints.every))
-        for kept in checkpoints.kept:
-            numbers = []
-            for ring in (few, all_since) if kept.held else (few,):
-                self._grow(reader, self._kept(writer, source, kept.element, ring))
-                numbers.append(len(reader.i.shape.tuple_shapes) - 1)
-            found.append((numbers[0], numbers[1] if kept.held else -1))
-        return found
+        def place(value: _Instruction, ring: Ring) -> int:
+            self._grow(reader, self._kept(writer, source, value, ring))
+            return len(reader.i.shape.tuple_shapes) - 1
+
+        elements = [source.element(kept.element) for kept in checkpoints.kept]
+        values = [self.leaf(source, source.named(r.value), r.index) for r in checkpoints.residuals]
+        return Places(
+            [place(value, few) for value in elements],
+            [
+                place(value, since) if kept.held else -1
+                for value, kept in zip(elements, checkpoints.kept, strict=True)
+            ],
+            [place(value, since) for value in values],
+        )
+
+    def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
+        """What an instruction gives, or an element of it."""
+        if not index:
+            return whole
+        (k,) = index
+        leaf = _Instruction(
+            name=self.names.new(f"{whole.name}.element"),
+            opcode="get-tuple-element",
+            operand_ids=[whole.id],
+            tuple_index=k,
+        )
+        leaf.shape.CopyFrom(whole.shape.tuple_shapes[k])
+        return body.add(leaf)
 
     def _grow(self, site: _Site, value: _Instruction) -> None:
         """Adds an element to a loop's state, which no turn changes."""
@@ -438,15 +455,7 @@ class _Maker:
             return made
         key = given.made, given.index
         if key not in self._leaves:
-            (k,) = given.index
-            leaf = _Instruction(
-                name=self._change.names.new(f"{made.name}.element"),
-                opcode="get-tuple-element",
-                operand_ids=[made.id],
-                tuple_index=k,
-            )
-            leaf.shape.CopyFrom(made.shape.tuple_shapes[k])
-            self._leaves[key] = self.body.add(leaf)
+            self._leaves[key] = self._change.leaf(self.body, made, given.index)
         return self._leaves[key]
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:

@@ -13,6 +13,7 @@ arrays: with other names for them it has the same numbers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -42,15 +43,29 @@ class Kept:
     """An array of slices that a counted loop wrote.
 
     Attributes:
-      loop: the loop. element: of its state, that slices are of. shape: of that; part: of a slice.
-      turns: for each slice the turn that began with it, or -1 where that is not known.
+      loop: the loop. index: of the array in its state. value: number of what a turn writes.
+      element: of the state, where each turn writes what that is as it begins; else None.
+      shape: of the element. part: of a slice.
+      turns: for each slice the turn that wrote it last, or -1 where that is not known.
     """
 
     loop: Loop
-    element: ShapeIndex
+    index: ShapeIndex
+    value: bytes
+    element: ShapeIndex | None
     shape: Shape
     part: Shape
     turns: tuple[int, ...]
+
+    def written(self, numbering: ElementNumbering, root: Numbers) -> bytes:
+        """The number of what a turn writes, which makes `root` of its state."""
+        return numbering.updates[root[self.index]].numbers[1]
+
+    def after(self, numbering: ElementNumbering, root: Numbers) -> bytes:
+        """The number of what the turn after it writes; as `written` where there is no element."""
+        if self.element is None:
+            return self.written(numbering, root)
+        return numbering.cast(root[self.element], self.shape, self.part)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,8 +108,8 @@ class Held:
         if whose.min() < 0 or whose.max() >= loop.turns:
             return None
         form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
-        turn = numbering.integer(form, loop.type, whole=True)
-        return _part_at(numbering, self.kept, loop.state(turn))
+        root = loop.follow(numbering, numbering.integer(form, loop.type, whole=True), form)
+        return None if root is None else self.kept.written(numbering, root)
 
 
 def kept(
@@ -111,15 +126,15 @@ def kept(
         return None
     value = update.numbers[1]
     first, shape, part = numbering.bitcasts.get(value, (value, update.part, update.part))
-    elements = [k for k, n in names.items() if n == first and k not in (loop.counter, i)]
+    elements = (k for k, n in names.items() if n == first and k not in (loop.counter, i))
     turns = np.arange(loop.turns)
     where = numbering.scalars.values(update.numbers[2], names[loop.counter], turns)
-    if not elements or where is None:
+    if where is None:
         return None
     whose = [_UNKNOWN] * update.shape.dimensions[0]
     for turn, at in enumerate(_within(where, len(whose)).tolist()):
         whose[at] = turn
-    return Kept(loop, elements[0], shape, part, tuple(whose))
+    return Kept(loop, i, value, next(elements, None), shape, part, tuple(whose))
 
 
 def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | None:
@@ -136,11 +151,6 @@ def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | N
 def _within(where: Values, slices: int) -> Values:
     """The slices that indices are of; XLA moves them into the array."""
     return np.clip(where, 0, slices - 1)
-
-
-def _part_at(numbering: ElementNumbering, array: Kept, state: Numbers) -> bytes:
-    """The number of a slice of what an element of a state is."""
-    return numbering.cast(state[array.element], array.shape, array.part)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -208,7 +218,7 @@ class _Move:
 
     Attributes:
       at: the slice that it writes, in all turns. source: what it puts there: an array, and the
-        number of the index at which that is taken; None for what comes of a turn that runs again.
+        number of the index at which that is taken; None for what a turn that runs again gives.
     """
 
     at: Values
@@ -255,13 +265,15 @@ class _Check:
             source = cuts.get(update.numbers[1])
             moved = source is not None and self._is_alike(i, source[0])
             moves[i] = _Move(where, source if moved else None)
-        stepped = [i for i, move in moves.items() if move.source is None]
-        begins = [key for key in read if key[0] in stepped]
-        if len(begins) != len(stepped):
+        given = [i for i, move in moves.items() if move.source is None]
+        elements = [i for i in given if self._begun[i].element is not None]
+        begins = [key for key in read if key[0] in elements]
+        if len(begins) != len(elements):
             return None  # each is taken at one place: to run its turn again
         whose, again = self._follow(read, moves, begins)
-        if stepped:
-            number = next((n for n in self._counts(again) if self._runs(root, begins, n)), None)
+        if given:
+            runs = functools.partial(self._runs, root, given, begins)
+            number = next((n for n in self._counts(again) if runs(n)), None)
             if number is None:
                 return None
             whose, _ = self._follow(read, moves, begins, self._count(number))
@@ -273,11 +285,10 @@ class _Check:
         return None if where is None else _within(where, len(self._begun[i].turns))
 
     def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
-        """Whether the slices of two arrays are of one element."""
+        """Whether a turn wrote the same to two arrays."""
         one, two = self._begun[i], self._begun[other]
-        shape = self._numbering.shape
-        same = shape(one.part) == shape(two.part) and shape(one.shape) == shape(two.shape)
-        return same and one.element == two.element
+        same = self._numbering.shape(one.part) == self._numbering.shape(two.part)
+        return same and one.value == two.value
 
     def _follow(
         self,
@@ -305,31 +316,37 @@ class _Check:
             begun = {now[key] for key in begins}
             again.append(begun.pop() if len(begun) == 1 else _UNKNOWN)
             known = again[-1] != _UNKNOWN and (numbers is None or numbers[turn] == again[-1])
-            after = again[-1] + 1 if known else _UNKNOWN
             for i, move in moves.items():
-                slices[i][written[i][turn]] = after if move.source is None else now[move.source]
+                gives = again[-1] + (self._begun[i].element is not None) if known else _UNKNOWN
+                slices[i][written[i][turn]] = gives if move.source is None else now[move.source]
         return {key: np.array(found) for key, found in whose.items()}, np.array(again)
 
-    def _runs(self, before: Numbers, begins: list[tuple[ShapeIndex, bytes]], turn: bytes) -> bool:
+    def _runs(
+        self,
+        before: Numbers,
+        given: list[ShapeIndex],
+        begins: list[tuple[ShapeIndex, bytes]],
+        turn: bytes,
+    ) -> bool:
         """Whether what is put into arrays is what a turn of the other loop makes of its beginning.
 
         Args:
-          before: what a turn makes of the state. begins: the slices that a turn begins with.
+          before: what a turn makes of the state. given: the arrays.
+          begins: the slices that a turn begins with.
           turn: number of what is taken for the number of that turn.
         """
         numbering, names, outer = self._numbering, self._names, self._numbering.given
         loop = next(iter(self._begun.values())).loop
-        state = loop.state(turn)
-        expected = numbering.apart(loop.body, state)
+        expected = numbering.apart(loop.body, loop.state(turn))
         numbering.given = outer | {
-            (names[i], at): _part_at(numbering, self._begun[i], state) for i, at in begins
+            (names[i], at): self._begun[i].written(numbering, expected) for i, at in begins
         }
         root = numbering.run(self._body, [names], [])
         numbering.given = outer
-        updates = {i: _update(numbering, root[i], names[i]) for i, _ in begins}
+        updates = {i: _update(numbering, root[i], names[i]) for i in given}
         return all(
             update is not None
-            and update.numbers[1] == _part_at(numbering, self._begun[i], expected)
+            and update.numbers[1] == self._begun[i].after(numbering, expected)
             and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
             for i, update in updates.items()
         )

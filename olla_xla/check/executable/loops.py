@@ -76,6 +76,24 @@ class Loop:
         given[self.counter] = turn
         return given
 
+    def follow(self, numbering: ElementNumbering, turn: bytes, form: Form) -> Numbers | None:
+        """What the body makes of the state in a turn; None while that is being found out.
+
+        Args:
+          numbering: of the module. turn: number of the turn. form: of that.
+        """
+        root = self.runs.get(turn)
+        if root is None:
+            if self.is_followed:
+                return None  # it reads what has the number of a stack of its own
+            given = self.state(turn)
+            if self.tracked is not None:
+                given |= self.tracked.at(numbering, turn, form)
+            self.is_followed = True
+            root = self.runs[turn] = numbering.apart(self.body, given)
+            self.is_followed = False
+        return root
+
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
@@ -381,16 +399,9 @@ def _written(numbering: ElementNumbering, stack: Stack, at: bytes) -> bytes | No
     factor = stack.factor  # its own inverse
     there = Form(form.symbol, factor * form.factor, factor * (form.offset - stack.offset))
     turn = numbering.integer(there, loop.type, whole=True)
-    root = loop.runs.get(turn)
+    root = loop.follow(numbering, turn, there)
     if root is None:
-        if loop.is_followed:
-            return None  # it reads what has the number of a stack of its own
-        given = loop.state(turn)
-        if loop.tracked is not None:
-            given |= loop.tracked.at(numbering, turn, there)
-        loop.is_followed = True
-        root = loop.runs[turn] = numbering.apart(loop.body, given)
-        loop.is_followed = False
+        return None
     number = root[stack.index]
     first, old, new = numbering.bitcasts.get(number, (number, None, None))
     value = numbering.updates[first].numbers[1]

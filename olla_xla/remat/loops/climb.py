@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -118,14 +117,13 @@ def _to_try(
 
 
 def _lowest_first(steps: Ladder, last: int) -> list[int]:
-    """The choices up to the last one, downwards; without one that takes more than it saves."""
-    found = list(reversed(range(last + 1)))
-    if last == steps.thin and last > 0:
-        ends = [_written(steps, k) for k in found[:2]]
-        totals = [math.inf if rung is None else rung.total for rung in ends]
-        if totals[1] <= totals[0]:
-            found.pop(0)
-    return found
+    """The choices up to the last one, downwards, by their totals where turns run again."""
+    found = list(range(last + 1))
+    tail = [k for k in found if k >= steps.thin - 1 and _written(steps, k) is not None]
+    if last >= steps.thin:
+        tail.sort(key=lambda k: steps.rung(k).total, reverse=True)
+        found = [*(k for k in found if k < steps.thin - 1), *tail]
+    return found[::-1]
 
 
 def _written(steps: Ladder, k: int) -> Rung | None:

@@ -21,7 +21,8 @@ from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, module_work
-from olla_xla.remat.loops.checkpoints import can_be_kept, least_every, slices
+from olla_xla.remat.loops.again import New
+from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
@@ -122,30 +123,31 @@ class Ladder:
         return self._assigned[1] if self._kernels is None else self._kernels
 
     @functools.cached_property
-    def _thin(self) -> tuple[LoopRecord, ...]:
-        """The choice that keeps what turns begin with at few turns and all else at none; or none.
+    def _thin(self) -> list[tuple[LoopRecord, ...]]:
+        """Choices that keep what turns begin with at few turns, the one of least time first.
 
-        Where turns cannot run again, it is the one that keeps the fewest bytes.
+        Where turns cannot run again, they keep the fewest bytes.
         """
-        thin = [_thinned(self._view, choice) for choice in self._choices]
-        if not any(thin):
-            return ()
-        rest = self._named([c.dropped(_PRICES[-1]) for c in self._choices])
-        named = {record[:2]: record for record in rest}
-        named |= {record[:2]: record for record in thin if record is not None}
-        return tuple(named.values())
+        rest = {r[:2]: r for r in self._named([c.dropped(_PRICES[-1]) for c in self._choices])}
+        found = []
+        for price in (0.0, _PRICES[-1]):
+            thin = [_thinned(self._view, choice, price) for choice in self._choices]
+            named = rest | {record[:2]: record for record in thin if record is not None}
+            found += [tuple(named.values())] if any(thin) else []
+        return list(dict.fromkeys(found))
 
     @property
-    def thin(self) -> int | None:
-        """Number of the choice that keeps what turns begin with at few turns; None without one."""
-        return len(self._priced) if self._thin else None
+    def thin(self) -> int:
+        """Number of the first choice that keeps what turns begin with at few turns."""
+        return len(self._priced)
 
     def __len__(self) -> int:
-        return len(self._priced) + bool(self._thin)
+        return len(self._priced) + len(self._thin)
 
     def rung(self, k: int) -> Rung:
         """Choice number `k`."""
-        return self._written(self._priced[k] if k < len(self._priced) else self._thin)
+        count = len(self._priced)
+        return self._written(self._priced[k] if k < count else self._thin[k - count])
 
     def within(self, allowance: float) -> Rung | None:
         """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
@@ -192,13 +194,18 @@ class Ladder:
         )
 
 
-def _thinned(view: Module, choice: Choice) -> LoopRecord | None:
-    """The record of a pair that keeps what turns begin with at few turns; None if it cannot."""
+def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
+    """The record of a pair that keeps what turns begin with at few turns; None if it cannot.
+
+    Args:
+      view: the module. choice: of the pair. price: seconds that a byte is worth.
+    """
     pair = choice.ways.pair
     if not can_be_kept(pair):
         return None
     every = max(math.isqrt(pair.writer.turns), 2)
-    gone = choice.dropped(_PRICES[-1], slices(pair.writer.turns, every))
+    made = residuals(choice.ways, Rerun(pair, New(view), every))
+    gone = choice.dropped(price, Thin(pair.writer.turns, every, frozenset(made)))
     try:
         checkpoints = recipe(view, pair, gone, every).checkpoints
     except PlanMismatchError as error:

@@ -21,7 +21,7 @@ from hlo.rewrite.loop_edit import Given, LoopEdit, Taken
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.again import Again, Arrays, New, uncast
-from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept
+from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
 from olla_xla.remat.loops.nodes import Body
 from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
 from olla_xla.remat.loops.ways import Way, Ways
@@ -54,7 +54,8 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
     Args:
       module: it is of. pair: of loops. dropped: elements of the writing loop's state.
       every: new stacks of what turns begin with are kept at every so many turns, and the others
-        run again (`checkpoints`); 0 keeps all.
+        run again (`checkpoints`); stacks that stay are, where that can be, kept of the turns since.
+        0 keeps all.
 
     Raises:
       PlanMismatchError: they cannot all be done without.
@@ -64,17 +65,20 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
 
 class _Recipe(Again):
     def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], every: int) -> None:
-        self._dropped = [s for s in pair.stacks if s.written in dropped]
         ways, new = Ways(pair, None), New(module)
+        if every and not can_be_kept(pair):
+            raise PlanMismatchError(f"{pair.reader.i.name} does not go back turn by turn")
+        self._rerun = Rerun(pair, new, every) if every else None
         kept = {
             number: kept[0]
             for number, stacks in ways.stacks.items()
             if (kept := [s for s in stacks if s.written not in dropped])
         }
+        self._since = set() if self._rerun is None else {*kept} & residuals(ways, self._rerun)
+        gone = dropped.union(s.written for n in self._since for s in ways.stacks[n])
+        self._dropped = [s for s in pair.stacks if s.written in gone]
+        kept = {number: stack for number, stack in kept.items() if number not in self._since}
         super().__init__(pair, ways, kept, new)
-        if every and not can_be_kept(pair):
-            raise PlanMismatchError(f"{pair.reader.i.name} does not go back turn by turn")
-        self._rerun = Rerun(pair, new, every) if every else None
 
     def edit(self) -> LoopEdit:
         """The change."""
@@ -96,6 +100,14 @@ class _Recipe(Again):
             target=self._body.target,
             checkpoints=checkpoints,
         )
+
+    def _there(self, number: int) -> Given | None:
+        if self._rerun is not None and number in self._since:
+            return self._rerun.residual(number)
+        return super()._there(number)
+
+    def _updated(self, number: int) -> Given | None:
+        return None if number in self._since else super()._updated(number)
 
     def _stacked(self, way: Way) -> Given:
         return super()._stacked(way) if self._rerun is None else self._rerun.held(way)

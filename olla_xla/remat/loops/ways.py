@@ -206,6 +206,10 @@ class Ways:
                 saved += self._seconds(inner.fusions.get(read.owner, read.owner))
         return saved
 
+    def put_seconds(self, stack: Stack) -> float:
+        """Predicted time of writing one slice of a stack by an operator of its own."""
+        return self._moving_seconds(2 * stack.bytes // self.pair.writer.turns)
+
     def _find(self, number: int) -> Way | None:
         stack = self._written.get(number)
         node = self._values.get(number)
