@@ -67,6 +67,18 @@ def neural_ode(turns):
 
 
 @_program
+def wide_ode(turns):
+    """So much is computed in a turn that what comes of it is worth keeping for some turns."""
+
+    def loss(p, y):
+        step = functools.partial(runge_kutta, functools.partial(field, p))
+        return (_over(lambda y, _: (step(y), None), y, length=turns)[0] ** 2).mean()
+
+    p = {"a": _array(WIDTH, 256), "b": jnp.zeros(256), "c": _array(256, WIDTH, seed=1)}
+    return loss, p, _array(64, WIDTH, seed=2)
+
+
+@_program
 def saved_steps(turns):
     """Only what turns begin with is kept: each has a checkpoint by hand."""
 
