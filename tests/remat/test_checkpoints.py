@@ -12,12 +12,15 @@ from hlo.module import module_from_bytes
 from hlo.rewrite.checkpoints import Segments
 from hlo.rewrite.loop_edit import Given
 from hlo.rewrite.loops import with_loops_changed
+from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem import refusals
+from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
+from olla_xla.remat.loops.account import stack_rows
 from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.recipe import edits
 from tests.support import ode_programs
@@ -251,3 +254,11 @@ def test_no_turns_run_again_by_default():
     step, arguments = PROGRAMS["neural_ode"](36)
     plan = olla_xla.plan(step, step_limit=500).lower(*arguments).compile().plan
     assert not any(every for *_, every in plan.loops)
+
+
+def test_what_is_kept_of_stacks_is_listed():
+    module, (first, last) = module_of("wide_ode", 37), thin("wide_ode", 37)
+    plan = planner.plan_module(module, PlanOptions(step_limit=200), target="cpu")
+    rows = [stack_rows(module, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
+    assert {row.slices for row in rows[0]} == {0, first.records[0][-1]}
+    assert {row.slices for row in rows[1]} == {0}
