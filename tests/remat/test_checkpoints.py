@@ -259,6 +259,7 @@ def test_no_turns_run_again_by_default():
 def test_what_is_kept_of_stacks_is_listed():
     module, (first, last) = module_of("wide_ode", 37), thin("wide_ode", 37)
     plan = planner.plan_module(module, PlanOptions(step_limit=200), target="cpu")
-    rows = [stack_rows(module, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
+    view = module_from_bytes(module)
+    rows = [stack_rows(view, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
     assert {row.slices for row in rows[0]} == {0, first.records[0][-1]}
     assert {row.slices for row in rows[1]} == {0}
