@@ -9,7 +9,8 @@ from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
-from hlo.rewrite.loops import LoopEdit, change_loops
+from hlo.rewrite.loop_edit import LoopEdit
+from hlo.rewrite.loops import change_loops
 from hlo.rewrite.schedule import set_schedule
 from hlo.rewrite.sink import sink_moves
 from hlo.values import Value

@@ -10,7 +10,7 @@ from hlo.module import HloError
 from hlo.rewrite.bodies import Names
 from hlo.wire import slice_field
 
-__all__ = ["FusedBody", "Part", "slice_shape"]
+__all__ = ["FusedBody", "Part", "slice_shape", "stack_shape"]
 
 _S32 = 4
 
@@ -150,6 +150,13 @@ class FusedBody:
             self._turns[form] = result
         return self._turns[form]
 
+    def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
+        """What an operator makes of a scalar integer and others, which may be constants."""
+        read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
+        i = _Instruction(opcode=opcode, operand_ids=[o.id for o in (one, *read)])
+        i.shape.CopyFrom(one.shape)
+        return self._add(i, f"{opcode}.loop")
+
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
         """A stack each slice of which is a value."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
@@ -205,3 +212,12 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
     part.CopyFrom(shape)
     part.dimensions[axis] = 1
     return part
+
+
+def stack_shape(shape: bytes, turns: int) -> bytes:
+    """The shape of a stack of so many arrays, serialized, for that of one; slices lie in turn."""
+    part = _Shape.FromString(shape)
+    whole = _Shape(element_type=part.element_type, dimensions=[turns, *part.dimensions])
+    whole.layout.CopyFrom(part.layout)
+    whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
+    return whole.SerializeToString()

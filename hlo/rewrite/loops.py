@@ -12,139 +12,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.checkpoints import Places, Rerun, Ring, Segments, kept_in
 from hlo.rewrite.exchanges import Exchanges
-from hlo.rewrite.fused_body import FusedBody, Part, slice_shape
+from hlo.rewrite.fused_body import FusedBody, slice_shape, stack_shape
+from hlo.rewrite.loop_edit import SLOTS, Checkpoints, Given, LoopEdit, Made, Taken
 from hlo.rewrite.walk import put_in_post_order
 from hlo.shapes import ShapeIndex
 
-__all__ = [
-    "Given",
-    "LoopEdit",
-    "Made",
-    "Taken",
-    "change_loops",
-    "stack_shape",
-    "with_loops_changed",
-]
+__all__ = ["change_loops", "with_loops_changed"]
 
 _LOCAL = (1 << 32) - 1
 
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
-
-
-SLOTS = 2
-"""Slices of a stack for one turn only: with a single one XLA would leave out the index."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """Where a value is found in the reading loop's body.
-
-    Attributes:
-      made: name of a new instruction; index: of a leaf of it.
-      element: else an element of the state, as numbered before the change; new ones follow.
-      own: else an instruction of that body as it was, by name.
-      turn: else the turn of the writing loop, a scalar integer.
-      whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
-        with `slots` has fewer slices.
-      axis: the dimension of it that counts slices.
-      part: of all this, if only that is meant.
-      copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
-    """
-
-    made: str = ""
-    index: ShapeIndex = ()
-    element: int = -1
-    own: str = ""
-    turn: bool = False
-    whole: bytes = b""
-    axis: int = 0
-    part: Part | None = None
-    copy: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """A new instruction of the reading loop's body.
-
-    Attributes:
-      name: new in the module.
-      original: instruction of the writing loop's body that it copies; "" for what is `operands[0]`.
-      root: of a fusion that changes, the instruction inside that the copy ends with; else "".
-      operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
-      of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
-      element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      slots: of a fusion that puts its result into a stack, the operand that this is, and its
-        dimension that counts slices: the copy is given a stack of `SLOTS` slices; else ().
-    """
-
-    name: str
-    original: str
-    root: str = ""
-    operands: tuple[tuple[int | str, Given], ...] = ()
-    of_slice: bool = False
-    element_type: int = 0
-    slots: tuple[()] | tuple[int, int] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """How an instruction of the reading loop's body does without a stack.
-
-    Attributes:
-      reader: its name. operand: number of the operand that is the stack.
-      given: what it reads instead.
-      replaced: whether `given` is its result, so that it is not needed itself.
-      axis: the dimension of the operand that counts slices, if it is to be a stack still, of
-        `SLOTS` slices; else -1: then it is one slice.
-    """
-
-    reader: str
-    operand: int
-    given: Given
-    replaced: bool = False
-    axis: int = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopEdit:
-    """A change of a pair of loops.
-
-    Attributes:
-      writer, reader: names of the whiles, both of one computation, or each of one that only runs
-        it and is called there.
-      dropped: (element of the writer's state, of the reader's) that go.
-      added: what the reader's state has as new elements: an instruction beside the loops, by name;
-        or a new stack of an element of the writer's state as each turn begins with it, by number.
-      counter: name of the instruction of the reader's body that has the number of its turn.
-      turns: of each loop.
-      written, place: (factor, offset) of the slice that a turn of the writer writes, and of that
-        which one of the reader reads. turn: of the turn of the writer that wrote that.
-      made: in an order in which each comes after those that it reads. taken: of the body's own.
-      target: "cpu" or "cuda", whose rules say what is overwritten in place.
-    """
-
-    writer: str
-    reader: str
-    dropped: tuple[tuple[int, int], ...]
-    added: tuple[str | int, ...]
-    counter: str
-    turns: int
-    written: tuple[int, int]
-    place: tuple[int, int]
-    turn: tuple[int, int]
-    made: tuple[Made, ...]
-    taken: tuple[Taken, ...]
-    target: str
 
 
 def with_loops_changed(module: bytes, edits: Sequence[LoopEdit]) -> bytes:
@@ -227,10 +115,17 @@ class _Change:
             value = self._stacked(writer, made_from, new) if isinstance(new, int) else None
             self._grow(reader, value or parent.named(str(new)))
         maker = _Maker(self, edit, body, made_from, parent)
+        rerun = None
+        if edit.checkpoints is not None:
+            places = self._checkpoints(edit.checkpoints, writer, reader, made_from)
+            rerun = Rerun(self, edit, body, places)
+            maker.know(rerun.begin())
         for made in edit.made:
             maker.make(made)
         for taken in edit.taken:
             maker.take(taken)
+        if rerun is not None:
+            rerun.end(maker.value)
         self._shrink(reader, [r for _, r in edit.dropped])
         self._shrink(writer, [w for w, _ in edit.dropped])
         for changed in self._bodies.values():
@@ -292,10 +187,18 @@ class _Change:
 
     def _stacked(self, writer: _Site, body: Body, element: int) -> _Instruction:
         """Gives the writing loop a new stack of an element of its state; what that ends as."""
+
+        def own(put: FusedBody, counter: _Instruction) -> _Instruction:
+            return put.index(counter, self.edit.written)
+
+        return self._kept(writer, body, body.element(element), Ring("stack", self.edit.turns, own))
+
+    def _kept(self, writer: _Site, body: Body, value: _Instruction, ring: Ring) -> _Instruction:
+        """Gives the writing loop a new array of slices of a value; what that ends as."""
         parent = writer.parent
-        value, counter = body.element(element), body.element(0)
-        whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), self.edit.turns))
-        name = f"{value.name}.stack"
+        counter = body.element(0)
+        whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
+        name = f"{value.name}.{ring.name}"
         zeros = self.fused_body(f"{name}.begin")
         begun = zeros.fusion(
             self.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
@@ -303,7 +206,7 @@ class _Change:
         self._grow(writer, parent.add(begun))
         number = len(writer.i.shape.tuple_shapes) - 1
         put = self.fused_body(f"{name}.put")
-        update = put.update(body.element(number), value, put.index(counter, self.edit.written))
+        update = put.update(body.element(number), value, ring.at(put, counter))
         made = put.fusion(self.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next turn's value can be written over this one's.
         body.root().operand_ids[number] = body.add(made, early=True).id
@@ -315,6 +218,41 @@ class _Change:
         )
         end.shape.CopyFrom(whole)
         return parent.add(end)
+
+    def _checkpoints(
+        self, checkpoints: Checkpoints, writer: _Site, reader: _Site, source: Body
+    ) -> Places:
+        """Lets the writing loop keep slices at few turns; where the reading loop has them."""
+        few, since = kept_in(Segments(self.edit.turns, checkpoints.every))
+
+        def place(value: _Instruction, ring: Ring) -> int:
+            self._grow(reader, self._kept(writer, source, value, ring))
+            return len(reader.i.shape.tuple_shapes) - 1
+
+        elements = [source.element(kept.element) for kept in checkpoints.kept]
+        values = [self.leaf(source, source.named(r.value), r.index) for r in checkpoints.residuals]
+        return Places(
+            [place(value, few) for value in elements],
+            [
+                place(value, since) if kept.held else -1
+                for value, kept in zip(elements, checkpoints.kept, strict=True)
+            ],
+            [place(value, since) for value in values],
+        )
+
+    def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
+        """What an instruction gives, or an element of it."""
+        if not index:
+            return whole
+        (k,) = index
+        leaf = _Instruction(
+            name=self.names.new(f"{whole.name}.element"),
+            opcode="get-tuple-element",
+            operand_ids=[whole.id],
+            tuple_index=k,
+        )
+        leaf.shape.CopyFrom(whole.shape.tuple_shapes[k])
+        return body.add(leaf)
 
     def _grow(self, site: _Site, value: _Instruction) -> None:
         """Adds an element to a loop's state, which no turn changes."""
@@ -359,15 +297,6 @@ class _Change:
                 raise HloError(f"{still} is read although its loop's state has it no more")
 
 
-def stack_shape(shape: bytes, turns: int) -> bytes:
-    """The shape of a stack of so many arrays, serialized, for that of one; slices lie in turn."""
-    part = _Shape.FromString(shape)
-    whole = _Shape(element_type=part.element_type, dimensions=[turns, *part.dimensions])
-    whole.layout.CopyFrom(part.layout)
-    whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
-    return whole.SerializeToString()
-
-
 def _drop(numbers: Any, gone: Iterable[int]) -> None:
     """Takes entries out of a repeated field of numbers."""
     numbers[:] = [n for k, n in enumerate(numbers) if k not in set(gone)]
@@ -407,6 +336,14 @@ class _Maker:
         self._copies: dict[tuple[int, int], _Instruction] = {}
         self._exchanges = change.exchanges(source, body)
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
+
+    def know(self, made: Mapping[str, _Instruction]) -> None:
+        """Takes instructions that were made otherwise, by name."""
+        self._made.update(made)
+
+    def value(self, given: Given) -> _Instruction:
+        """A value in the body."""
+        return self._value(given)
 
     def make(self, made: Made) -> None:
         """Makes one instruction."""
@@ -531,15 +468,7 @@ class _Maker:
             return made
         key = given.made, given.index
         if key not in self._leaves:
-            (k,) = given.index
-            leaf = _Instruction(
-                name=self._change.names.new(f"{made.name}.element"),
-                opcode="get-tuple-element",
-                operand_ids=[made.id],
-                tuple_index=k,
-            )
-            leaf.shape.CopyFrom(made.shape.tuple_shapes[k])
-            self._leaves[key] = self.body.add(leaf)
+            self._leaves[key] = self._change.leaf(self.body, made, given.index)
         return self._leaves[key]
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:

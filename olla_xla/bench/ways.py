@@ -80,7 +80,7 @@ class Ways:
             raise OllaError(f"planning failed: {compiled.reason}")
         name = "planned order" if not overhead else f"planned, at most {100 * overhead:.3g}%"
         plan = compiled.plan
-        stacks = sum(len(gone) for _, _, gone in plan.loops)
+        stacks = sum(len(gone) for _, _, gone, _ in plan.loops)
         row = self.row(name, compiled)
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 

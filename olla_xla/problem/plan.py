@@ -28,7 +28,7 @@ __all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps"
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `Plan.clones`."""
 
-LoopRecord = tuple[str, str, tuple[int, ...]]
+LoopRecord = tuple[str, str, tuple[int, ...], int]
 """Stacks that a pair of loops does without; see `Plan.loops`."""
 
 
@@ -71,8 +71,9 @@ class Plan:
         instructions that read it instead). `order` and all figures but XLA's are of the module
         with the clones in it; the fingerprint is of the module without.
       loops: stacks that loops do without, as (name of the loop that wrote them, name of the one
-        that read them, numbers of the elements of the first one's state). `order`, `clones` and
-        all figures but XLA's are of the module without; the fingerprint is of the module with them.
+        that read them, numbers of the elements of the first one's state, turns from one whose
+        beginning is kept to the next, 0 where all are that are needed). `order`, `clones` and all
+        figures but XLA's are of the module without; the fingerprint is of the module with them.
       sunk: names of what moves arrays before loops for these alone, which take their slices from
         where those were instead. `order`, `loops`, `clones` and all figures but XLA's are of the
         module without; the fingerprint is of the module with them.

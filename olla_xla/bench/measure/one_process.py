@@ -91,7 +91,7 @@ def _run(request: Request) -> Measured:
         cached=cached,
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
-        stacks=0 if plan is None else sum(len(gone) for _, _, gone in plan.loops),
+        stacks=0 if plan is None else sum(len(gone) for _, _, gone, _ in plan.loops),
         overhead=0.0 if plan is None else plan.overhead,
         predicted_seconds=_predicted(compiled, "cpu")
         if request.steps and request.platform == "cpu"

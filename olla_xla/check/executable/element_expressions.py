@@ -28,6 +28,7 @@ from hlo.device_groups import groups_listed, participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Alike, Arrays
+from olla_xla.check.executable.checkpoints import Held, Kept
 from olla_xla.check.executable.converts import (
     Rounded,
     exposed,
@@ -37,6 +38,7 @@ from olla_xla.check.executable.converts import (
     slice_of_converted,
     widened,
 )
+from olla_xla.check.executable.exact import divides
 from olla_xla.check.executable.integers import Form, Integers, Known
 from olla_xla.check.executable.loops import (
     Stack,
@@ -60,6 +62,7 @@ from olla_xla.check.executable.numbering import (
     named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.scalars import Scalars
 from olla_xla.check.executable.turns import (
     Steps,
     one_of,
@@ -150,6 +153,10 @@ class ElementNumbering(Numbering):
       rounded: by number, the convert that it is, to a type that is not wider.
       turns: by number, the row of which it has the elements in another order, its shape, and steps
         over it.
+      scalars: how scalar integers were computed.
+      cuts: by number, of one slice of an array: the array's, and that of the index.
+      given: numbers of slices, by the array's and the index's.
+      kept: by number, what a loop kept of some turns. held: likewise, in a turn of another loop.
       alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
@@ -165,6 +172,11 @@ class ElementNumbering(Numbering):
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.rounded: dict[bytes, Rounded] = {}
         self.turns: dict[bytes, tuple[bytes, Shape, Steps]] = {}
+        self.scalars = Scalars(self.integers)
+        self.cuts: dict[bytes, tuple[bytes, bytes]] = {}
+        self.given: dict[tuple[bytes, bytes], bytes] = {}
+        self.kept: dict[bytes, Kept] = {}
+        self.held: dict[bytes, Held] = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
@@ -279,6 +291,7 @@ class ElementNumbering(Numbering):
         if form.symbol is not None and form[1:] == (1, 0) and known.kind(form.symbol) == kind:
             return form.symbol
         number = hashed(_INTEGER + repr((kind, *form)).encode())
+        self.scalars.type(number, kind)
         known.note(number, form, known.over(form) if whole else None)
         return number
 
@@ -298,10 +311,14 @@ class ElementNumbering(Numbering):
         kind = self.integers.type_of(op)
         known = self.integers.result(op, kind, read) if kind else None
         if known is None:
-            return super().plain(op, operands, effects)
+            numbers = super().plain(op, operands, effects)
+            if kind:
+                self.scalars.note(op, kind, numbers[()], read)
+            return numbers
         numbers = self._settled(
             known, kind, functools.partial(super().plain, op, operands, effects)
         )
+        self.scalars.note(op, kind, numbers[()], read)
         if op.opcode == "compare":
             left, right = map(self.integers.whole, read)
             if left is not None and right is not None:
@@ -322,7 +339,15 @@ class ElementNumbering(Numbering):
         if axis is None:
             return self.plain(op, operands, effects)
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
+        if (given := self._given(number, index, axis, op.shape)) is not None:
+            return {(): given}
         return {(): self.taken(number, index, whole.shape, axis)}
+
+    def _given(self, number: bytes, at: bytes, axis: int, part: Shape) -> bytes | None:
+        """What a slice is of an array that has another loop's turns."""
+        if axis or number not in self.held:
+            return self.given.get((number, at))
+        return self.held[number].slice(self, at, part)
 
     def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
         """One slice of an array, by what that was made of.
@@ -346,6 +371,8 @@ class ElementNumbering(Numbering):
                 return self.cast(inner, one_of(old, theirs), one_of(new, axis))
         kind = named((shape.element_type, axis, *shape.dimensions))
         result = hashed(b"".join((_SLICE, kind, number, at)))
+        if axis == 0:
+            self.cuts[result] = number, at
         self.note_moved(number, result)
         return result
 
@@ -545,7 +572,7 @@ class ElementNumbering(Numbering):
 def _is_exact(op: Op) -> bool:
     """Whether it gives the same bits by whatever code it is computed."""
     kinds = (o.shape.element_type for o in (op, *op.operands))
-    return op.opcode in _EXACT and all(kind in _WHOLE for kind in kinds)
+    return (op.opcode in _EXACT or divides(op)) and all(kind in _WHOLE for kind in kinds)
 
 
 ElementNumbering.handlers = {

@@ -10,10 +10,10 @@ fusions neither is compared.
 from __future__ import annotations
 
 from hlo.module import HloError
-from hlo.wire import Message
+from hlo.wire import Message, scalar_integer
 from olla_xla.check.executable.program import Body, Op
 
-__all__ = ["is_exact"]
+__all__ = ["divides", "is_exact"]
 
 _MOVES = frozenset(
     "bitcast bitcast-convert broadcast compare concatenate constant copy dynamic-slice "
@@ -44,12 +44,20 @@ def is_exact(body: Body) -> bool:
     return all(_is_exact(op) for op in body.ops)
 
 
+def divides(op: Op) -> bool:
+    """Whether an operation divides a scalar integer by a positive constant, or gives the rest."""
+    if op.opcode not in ("divide", "remainder") or op.operands[1].opcode != "constant":
+        return False
+    value = scalar_integer(op.operands[1].proto.literal, op.proto.shape.element_type)
+    return value is not None and value > 0 and not op.proto.shape.dimensions
+
+
 def _is_exact(op: Op) -> bool:
     if op.opcode in _MOVES:
         return True
     if not all(_is_integer(one) for one in (op, *op.operands)):
         return False
-    return op.opcode in _COMPUTES or (op.opcode == "reduce" and _is_free(op))
+    return op.opcode in _COMPUTES or divides(op) or (op.opcode == "reduce" and _is_free(op))
 
 
 def _is_integer(op: Op) -> bool:

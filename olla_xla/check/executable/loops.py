@@ -15,10 +15,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.arrays import array_of
+from olla_xla.check.executable.checkpoints import Tracked, kept, tracked
 from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.numbering import is_exchange, ordered
 from olla_xla.check.executable.program import Body, Op, leaves
@@ -52,6 +54,7 @@ class Loop:
       counter: the element that counts, from 0. type: its element type. turns: how many.
       runs: by number of a turn, the numbers of the body's result in it.
       is_followed: whether the body is being numbered for one of its turns.
+      tracked: arrays of its state with what another loop's turns began with.
     """
 
     body: Body
@@ -62,6 +65,34 @@ class Loop:
     turns: int
     runs: dict[bytes, Numbers] = dataclasses.field(default_factory=dict)
     is_followed: bool = False
+    tracked: Tracked | None = None
+
+    def state(self, turn: bytes) -> Numbers:
+        """Numbers of the state as a turn of this number begins with it."""
+        given = {
+            i: n if self.finals[i] == n else _hash(_AT, self.finals[i], turn)
+            for i, n in self.start.items()
+        }
+        given[self.counter] = turn
+        return given
+
+    def follow(self, numbering: ElementNumbering, turn: bytes, form: Form) -> Numbers | None:
+        """What the body makes of the state in a turn; None while that is being found out.
+
+        Args:
+          numbering: of the module. turn: number of the turn. form: of that.
+        """
+        root = self.runs.get(turn)
+        if root is None:
+            if self.is_followed:
+                return None  # it reads what has the number of a stack of its own
+            given = self.state(turn)
+            if self.tracked is not None:
+                given |= self.tracked.at(numbering, turn, form)
+            self.is_followed = True
+            root = self.runs[turn] = numbering.apart(self.body, given)
+            self.is_followed = False
+        return root
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,38 +136,38 @@ def number_loop(
     body, condition = op.called
     shape = body.parameters[0].shape
     fixed = {i for i in start if root[i] == symbols[i]}
-    given = op.operands[0]
-    for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
-        if (k,) in fixed:
-            numbering.alike[body.parameters[0], k] = array_of(operand, numbering.alike)
+    _note_alike(numbering, op, fixed)
     names = {
         i: n if i in fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), level)
         for i, n in start.items()
     }
     steps = [i for i in start if numbering.integers.form(root[i]) == Form(symbols[i], 1, 1)]
     counter, turns = _counter(numbering, condition, start, names, steps)
+    arrays = _arrays(numbering, op, start, fixed, names, counter, turns)
+    held = {} if arrays is None else arrays.names
+    names |= held
 
     def counted(names: Numbers) -> Numbers:
         """The names, that of the counter with what it counts to."""
         if counter is not None:
             names[counter] = _hash(_COUNT, repr(turns).encode(), names[counter])
             numbering.symbol(names[counter], shape.at(counter), turns)
+            if arrays is not None:
+                arrays.count(numbering, names[counter])
         return names
 
-    names = counted(names)
-    rounds = [names]
-    while True:  # until names tell apart whatever equations do
+    def once_more(names: Numbers) -> tuple[Numbers, Numbers]:
+        """What a turn makes of the names, and the next names by that, of what changes."""
         root = numbering.run(body, [names], [])
-        new = {i: _hash(_NAME, start[i], n, level) for i, n in root.items() if i not in fixed}
-        new = counted(new)
-        rounds.append({**names, **new})
-        if len(set(new.values())) == len({names[i] for i in new}):
-            break
-        names = rounds[-1]
+        changing = {i: n for i, n in root.items() if i not in fixed and i not in held}
+        return root, counted({i: _hash(_NAME, start[i], n, level) for i, n in changing.items()})
+
+    rounds, root = _rounds(counted(names), once_more)
+    names, new = rounds[-2], start.keys() - fixed - held.keys()
     asked = [_asked(numbering, r, counter, shape) for r in rounds]
     tests = [next(iter(numbering.run(condition, [a], []).values())) for a in asked[:-1]]
     finals = dict(start)
-    closures, acting = _closures(op, fixed)
+    closures, acting = _closures(op, fixed | held.keys())
 
     def settled(equations: list[ShapeIndex]) -> tuple[int, list[bytes]]:
         """In which round some elements' names tell them apart, and their equations then.
@@ -158,13 +189,13 @@ def number_loop(
     numbering.run(body, [rounds[k]], effects)
     numbering.run(condition, [asked[k]], effects)
     seen = _seen(effects, counter, _hash(_SYSTEM, whole, tests[k], *system, _END))
+    # Of arrays of another loop's turns nothing is said but by all of the loop.
+    everything = [n for k in sorted(start) for n in (start[k], root[k])]
+    finals |= {i: _hash(_SYSTEM, whole, *tests, *everything, repr(i).encode()) for i in held}
     if counter is not None:
         kind = shape.at(counter).element_type
-        loop = Loop(body, start, finals, counter, kind, turns)
-        for i in new:
-            if (stack := _stack(numbering, loop, i, root[i], names)) is not None:
-                # Another loop may have written the same before, and this one may read that.
-                numbering.stacks.setdefault(finals[i], stack)
+        loop = Loop(body, start, finals, counter, kind, turns, tracked=arrays)
+        _note_written(numbering, loop, {i: root[i] for i in start if i in new}, names)
     numbering.depth -= 1
     return finals, seen
 
@@ -179,6 +210,62 @@ def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> li
     apart = [e for e in effects if counter is not None and is_exchange(e)]
     others = [e for e in effects if e not in apart]
     return [*([_hash(_EFFECT, system, *ordered(others))] if others else []), *apart]
+
+
+def _rounds(
+    names: Numbers, once_more: Callable[[Numbers], tuple[Numbers, Numbers]]
+) -> tuple[list[Numbers], Numbers]:
+    """Names of a loop's state until they tell apart whatever equations do; and the last equations.
+
+    Args:
+      names: the first. once_more: what a turn makes of names, and the next ones of what changes.
+    """
+    rounds = [names]
+    while True:
+        root, new = once_more(rounds[-1])
+        names = rounds[-1]
+        rounds.append({**names, **new})
+        if len(set(new.values())) == len({names[i] for i in new}):
+            return rounds, root
+
+
+def _note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
+    """Notes which arrays elements of a loop's state are that no turn changes."""
+    (given,) = op.operands
+    (state,) = op.called[0].parameters
+    for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
+        if (k,) in fixed:
+            numbering.alike[state, k] = array_of(operand, numbering.alike)
+
+
+def _note_written(numbering: ElementNumbering, loop: Loop, root: Numbers, names: Numbers) -> None:
+    """Notes what a loop wrote slice by slice: `root` is what a turn makes of the state `names`.
+
+    Another loop may have written the same before, and this one may read that.
+    """
+    for i, number in root.items():
+        if (stack := _stack(numbering, loop, i, number, names)) is not None:
+            numbering.stacks.setdefault(loop.finals[i], stack)
+        elif (array := kept(numbering, loop, i, number, names)) is not None:
+            numbering.kept.setdefault(loop.finals[i], array)
+
+
+def _arrays(
+    numbering: ElementNumbering,
+    op: Op,
+    start: Numbers,
+    fixed: set[ShapeIndex],
+    names: Numbers,
+    counter: ShapeIndex | None,
+    turns: int,
+) -> Tracked | None:
+    """The elements of a loop's state that have slices of another loop's, and change."""
+    begun = {
+        i: numbering.kept[n] for i, n in start.items() if i not in fixed and n in numbering.kept
+    }
+    if not begun or counter is None:
+        return None
+    return tracked(numbering, op, begun, names, counter, turns)
 
 
 def _asked(
@@ -334,18 +421,9 @@ def _written(numbering: ElementNumbering, stack: Stack, at: bytes) -> bytes | No
     factor = stack.factor  # its own inverse
     there = Form(form.symbol, factor * form.factor, factor * (form.offset - stack.offset))
     turn = numbering.integer(there, loop.type, whole=True)
-    root = loop.runs.get(turn)
+    root = loop.follow(numbering, turn, there)
     if root is None:
-        if loop.is_followed:
-            return None  # it reads what has the number of a stack of its own
-        given = {
-            i: n if loop.finals[i] == n else _hash(_AT, loop.finals[i], turn)
-            for i, n in loop.start.items()
-        }
-        given[loop.counter] = turn
-        loop.is_followed = True
-        root = loop.runs[turn] = numbering.apart(loop.body, given)
-        loop.is_followed = False
+        return None
     number = root[stack.index]
     first, old, new = numbering.bitcasts.get(number, (number, None, None))
     value = numbering.updates[first].numbers[1]

@@ -101,8 +101,11 @@ def clones_line(plan: Plan) -> str:
     what = []
     if plan.sunk:
         what.append(f"loops do without {len(plan.sunk)} copies")
-    if stacks := sum(len(gone) for _, _, gone in plan.loops):
+    if stacks := sum(len(gone) for _, _, gone, _ in plan.loops):
         what.append(f"loops do without {stacks} stacks")
+    if every := [k for *_, k in plan.loops if k]:
+        between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
+        what.append(f"loops run turns again from states kept {between} turns apart")
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are computed again")
     if plan.exposed_seconds:

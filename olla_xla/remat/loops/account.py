@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from hlo.module import Module
-from olla_xla.problem.plan import Plan
-from olla_xla.remat.loops.pairs import pairs
+from olla_xla.problem.plan import LoopRecord, Plan
+from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.recipe import recipe
 
 __all__ = ["StackRow", "stack_rows"]
 
@@ -17,14 +18,14 @@ class StackRow:
 
     Attributes:
       loop: name of the while that writes it. turns: slices that it has.
-      bytes: of all slices. kept: whether the plan keeps it.
+      bytes: of all slices. slices: how many of them the plan keeps at a time.
       op_name, location: JAX's name of what is stacked and "file:line" of it, or "".
     """
 
     loop: str
     turns: int
     bytes: int
-    kept: bool
+    slices: int
     op_name: str
     location: str
 
@@ -35,12 +36,13 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
     Args:
       module: as XLA scheduled it. plan: made for it.
     """
-    gone = {(writer, reader): set(dropped) for writer, reader, dropped in plan.loops}
+    records = {record[:2]: record for record in plan.loops}
     rows = []
     for pair in pairs(module, plan.target):
-        dropped = gone.get((pair.writer.i.name, pair.reader.i.name))
-        if dropped is None:
+        record = records.get((pair.writer.i.name, pair.reader.i.name))
+        if record is None:
             continue
+        slices = _slices(module, pair, record)
         for stack in pair.stacks:
             made = stack.value.i
             rows.append(
@@ -48,9 +50,19 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
                     pair.writer.i.name,
                     pair.writer.turns,
                     stack.bytes,
-                    stack.written not in dropped,
+                    slices.get(stack.written, pair.writer.turns),
                     made.op_name or stack.update.i.op_name,
                     made.location or stack.update.i.location,
                 )
             )
-    return sorted(rows, key=lambda row: (-row.bytes, row.kept))
+    return sorted(rows, key=lambda row: (-row.bytes, row.slices))
+
+
+def _slices(module: Module, pair: Pair, record: LoopRecord) -> dict[int, int]:
+    """For elements of the writing loop's state that go how many slices are kept at a time."""
+    *_, dropped, every = record
+    slices = dict.fromkeys(dropped, 0)
+    if every:
+        edit = recipe(module, pair, frozenset(dropped), every)
+        slices = {w: every for w, _ in edit.dropped} | slices
+    return slices

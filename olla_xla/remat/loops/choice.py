@@ -14,11 +14,15 @@ from collections.abc import Collection
 import numpy as np
 
 from hlo.module import Instruction
+from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.ways import Way, Ways
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
+
+_DEAR = 1.0
+"""Seconds that a byte is worth of what should go wherever it can."""
 
 _ALL, _NEVER = 1 << 50, 1 << 60
 """Capacities: of all stacks and of all that could be computed again, and of what cannot be."""
@@ -43,11 +47,12 @@ class Choice:
             way = self.needed[number] = ways.way(number)
             waiting += way.needs if way is not None else ()
 
-    def dropped(self, price: float) -> frozenset[int]:
+    def dropped(self, price: float, thin: Thin | None = None) -> frozenset[int]:
         """The elements of the writing loop's state to do without.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
+          thin: how little is kept of what stays, and of what is new; what cannot be thinned goes.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
@@ -58,12 +63,12 @@ class Choice:
             return nodes.setdefault(key, len(nodes) + 2)
 
         turns, priced = self.ways.pair.writer.turns, set()
+        slices = None if thin is None else thin.slices
         for number, way in self.needed.items():
             here = node(number)
             stacks = self.ways.stacks.get(number, ())
             if stacks:
-                kept = price * stacks[0].bytes + turns * self.ways.saved_seconds(stacks[0])
-                arcs.append((source, here, kept))
+                arcs.append((source, here, self._kept_cost(number, price, thin)))
             if way is None:
                 arcs.append((here, sink, never))
                 continue
@@ -71,7 +76,7 @@ class Choice:
             arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
-                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way)
+                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way, slices)
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))
@@ -85,6 +90,17 @@ class Choice:
             capacities[finite] = np.rint(costs[finite] * scale)
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+
+    def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
+        """Seconds that it costs to keep a stack: its bytes, and to write and read it."""
+        stack, turns = self.ways.stacks[number][0], self.ways.pair.writer.turns
+        seconds = turns * self.ways.saved_seconds(stack)
+        if thin is None:
+            return price * stack.bytes + seconds
+        if number not in thin.residuals:
+            return _DEAR * stack.bytes
+        seconds += turns * self.ways.put_seconds(stack)
+        return price * stack.bytes * thin.every / turns + seconds
 
     def made_with(self, number: int) -> list[int]:
         """What is made again wherever a value is: of what it is made of, what no stack has.

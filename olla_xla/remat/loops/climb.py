@@ -113,10 +113,20 @@ def _to_try(
             if rung is not None and rung.total <= _HOPE * budget and len(hopeful) < _TRIES - 1:
                 hopeful.append(rung)
         yield from ((rung, False) for rung in hopeful)
-    for k in reversed(range(last + 1)):  # the next one only where the referee refuses the last
+    for k in _lowest_first(steps, last):  # the next one only where the referee refuses the last
         rung = allowed(k)
         if rung is not None and all(rung.records != other.records for other in hopeful):
             yield rung, True
+
+
+def _lowest_first(steps: Ladder, last: int) -> list[int]:
+    """The choices up to the last one, downwards, by their totals where turns run again."""
+    found = list(range(last + 1))
+    tail = [k for k in found if k >= steps.thin - 1 and _written(steps, k) is not None]
+    if last >= steps.thin:
+        tail.sort(key=lambda k: steps.rung(k).total, reverse=True)
+        found = [*(k for k in found if k < steps.thin - 1), *tail]
+    return found[::-1]
 
 
 def _written(steps: Ladder, k: int) -> Rung | None:

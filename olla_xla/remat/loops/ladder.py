@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import math
 from collections.abc import Mapping, Sequence
 
-from hlo.module import module_from_bytes
+from hlo.module import Module, module_from_bytes
 from hlo.rewrite.loops import with_loops_changed
+from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.remat.loops.again import New
+from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
-from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 
@@ -31,6 +36,8 @@ _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 
 _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13, a core of a CPU in 1e-10."""
+
+_logger = logging.getLogger("olla_xla")
 
 _ASKED = 4
 """Times that the programme is asked, each time corrected by what the module says of the last."""
@@ -93,7 +100,7 @@ class Ladder:
         found = _apart(pairs(self._view, target))
         self._choices = [Choice(Ways(pair, cost, collectives=collectives)) for pair in found]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
-        self._records = [r for r in dict.fromkeys(records) if r]
+        self._priced = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
@@ -119,12 +126,32 @@ class Ladder:
         """By name, the patterns that kernels are to have: those in XLA's own order."""
         return self._assigned[1] if self._kernels is None else self._kernels
 
+    @functools.cached_property
+    def _thin(self) -> list[tuple[LoopRecord, ...]]:
+        """Choices that keep what turns begin with at few turns, the one of least time first.
+
+        Where turns cannot run again, they keep the fewest bytes.
+        """
+        rest = {r[:2]: r for r in self._named([c.dropped(_PRICES[-1]) for c in self._choices])}
+        found = []
+        for price in (0.0, _PRICES[-1]):
+            thin = [_thinned(self._view, choice, price) for choice in self._choices]
+            named = rest | {record[:2]: record for record in thin if record is not None}
+            found += [tuple(named.values())] if any(thin) else []
+        return list(dict.fromkeys(found))
+
+    @property
+    def thin(self) -> int:
+        """Number of the first choice that keeps what turns begin with at few turns."""
+        return len(self._priced)
+
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._priced) + len(self._thin)
 
     def rung(self, k: int) -> Rung:
         """Choice number `k`."""
-        return self._written(self._records[k])
+        count = len(self._priced)
+        return self._written(self._priced[k] if k < count else self._thin[k - count])
 
     def within(self, allowance: float) -> Rung | None:
         """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
@@ -165,10 +192,33 @@ class Ladder:
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]
         return tuple(
-            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))
+            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0)
             for pair, gone in zip(pairs, dropped, strict=True)
             if gone
         )
+
+
+def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
+    """The record of a pair that keeps what turns begin with at few turns; None if it cannot.
+
+    Args:
+      view: the module. choice: of the pair. price: seconds that a byte is worth.
+    """
+    pair = choice.ways.pair
+    if not can_be_kept(pair):
+        return None
+    every = max(math.isqrt(pair.writer.turns), 2)
+    made = residuals(choice.ways, Rerun(pair, New(view), every))
+    gone = choice.dropped(price, Thin(pair.writer.turns, every, frozenset(made)))
+    try:
+        checkpoints = recipe(view, pair, gone, every).checkpoints
+    except PlanMismatchError as error:
+        _logger.info("%s keeps what all its turns begin with: %s", pair.writer.i.name, error)
+        return None
+    if checkpoints is None:
+        return None
+    every = least_every(pair, checkpoints)
+    return pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), every
 
 
 def _apart(found: list[Pair]) -> list[Pair]:

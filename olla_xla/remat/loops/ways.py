@@ -249,6 +249,10 @@ class Ways:
                 saved += self._seconds(inner.runs(read.owner))
         return saved
 
+    def put_seconds(self, stack: Stack) -> float:
+        """Predicted time of writing one slice of a stack by an operator of its own."""
+        return self._moving_seconds(2 * stack.bytes // self.pair.writer.turns)
+
     def _find(self, number: int) -> Way | None:
         stack = self._written.get(number)
         node = self._values.get(number)
@@ -282,9 +286,10 @@ class Ways:
             return None
         return Way(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
-    def new_bytes(self, way: Way) -> int:
-        """Bytes of the stack that a way makes, if it makes one."""
-        return self.pair.writer.turns * way.node.shape.bytes if way.stacked else 0
+    def new_bytes(self, way: Way, slices: int | None = None) -> int:
+        """Bytes of the stack that a way makes, if it makes one; `slices` are those of each turn."""
+        count = self.pair.writer.turns if slices is None else slices
+        return count * way.node.shape.bytes if way.stacked else 0
 
     def _can_be_stacked(self, node: Node) -> bool:
         """Whether what an element of the state is at the beginning of each turn can be kept."""

@@ -1,0 +1,166 @@
+"""What a change of a pair of loops is: which stacks go, what is made instead, and from what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo.rewrite.fused_body import Part
+from hlo.shapes import ShapeIndex
+
+__all__ = ["SLOTS", "Checkpoints", "Given", "Kept", "LoopEdit", "Made", "Residual", "Taken"]
+
+SLOTS = 2
+"""Slices of a stack for one turn only: with a single one XLA would leave out the index."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Where a value is found in the reading loop's body.
+
+    Attributes:
+      made: name of a new instruction; index: of a leaf of it.
+      element: else an element of the state, as numbered before the change; new ones follow.
+      own: else an instruction of that body as it was, by name.
+      turn: else the turn of the writing loop, a scalar integer.
+      whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
+        with `slots` has fewer slices.
+      axis: the dimension of it that counts slices.
+      part: of all this, if only that is meant.
+      copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
+    """
+
+    made: str = ""
+    index: ShapeIndex = ()
+    element: int = -1
+    own: str = ""
+    turn: bool = False
+    whole: bytes = b""
+    axis: int = 0
+    part: Part | None = None
+    copy: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A new instruction of the reading loop's body.
+
+    Attributes:
+      name: new in the module.
+      original: instruction of the writing loop's body that it copies; "" for what is `operands[0]`.
+      root: of a fusion that changes, the instruction inside that the copy ends with; else "".
+      operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
+      of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
+      element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
+      slots: of a fusion that puts its result into a stack, the operand that this is, and its
+        dimension that counts slices: the copy is given a stack of `SLOTS` slices; else ().
+    """
+
+    name: str
+    original: str
+    root: str = ""
+    operands: tuple[tuple[int | str, Given], ...] = ()
+    of_slice: bool = False
+    element_type: int = 0
+    slots: tuple[()] | tuple[int, int] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """How an instruction of the reading loop's body does without a stack.
+
+    Attributes:
+      reader: its name. operand: number of the operand that is the stack.
+      given: what it reads instead.
+      replaced: whether `given` is its result, so that it is not needed itself.
+      axis: the dimension of the operand that counts slices, if it is to be a stack still, of
+        `SLOTS` slices; else -1: then it is one slice.
+    """
+
+    reader: str
+    operand: int
+    given: Given
+    replaced: bool = False
+    axis: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """An element of the writing loop's state that is kept as every so many turns begin with it.
+
+    Attributes:
+      element: its number. following: what the turn that is run again makes of it.
+      begun: name for what that turn begins with. held: name for what the turn began with that the
+        reading loop goes back to; "" where nothing reads that.
+    """
+
+    element: int
+    following: Given
+    begun: str
+    held: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual:
+    """A value of the writing loop's turns that is kept of the last ones, and of those run again.
+
+    Attributes:
+      value: name of the instruction of the writing loop's body that gives it; index: of a leaf.
+      again: what the turn that is run again gives for it.
+      held: name for what the turn gave that the reading loop goes back to.
+    """
+
+    value: str
+    index: ShapeIndex
+    again: Given
+    held: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Elements of the writing loop's state that are kept at few turns; others are run again.
+
+    Attributes:
+      every: turns from one that is kept to the next; at least 2, and fewer than the loop has.
+      kept: elements; what is run again reads no others that change.
+      again: name for the number of the turn that is run again; "" where nothing reads it.
+      residuals: what else is kept of the turns since one that is kept.
+    """
+
+    every: int
+    kept: tuple[Kept, ...]
+    again: str = ""
+    residuals: tuple[Residual, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopEdit:
+    """A change of a pair of loops.
+
+    Attributes:
+      writer, reader: names of the whiles, both of one computation, or each of one that only runs
+        it and is called there.
+      dropped: (element of the writer's state, of the reader's) that go.
+      added: what the reader's state has as new elements: an instruction beside the loops, by name;
+        or a new stack of an element of the writer's state as each turn begins with it, by number.
+      counter: name of the instruction of the reader's body that has the number of its turn.
+      turns: of each loop.
+      written, place: (factor, offset) of the slice that a turn of the writer writes, and of that
+        which one of the reader reads. turn: of the turn of the writer that wrote that.
+      made: in an order in which each comes after those that it reads. taken: of the body's own.
+      target: "cpu" or "cuda", whose rules say what is overwritten in place.
+      checkpoints: what is kept at few turns, and run again in between; None: nothing.
+    """
+
+    writer: str
+    reader: str
+    dropped: tuple[tuple[int, int], ...]
+    added: tuple[str | int, ...]
+    counter: str
+    turns: int
+    written: tuple[int, int]
+    place: tuple[int, int]
+    turn: tuple[int, int]
+    made: tuple[Made, ...]
+    taken: tuple[Taken, ...]
+    target: str
+    checkpoints: Checkpoints | None = None

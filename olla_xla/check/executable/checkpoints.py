@@ -1,0 +1,380 @@
+"""Arrays of a loop's state whose slices are what another loop's turns began with, turn by turn.
+
+A loop may keep what some of its turns begin with, for each slice the last one that wrote it. A
+later loop may take such slices, move them, and put in what the turns in between begin with, which
+it runs again. Whose each slice is at every time is computed here, turn after turn, from the
+indices; nothing is said of how these come about. What is put into a slice must be another slice, or
+what the body of the first loop makes of slices of one turn and of the number of that turn.
+
+What is taken then has the number that the element has at its turn. All else must not depend on the
+arrays: with other names for them it has the same numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hlo.shapes import Shape, ShapeIndex
+from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.numbering import Numbers, hashed, named
+from olla_xla.check.executable.program import Op
+from olla_xla.check.executable.scalars import Values
+
+if TYPE_CHECKING:
+    from olla_xla.check.executable.element_expressions import ElementNumbering, Update
+    from olla_xla.check.executable.loops import Loop
+
+__all__ = ["Held", "Kept", "Tracked", "kept", "tracked"]
+
+_UNKNOWN = -1
+_MOST_TURNS = 1 << 20
+"""Of a loop that is followed turn by turn."""
+
+_ARRAY, _OTHER, _TURN, _COUNTER = (hashed(n.encode()) for n in "array other turn counter".split())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+    """An array of slices that a counted loop wrote.
+
+    Attributes:
+      loop: the loop. index: of the array in its state. value: number of what a turn writes.
+      element: of the state, where each turn writes what that is as it begins; else None.
+      shape: of the element. part: of a slice.
+      turns: for each slice the turn that wrote it last, or -1 where that is not known.
+    """
+
+    loop: Loop
+    index: ShapeIndex
+    value: bytes
+    element: ShapeIndex | None
+    shape: Shape
+    part: Shape
+    turns: tuple[int, ...]
+
+    def written(self, numbering: ElementNumbering, root: Numbers) -> bytes:
+        """The number of what a turn writes, which makes `root` of its state."""
+        return numbering.updates[root[self.index]].numbers[1]
+
+    def after(self, numbering: ElementNumbering, root: Numbers) -> bytes:
+        """The number of what the turn after it writes; as `written` where there is no element."""
+        if self.element is None:
+            return self.written(numbering, root)
+        return numbering.cast(root[self.element], self.shape, self.part)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Held:
+    """Such an array in a turn of a loop that changes it.
+
+    Attributes:
+      kept: what it begins as.
+      taken: for each index that the loop takes slices at, the slices in all its turns, and whose
+        they are: turns of the other loop.
+      counted: symbols that count the loop's turns -> the turn in terms of it.
+    """
+
+    kept: Kept
+    taken: list[tuple[Values, Values]]
+    counted: dict[bytes, Form]
+
+    def slice(self, numbering: ElementNumbering, at: bytes, part: Shape) -> bytes | None:
+        """The number of a slice; None if it is not known whose it is."""
+        symbols = numbering.scalars.symbols(at)
+        here = self.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
+        same = numbering.shape(part) == numbering.shape(self.kept.part)
+        if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
+            return None
+        turns = np.arange(len(self.taken[0][0]) if self.taken else 0)
+        counted = (turns - here.offset) * here.factor
+        where = numbering.scalars.values(at, here.symbol, counted)
+        if where is None:
+            return None
+        where = _within(where, len(self.kept.turns))
+        found = next((whose for slices, whose in self.taken if (slices == where).all()), None)
+        return None if found is None else self._number(numbering, found, here)
+
+    def _number(self, numbering: ElementNumbering, whose: Values, here: Form) -> bytes | None:
+        """The number of slices that are of one turn of the other loop after or before another."""
+        loop, offset = self.kept.loop, int(whose[0])
+        factor = int(whose[1]) - offset if len(whose) > 1 else 0
+        if abs(factor) != 1 or (whose != offset + factor * np.arange(len(whose))).any():
+            return None
+        if whose.min() < 0 or whose.max() >= loop.turns:
+            return None
+        form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
+        root = loop.follow(numbering, numbering.integer(form, loop.type, whole=True), form)
+        return None if root is None else self.kept.written(numbering, root)
+
+
+def kept(
+    numbering: ElementNumbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
+) -> Kept | None:
+    """Element `i` of a loop's state as such an array; None if it is none.
+
+    Args:
+      numbering: of the module. loop: the loop. root: number of what a turn makes of the element.
+      names: numbers of the state in a turn.
+    """
+    update = _update(numbering, root, names[i])
+    if update is None or loop.turns > _MOST_TURNS:
+        return None
+    value = update.numbers[1]
+    first, shape, part = numbering.bitcasts.get(value, (value, update.part, update.part))
+    elements = (k for k, n in names.items() if n == first and k not in (loop.counter, i))
+    turns = np.arange(loop.turns)
+    where = numbering.scalars.values(update.numbers[2], names[loop.counter], turns)
+    if where is None:
+        return None
+    whose = [_UNKNOWN] * update.shape.dimensions[0]
+    for turn, at in enumerate(_within(where, len(whose)).tolist()):
+        whose[at] = turn
+    return Kept(loop, i, value, next(elements, None), shape, part, tuple(whose))
+
+
+def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | None:
+    """The update of one slice of an element along its first dimension; None if it is none."""
+    update = numbering.updates.get(root)
+    if update is None or update.numbers[0] != name:
+        return None
+    whole, part = update.shape, update.part
+    same = whole.element_type == part.element_type and whole.minor_to_major == part.minor_to_major
+    several = whole.element_bits >= 8 and whole.dimensions[:1] > (1,)
+    return update if same and several and part.dimensions == (1, *whole.dimensions[1:]) else None
+
+
+def _within(where: Values, slices: int) -> Values:
+    """The slices that indices are of; XLA moves them into the array."""
+    return np.clip(where, 0, slices - 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tracked:
+    """The arrays that a loop changes.
+
+    Attributes:
+      names: by element of the loop's state, their numbers in its turns.
+      arrays: what they are.
+    """
+
+    names: Numbers
+    arrays: Mapping[ShapeIndex, Held]
+
+    def count(self, numbering: ElementNumbering, symbol: bytes) -> None:
+        """Says that a symbol counts the loop's turns."""
+        for i, held in self.arrays.items():
+            held.counted[symbol] = Form(symbol, 1, 0)
+            numbering.held[self.names[i]] = held
+
+    def at(self, numbering: ElementNumbering, turn: bytes, form: Form) -> Numbers:
+        """Numbers of the arrays in one turn, which has a number and is of a form."""
+        numbers = {i: hashed(_ARRAY + n + turn) for i, n in self.names.items()}
+        if form.symbol is not None:
+            for i, held in self.arrays.items():
+                numbering.held[numbers[i]] = Held(held.kept, held.taken, {form.symbol: form})
+        return numbers
+
+
+def tracked(
+    numbering: ElementNumbering,
+    op: Op,
+    begun: Mapping[ShapeIndex, Kept],
+    names: Numbers,
+    counter: ShapeIndex,
+    turns: int,
+) -> Tracked | None:
+    """The arrays that a loop changes; None if it cannot be followed whose slices they have.
+
+    Args:
+      numbering: of the module. op: the loop. begun: elements of its state that begin as arrays.
+      names: numbers of the state in a turn. counter: the element that counts, from 0.
+      turns: how many.
+    """
+    if turns > _MOST_TURNS or len({array.loop for array in begun.values()}) != 1:
+        return None
+    symbol = hashed(_COUNTER + names[counter])
+    numbering.symbol(symbol, op.called[0].parameters[0].shape.at(counter), turns)
+    arrays = {i: hashed(_ARRAY + names[i] + named(i)) for i in begun}
+    check = _Check(numbering, op, begun, {**names, **arrays, counter: symbol}, symbol, turns)
+    taken = check.taken()
+    if taken is None:
+        return None
+    found = {i: Held(array, taken[i], {}) for i, array in begun.items()}
+    result = Tracked(arrays, found)
+    result.count(numbering, symbol)
+    others = {i: hashed(_OTHER + n) for i, n in arrays.items()}
+    Tracked(others, found).count(numbering, symbol)
+    return result if check.is_apart(others) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Move:
+    """What one turn does to an array.
+
+    Attributes:
+      at: the slice that it writes, in all turns. source: what it puts there: an array, and the
+        number of the index at which that is taken; None for what a turn that runs again gives.
+    """
+
+    at: Values
+    source: tuple[ShapeIndex, bytes] | None
+
+
+class _Check:
+    """Follows the arrays through a loop; arguments as for `tracked`, and a symbol that counts."""
+
+    def __init__(
+        self,
+        numbering: ElementNumbering,
+        op: Op,
+        begun: Mapping[ShapeIndex, Kept],
+        names: Numbers,
+        symbol: bytes,
+        turns: int,
+    ) -> None:
+        self._numbering = numbering
+        self._body, self._condition = op.called
+        self._begun = begun
+        self._names = names
+        self._symbol = symbol
+        self._turns = turns
+
+    def taken(self) -> dict[ShapeIndex, list[tuple[Values, Values]]] | None:
+        """For each array what the loop takes of it, as in `Held`."""
+        numbering, names = self._numbering, self._names
+        root = numbering.run(self._body, [names], [])
+        arrays = {names[i]: i for i in self._begun}
+        cuts = {n: (arrays[a], at) for n, (a, at) in numbering.cuts.items() if a in arrays}
+        read: dict[tuple[ShapeIndex, bytes], Values] = {}
+        for i, at in cuts.values():
+            where = self._values(at, i)
+            if where is None:
+                return None
+            read[i, at] = where
+        moves: dict[ShapeIndex, _Move] = {}
+        for i in self._begun:
+            update = _update(numbering, root[i], names[i])
+            where = None if update is None else self._values(update.numbers[2], i)
+            if update is None or where is None:
+                return None
+            source = cuts.get(update.numbers[1])
+            moved = source is not None and self._is_alike(i, source[0])
+            moves[i] = _Move(where, source if moved else None)
+        given = [i for i, move in moves.items() if move.source is None]
+        elements = [i for i in given if self._begun[i].element is not None]
+        begins = [key for key in read if key[0] in elements]
+        if len(begins) != len(elements):
+            return None  # each is taken at one place: to run its turn again
+        whose, again = self._follow(read, moves, begins)
+        if given:
+            runs = functools.partial(self._runs, root, given, begins)
+            number = next((n for n in self._counts(again) if runs(n)), None)
+            if number is None:
+                return None
+            whose, _ = self._follow(read, moves, begins, self._count(number))
+        return {i: [(read[k], whose[k]) for k in read if k[0] == i] for i in self._begun}
+
+    def _values(self, at: bytes, i: ShapeIndex) -> Values | None:
+        """The slices of an array that an index is of, in all turns."""
+        where = self._numbering.scalars.values(at, self._symbol, np.arange(self._turns))
+        return None if where is None else _within(where, len(self._begun[i].turns))
+
+    def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
+        """Whether a turn wrote the same to two arrays."""
+        one, two = self._begun[i], self._begun[other]
+        same = self._numbering.shape(one.part) == self._numbering.shape(two.part)
+        return same and one.value == two.value
+
+    def _follow(
+        self,
+        read: Mapping[tuple[ShapeIndex, bytes], Values],
+        moves: Mapping[ShapeIndex, _Move],
+        begins: list[tuple[ShapeIndex, bytes]],
+        count: Values | None = None,
+    ) -> tuple[dict[tuple[ShapeIndex, bytes], Values], Values]:
+        """Whose the slices are that are taken, and the turns that run again, -1 for no turn.
+
+        Args:
+          read: what is taken. moves: of each array. begins: which slices a turn begins with.
+          count: what is taken for the number of the turn that runs again, if anything is.
+        """
+        numbers = None if count is None else count.tolist()
+        slices = {i: list(array.turns) for i, array in self._begun.items()}
+        places = {key: where.tolist() for key, where in read.items()}
+        written = {i: move.at.tolist() for i, move in moves.items()}
+        whose: dict[tuple[ShapeIndex, bytes], list[int]] = {key: [] for key in read}
+        again = []
+        for turn in range(self._turns):
+            now = {key: slices[key[0]][where[turn]] for key, where in places.items()}
+            for key, found in now.items():
+                whose[key].append(found)
+            begun = {now[key] for key in begins}
+            again.append(begun.pop() if len(begun) == 1 else _UNKNOWN)
+            known = again[-1] != _UNKNOWN and (numbers is None or numbers[turn] == again[-1])
+            for i, move in moves.items():
+                gives = again[-1] + (self._begun[i].element is not None) if known else _UNKNOWN
+                slices[i][written[i][turn]] = gives if move.source is None else now[move.source]
+        return {key: np.array(found) for key, found in whose.items()}, np.array(again)
+
+    def _runs(
+        self,
+        before: Numbers,
+        given: list[ShapeIndex],
+        begins: list[tuple[ShapeIndex, bytes]],
+        turn: bytes,
+    ) -> bool:
+        """Whether what is put into arrays is what a turn of the other loop makes of its beginning.
+
+        Args:
+          before: what a turn makes of the state. given: the arrays.
+          begins: the slices that a turn begins with.
+          turn: number of what is taken for the number of that turn.
+        """
+        numbering, names, outer = self._numbering, self._names, self._numbering.given
+        loop = next(iter(self._begun.values())).loop
+        expected = numbering.apart(loop.body, loop.state(turn))
+        numbering.given = outer | {
+            (names[i], at): self._begun[i].written(numbering, expected) for i, at in begins
+        }
+        root = numbering.run(self._body, [names], [])
+        numbering.given = outer
+        updates = {i: _update(numbering, root[i], names[i]) for i in given}
+        return all(
+            update is not None
+            and update.numbers[1] == self._begun[i].after(numbering, expected)
+            and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
+            for i, update in updates.items()
+        )
+
+    def _count(self, number: bytes) -> Values | None:
+        """What a number is in all turns."""
+        scalars = self._numbering.scalars
+        if scalars.symbols(number) != {self._symbol}:
+            return None
+        return scalars.values(number, self._symbol, np.arange(self._turns))
+
+    def _counts(self, again: Values) -> Iterator[bytes]:
+        """A number of no integer, and those that may be meant as that of the turn that runs again.
+
+        If the first one will do, nothing depends on the number of the turn.
+        """
+        yield hashed(_TURN + self._symbol)
+        for number in self._numbering.scalars.numbers():
+            values = self._count(number)
+            if values is not None and 2 * (values == again).sum() >= self._turns:
+                yield number
+
+    def is_apart(self, others: Numbers) -> bool:
+        """Whether all else in a turn stays the same with other numbers for the arrays."""
+        numbering, found = self._numbering, []
+        for names in (self._names, {**self._names, **others}):
+            effects: list[bytes] = []
+            root = numbering.run(self._body, [names], effects)
+            test = numbering.run(self._condition, [names], effects)
+            found.append(({i: n for i, n in root.items() if i not in others}, test, effects))
+        return found[0] == found[1]

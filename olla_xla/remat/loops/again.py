@@ -1,0 +1,284 @@
+"""Makes values of a turn of the writing loop in the reading loop's body.
+
+Where a product is added to something, LLVM decides between one rounding and two, by the whole code
+that it is given. What was given several arrays is given as many, if all hold the same too
+(`Arrays`), for XLA passes an array to a fusion's code but once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable
+
+from hlo.module import Instruction, Module
+from hlo.rewrite.fused_body import Part, stack_shape
+from hlo.rewrite.loop_edit import Given, Made
+from olla_xla.errors import PlanMismatchError
+from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.pairs import Pair, Stack
+from olla_xla.remat.loops.ways import Piece, Way, Ways
+
+__all__ = ["Again", "Arrays", "New", "uncast"]
+
+
+class New:
+    """What a change adds.
+
+    Args:
+      module: it is of.
+
+    Attributes:
+      made: instructions of the reading loop's body. added: elements of its state, as in `LoopEdit`.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self._names = {i.name for c in module.computations for i in c.instructions}
+        self.made: list[Made] = []
+        self.added: list[str | int] = []
+
+    def name(self, name: str) -> str:
+        """The name itself if it is free, else one like it."""
+        for k in itertools.count(1):
+            found = name if k == 1 else f"{name}.{k}"
+            if found not in self._names:
+                self._names.add(found)
+                return found
+        raise AssertionError
+
+
+class Again:
+    """Makes values.
+
+    Args:
+      pair: of loops. ways: to make its values. kept: stacks that stay, by number of their slices.
+      new: what is added.
+    """
+
+    def __init__(self, pair: Pair, ways: Ways, kept: dict[int, Stack], new: New) -> None:
+        self._pair = pair
+        self._ways = ways
+        self._body = ways.body
+        self._kept = kept
+        self._new = new
+        self._values: dict[int, Given] = {}
+        self._runs: dict[tuple[Instruction, Node | None], str] = {}
+        self._updates: dict[Instruction, Given] = {}
+        self._making: set[int] = set()
+
+    def _updated(self, number: int) -> Given | None:
+        """The few slices into which a value is put where it is computed again, if it is so."""
+        if number in self._kept or number in self._ways.pieces or self._ways.is_there(number):
+            return None
+        way = self._ways.way(number)
+        if way is None or way.updated < 0:
+            return None
+        if way.owner not in self._updates:
+            update = self._body.at[self._body.fusions[way.owner], ()]
+            part, whole = (update.operands[1].shape.dimensions, update.shape.dimensions)
+            axis = next((k for k, n in enumerate(part) if n != whole[k]), 0)
+            name = self._new.name(f"{way.owner.name}.again")
+            operands = self._operands(way.owner, way.updated)
+            slots = (way.updated, axis)
+            self._new.made.append(Made(name, way.owner.name, "", operands, slots=slots))
+            self._updates[way.owner] = Given(made=name, whole=update.shape.key, axis=axis)
+        return self._updates[way.owner]
+
+    def _operands(self, owner: Instruction, but: int = -1) -> tuple[tuple[int, Given], ...]:
+        """What a copy of an instruction is given, but for one operand."""
+        arrays = Arrays(self._value)
+        leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k != but]
+        return tuple(
+            (k, arrays.given(self._array(leaf), self._body.number(leaf.behind)))
+            for k, leaf in leaves
+        )
+
+    def _inside(self, number: int) -> Given:
+        """A value for a fusion, which may take it out of a stack itself."""
+        stack = self._kept.get(number)
+        if stack is not None:
+            return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+        piece = self._ways.pieces.get(number)
+        if piece is not None and piece.whole in self._kept:
+            return self._part(piece)
+        return self._value(number)
+
+    def _part(self, piece: Piece) -> Given:
+        """What a fusion takes out of a concatenation."""
+        (dimension,) = piece.made.i.dimensions
+        part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
+        return dataclasses.replace(self._inside(piece.whole), part=part)
+
+    def _value(self, number: int) -> Given:
+        """A value in the reading loop's body."""
+        if number not in self._values:
+            if number in self._making:
+                raise PlanMismatchError("a value of a loop is made of itself")
+            self._making.add(number)
+            self._values[number] = self._find(number)
+        return self._values[number]
+
+    def _there(self, number: int) -> Given | None:
+        """A value that the reading loop has, or can have, without computing anything."""
+        if self._ways.is_turn(number):
+            return Given(turn=True)
+        if (element := self._ways.element(number)) is not None:
+            return Given(element=self._element(element))
+        if (own := self._ways.own.get(number)) is not None:
+            return Given(own=own.name)
+        return None
+
+    def _stacked(self, way: Way) -> Given:
+        """What an element of the writing loop's state is as the turn begins."""
+        self._new.added.append(way.node.index[0])
+        whole = stack_shape(way.node.shape.key, self._pair.writer.turns)
+        element = len(self._pair.reader.start) + len(self._new.added) - 1
+        return self._slice(way.node.i, Given(element=element, whole=whole))
+
+    def _slice(self, i: Instruction, given: Given) -> Given:
+        """An instruction that only gives a slice, or a part of one; named after another one."""
+        name = self._new.name(f"{i.name}.slice")
+        self._new.made.append(Made(name, "", "", ((0, given),)))
+        return Given(made=name)
+
+    def _find(self, number: int) -> Given:
+        if number in self._kept:
+            return self._slice(self._kept[number].update.owner, self._inside(number))
+        piece = self._ways.pieces.get(number)
+        if piece is not None and piece.whole in self._kept:
+            return self._slice(self._kept[piece.whole].update.owner, self._part(piece))
+        if (there := self._there(number)) is not None:
+            return there
+        way = self._ways.way(number)
+        if way is None:
+            raise PlanMismatchError("a stack that is to go cannot be computed again")
+        if way.stacked:
+            return self._stacked(way)
+        if way.narrowed:
+            name = self._new.name(f"{way.owner.name}.narrow")
+            given = ((0, self._inside(way.needs[0])),)
+            kind = way.node.shape.element_type
+            self._new.made.append(Made(name, "", "", given, element_type=kind))
+            return Given(made=name)
+        if way.between:
+            name = self._new.name(f"{way.owner.name}.slice")
+            given = ((0, self._value(way.needs[0])),)
+            self._new.made.append(Made(name, way.owner.name, "", given, of_slice=True))
+            return Given(made=name)
+        if (updated := self._updated(number)) is not None:
+            return self._slice(way.owner, updated)
+        return self._run(way)
+
+    def _run(self, way: Way) -> Given:
+        """What a copy of an instruction gives."""
+        run = way.owner, way.node if way.inside is not None else None
+        if run not in self._runs:
+            if way.inside is None:
+                operands = self._operands(way.owner)
+                name = self._new.name(f"{way.owner.name}.again")
+                made = Made(name, way.owner.name, "", operands)
+            else:
+                made = self._opened(way.owner, way.node, way.inside)
+            self._new.made.append(made)
+            self._runs[run] = made.name
+        return Given(made=self._runs[run], index=self._leaf(way.owner, way.node))
+
+    def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> Made:
+        """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""
+        given, arrays = [], Arrays(self._value)
+        arrays.whole = self._inside
+        for i in self._body.fusions[owner].called[0].instructions:
+            leaf = self._body.at.get((i, ()))
+            if leaf in inside:
+                source = self._sources(leaf, owner)
+                given.append((i.name, arrays.given(source, self._body.number(leaf.behind))))
+        return Made(self._new.name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+
+    def _array(self, node: Node) -> Hashable:
+        """What tells the array of a value of the writing loop's body from others.
+
+        Elements of its state that begin as one array, and that no turn changes, are one.
+        """
+        node, writer = uncast(node), self._pair.writer
+        if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
+            return node
+        start = writer.start[node.index[0]]
+        while start.opcode == "bitcast":
+            (start,) = start.operands
+        return start
+
+    def _sources(self, node: Node, owner: Instruction) -> Hashable:
+        """The arrays outside a fusion that a value is taken from inside it."""
+        found, waiting = set(), [node]
+        while waiting:
+            k = uncast(waiting.pop())
+            if k.owner is owner and k.i.opcode != "parameter":
+                waiting += k.operands
+            else:
+                found.add(self._array(k))
+        return frozenset(found)
+
+    def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
+        """Where a value stands in the result of a copy of an instruction."""
+        runs = self._body.runs(owner)
+        if not runs.shape.is_tuple:
+            return ()
+        leaves = self._body.leaves(runs)
+        return next(index for index, leaf in leaves.items() if leaf.behind is node.behind)
+
+    def _element(self, k: int) -> int:
+        """The element of the reading loop's state that has what never changes in the other's."""
+        writer, reader = self._pair.writer, self._pair.reader
+        start = writer.start[k]
+        for r in sorted(reader.fixed):
+            if reader.start[r] is start:
+                return r
+        if start.name not in self._new.added:
+            self._new.added.append(start.name)
+        return len(reader.start) + self._new.added.index(start.name)
+
+
+class Arrays:
+    """The arrays that one instruction is given: as many as it was, even if they hold the same.
+
+    Args:
+      value: number -> where a value is found.
+
+    Attributes:
+      whole: number -> the array that it is taken from, where that is done inside; else `value`.
+    """
+
+    def __init__(self, value: Callable[[int], Given]) -> None:
+        self._value = value
+        self.whole = value
+        self._used: dict[Given, Hashable] = {}
+
+    def keep(self, given: Given, source: Hashable) -> None:
+        """Notes what stays as it is."""
+        self._used[given] = source
+
+    def given(self, source: Hashable, number: int) -> Given:
+        """A value that was in an array of the writing loop: its source."""
+        given = self.whole(number)
+        if self._is_free(_array(given), source):
+            return given
+        given = self._value(number)
+        while not self._is_free(given, source):
+            given = dataclasses.replace(given, copy=given.copy + 1)
+        return given
+
+    def _is_free(self, array: Given, source: Hashable) -> bool:
+        """Whether an array is, or now becomes, that of a source."""
+        return self._used.setdefault(array, source) == source
+
+
+def _array(given: Given) -> Given:
+    """The array that a value lies in."""
+    return dataclasses.replace(given, whole=b"", axis=0, part=None)
+
+
+def uncast(node: Node) -> Node:
+    """What is in the same array, before bitcasts."""
+    while node.i.opcode == "bitcast":
+        (node,) = node.operands
+    return node

@@ -1,0 +1,265 @@
+"""Loops that keep every k-th of their states: as little as by hand, and the same bits."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import olla_xla
+from hlo.module import module_from_bytes
+from hlo.rewrite.checkpoints import Segments
+from hlo.rewrite.loop_edit import Given
+from hlo.rewrite.loops import with_loops_changed
+from olla_xla import planner
+from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.errors import CheckError
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.problem import refusals
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.roofline import H100, CostModel, Device
+from olla_xla.remat.loops.account import stack_rows
+from olla_xla.remat.loops.ladder import Ladder
+from olla_xla.remat.loops.recipe import edits
+from tests.support import ode_programs
+from tests.support.compiles import on_h100, total_bytes
+from tests.support.ode_programs import PROGRAMS
+from tests.support.steps import assert_same
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+@functools.cache
+def lowered(name, turns, target="cpu"):
+    step, arguments = PROGRAMS[name](turns)
+    if target == "cuda":
+        arguments = on_h100(jax.tree.map(jnp.asarray, arguments))
+    return jax.jit(step).lower(*arguments)
+
+
+@functools.cache
+def module_of(name, turns, target="cpu"):
+    return capture(lowered(name, turns, target)).module
+
+
+@functools.cache
+def thin(name, turns, target="cpu"):
+    """The choices whose turns run again."""
+    cost = CostModel(CPU if target == "cpu" else H100, target)
+    found = Ladder(module_of(name, turns, target), target, cost)
+    return [found.rung(k) for k in range(found.thin, len(found))]
+
+
+def thinnest(name, turns, target="cpu"):
+    """The choice that keeps the fewest bytes."""
+    return thin(name, turns, target)[-1]
+
+
+@pytest.mark.parametrize("turns", [6, 7, 36, 37])
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ode_programs.NOT_ON_A_CPU])
+def test_bits_stay_the_same(name, turns):
+    arguments = PROGRAMS[name](turns)[1]
+    expected = lowered(name, turns).compile()(*arguments)
+    assert thin(name, turns)
+    for rung in thin(name, turns):
+        assert any(every for *_, every in rung.records)
+        check_rewrite(module_of(name, turns), rung.data, "cpu", loops=True)
+        check_executable(rung.data, "cpu")
+        compiled = compile_rewritten(lowered(name, turns), lambda module, data=rung.data: data)
+        assert_same(expected, compiled(*arguments))
+        assert total_bytes(compiled) == rung.total
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_referee_agrees_on_a_gpu(name):
+    assert thin(name, 37, "cuda")
+    for rung in thin(name, 37, "cuda"):
+        assert any(every for *_, every in rung.records)
+        check_rewrite(module_of(name, 37, "cuda"), rung.data, "cuda", loops=True)
+        check_executable(rung.data, "cuda")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_long_scan_takes_as_little_as_with_checkpoints_by_hand(target):
+    turns = 1000
+    step, arguments = ode_programs.nested(turns)
+    if target == "cuda":
+        arguments = on_h100(arguments)
+    by_hand = capture(jax.jit(step).lower(*arguments)).module
+    rung = thinnest("neural_ode", turns, target)
+    assert rung.total <= 1.1 * PlannedModule(by_hand, target).simulate().total_bytes
+    cost = CostModel(CPU if target == "cpu" else H100, target)
+    first, second = (
+        cost.step_seconds(module_from_bytes(module)) for module in (by_hand, rung.data)
+    )
+    assert second <= 1.25 * first
+    check_rewrite(module_of("neural_ode", turns, target), rung.data, target, loops=True)
+
+
+def off_by(method, by):
+    """Segments with another slice, or turn, than the right one."""
+
+    class Off(Segments):
+        pass
+
+    def moved(self, inner, turn):
+        return inner.integer("add", getattr(Segments, method)(self, inner, turn), by)
+
+    setattr(Off, method, moved)
+    return Off
+
+
+WRITER = [off_by(method, by) for method in ("kept", "since") for by in (-1, 1)]
+READER = [
+    off_by(method, by)
+    for method in ("since", "before", "again", "after")
+    for by in ((-1, 1) if method != "after" else (-1,))
+]
+
+
+def refused(name, turns, edit):
+    after = with_loops_changed(module_of(name, turns), edit)
+    with pytest.raises(CheckError, match="results"):
+        check_rewrite(module_of(name, turns), after, "cpu", loops=True)
+
+
+def thin_edits(name, turns, k=-1):
+    view = module_from_bytes(module_of(name, turns))
+    return edits(view, thin(name, turns)[k].records, "cpu")
+
+
+@pytest.mark.parametrize("turns", [36, 37])
+@pytest.mark.parametrize("k", range(len(WRITER)))
+def test_the_referee_refuses_what_is_kept_elsewhere(monkeypatch, k, turns):
+    monkeypatch.setattr("hlo.rewrite.loops.Segments", WRITER[k])
+    refused("driven", turns, thin_edits("driven", turns))
+
+
+@pytest.mark.parametrize("turns", [36, 37])
+@pytest.mark.parametrize("k", range(len(READER)))
+def test_the_referee_refuses_other_turns(monkeypatch, k, turns):
+    monkeypatch.setattr("hlo.rewrite.checkpoints.Segments", READER[k])
+    refused("driven", turns, thin_edits("driven", turns))
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("loop", ["loops", "checkpoints"])
+def test_the_referee_refuses_another_number_of_turns_between(monkeypatch, loop, by):
+    monkeypatch.setattr(
+        f"hlo.rewrite.{loop}.Segments", lambda turns, every: Segments(turns, every + by)
+    )
+    refused("driven", 37, thin_edits("driven", 37))
+
+
+def wrong(edit):
+    """Changes whose turns run again in another way."""
+    checkpoints = edit.checkpoints
+    first, second, *others = checkpoints.kept
+
+    def kept(*changed):
+        return dataclasses.replace(checkpoints, kept=(*changed, *others))
+
+    yield kept(
+        dataclasses.replace(first, following=second.following),
+        dataclasses.replace(second, following=first.following),
+    )
+    yield kept(
+        dataclasses.replace(first, begun=second.begun),
+        dataclasses.replace(second, begun=first.begun),
+    )
+    yield kept(dataclasses.replace(first, following=Given(made=first.begun)), second)
+    yield kept(dataclasses.replace(first, following=Given(made=first.held)), second)
+    yield kept(
+        dataclasses.replace(first, element=second.element),
+        dataclasses.replace(second, element=first.element),
+    )
+
+
+def test_the_referee_refuses_what_comes_of_something_else():
+    (edit,) = thin_edits("exchanged", 37)
+    for checkpoints in wrong(edit):
+        refused("exchanged", 37, [dataclasses.replace(edit, checkpoints=checkpoints)])
+
+
+def test_the_referee_refuses_residuals_of_something_else():
+    (edit,) = thin_edits("wide_ode", 37, 0)
+    first, second, *others = edit.checkpoints.residuals
+    exchanged = (
+        dataclasses.replace(first, again=second.again),
+        dataclasses.replace(second, again=first.again),
+    )
+    kept_elsewhere = (
+        dataclasses.replace(first, value=second.value),
+        dataclasses.replace(second, value=first.value),
+    )
+    held = (
+        dataclasses.replace(first, held=second.held),
+        dataclasses.replace(second, held=first.held),
+    )
+    old = dataclasses.replace(first, again=Given(made=first.held)), second
+    for changed in (exchanged, kept_elsewhere, held, old):
+        checkpoints = dataclasses.replace(edit.checkpoints, residuals=(*changed, *others))
+        refused("wide_ode", 37, [dataclasses.replace(edit, checkpoints=checkpoints)])
+
+
+@pytest.mark.parametrize("name", ["driven", "counted", "neural_ode"])
+def test_the_referee_refuses_another_turn_of_what_is_read(name):
+    (edit,) = thin_edits(name, 37)
+    begun = {k.begun: k.held for k in edit.checkpoints.kept if k.held}
+    if edit.checkpoints.again:
+        begun[edit.checkpoints.again] = ""
+    found = 0
+    for n, made in enumerate(edit.made):
+        for o, (where, given) in enumerate(made.operands):
+            if given.made in begun:  # it belongs to a turn that runs again
+                held = begun[given.made]
+                other = Given(made=held) if held else Given(turn=True)
+                operands = (*made.operands[:o], (where, other), *made.operands[o + 1 :])
+                changed = dataclasses.replace(made, operands=operands)
+                whole = (*edit.made[:n], changed, *edit.made[n + 1 :])
+                bad = dataclasses.replace(edit, made=whole)
+                if not held:  # nothing else may read the number of the turn
+                    bad = unread(bad)
+                refused(name, 37, [bad])
+                found += 1
+    assert found
+
+
+def unread(edit):
+    """A change without the number of the turn that runs again, where nothing reads it."""
+    again = edit.checkpoints.again
+    if any(given.made == again for made in edit.made for _, given in made.operands):
+        return edit
+    return dataclasses.replace(edit, checkpoints=dataclasses.replace(edit.checkpoints, again=""))
+
+
+@pytest.mark.parametrize("limit", ["overhead", "budget"])
+def test_a_plan_keeps_few_turns(limit):
+    turns = 300
+    least = thinnest("neural_ode", turns).total
+    options = {"max_overhead": 1.0} if limit == "overhead" else {"memory_budget": least}
+    step, arguments = PROGRAMS["neural_ode"](turns)
+    planned = olla_xla.plan(step, step_limit=500, **options)
+    with refusals.collected() as objections:
+        compiled = planned.lower(*arguments).compile()
+    assert not objections and not compiled.reason
+    assert any(every for *_, every in compiled.plan.loops)
+    assert compiled.plan.assigned_bytes == compiled.plan.predicted_bytes
+    assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+
+
+def test_no_turns_run_again_by_default():
+    step, arguments = PROGRAMS["neural_ode"](36)
+    plan = olla_xla.plan(step, step_limit=500).lower(*arguments).compile().plan
+    assert not any(every for *_, every in plan.loops)
+
+
+def test_what_is_kept_of_stacks_is_listed():
+    module, (first, last) = module_of("wide_ode", 37), thin("wide_ode", 37)
+    plan = planner.plan_module(module, PlanOptions(step_limit=200), target="cpu")
+    view = module_from_bytes(module)
+    rows = [stack_rows(view, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
+    assert {row.slices for row in rows[0]} == {0, first.records[0][-1]}
+    assert {row.slices for row in rows[1]} == {0}
