@@ -64,8 +64,8 @@ class Choice:
 
         turns, priced = self.ways.pair.writer.turns, set()
         slices = None if thin is None else thin.slices
-        for number, way in self.needed.items():
-            here = node(number)
+        for number in self.needed:
+            here, way = node(number), self.way(number, thin)
             stacks = self.ways.stacks.get(number, ())
             if stacks:
                 arcs.append((source, here, self._kept_cost(number, price, thin)))
@@ -90,6 +90,17 @@ class Choice:
             capacities[finite] = np.rint(costs[finite] * scale)
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+
+    def way(self, number: int, thin: Thin | None = None) -> Way | None:
+        """The way to make a value, where there is one that may keep less than a stack of it.
+
+        Args:
+          number: of `needed`. thin: how little is kept of what is new; None: all.
+        """
+        way = self.needed[number]
+        if way is not None and way.stacked and thin is None and number in self.ways.stacks:
+            return None  # another stack of it would be no less
+        return way
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
         """Seconds that it costs to keep a stack: its bytes, and to write and read it."""

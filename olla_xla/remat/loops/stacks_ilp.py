@@ -70,7 +70,8 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
     ways, turns = choice.ways, choice.ways.pair.writer.turns
     kept: dict[int, int] = {}
     runs: dict[object, int] = {}
-    for number, way in choice.needed.items():
+    for number in choice.needed:
+        way = choice.way(number)
         stack = next(iter(ways.stacks.get(number, ())), None)
         if stack is not None:
             kept[number] = model.add_variable(cost=stack.bytes, name=f"keep_{number}")
@@ -79,13 +80,14 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
             column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
             times[column] = _ticks(turns * ways.seconds(way))
             runs[run_of(way)] = column
-    for number, way in choice.needed.items():
+    for number in choice.needed:
+        way = choice.way(number)
         again = [] if way is None else [runs[run_of(way)]]
         if number in kept:
             made = [kept[number], *again]
             model.add_row(made, [1] * len(made), lower=1, tag="held")
         for need in choice.made_with(number):
-            other = choice.needed[need]
+            other = choice.way(need)
             if other is None:
                 model.fix(again[0], 0)
             else:

@@ -262,8 +262,6 @@ class Ways:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
-        if number in self.stacks and node is not None and node.i.opcode == "parameter":
-            return None  # another stack of it would be no less
         if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
             return Way(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
