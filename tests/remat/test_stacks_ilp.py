@@ -110,7 +110,8 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     view = module_from_bytes(module)
     (choice,) = _choices(module)
     pair, gone = choice.ways.pair, choice.dropped(1.0)
-    (edit,) = edits(view, [(pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)))], "cpu")
+    record = pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0
+    (edit,) = edits(view, [record], "cpu")
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
     kept = sum(s.bytes for s in pair.stacks if s.written not in gone)
     fewest, found = min(size for size, _ in _subsets(choice)), kept + pair.writer.turns * sum(new)
