@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Held", "Kept", "Tracked", "kept", "tracked"]
 
 _UNKNOWN = -1
-_MOST_TURNS = 1 << 20
+_MOST_TURNS = 1 << 18
 """Of a loop that is followed turn by turn."""
 
 _ARRAY, _OTHER, _TURN, _COUNTER = (hashed(n.encode()) for n in "array other turn counter".split())
@@ -276,7 +276,8 @@ class _Check:
             number = next((n for n in self._counts(again) if runs(n)), None)
             if number is None:
                 return None
-            whose, _ = self._follow(read, moves, begins, self._count(number))
+            if (count := self._count(number)) is not None:
+                whose, _ = self._follow(read, moves, begins, count)
         return {i: [(read[k], whose[k]) for k in read if k[0] == i] for i in self._begun}
 
     def _values(self, at: bytes, i: ShapeIndex) -> Values | None:

@@ -29,7 +29,7 @@ _GIVING = frozenset("fusion dot convolution custom-call reduce".split())
 
 _COUNTERS = (4, 5)  # s32 and s64: what is below turn 0 must be below zero
 _FEWEST_TURNS = 6  # of fewer, what is kept is no less than all
-_MOST_TURNS = 1 << 20  # as many as the referee follows one by one
+_MOST_TURNS = 1 << 18  # as many as the referee follows one by one
 
 
 def can_be_kept(pair: Pair) -> bool:
