@@ -105,6 +105,7 @@ class Rerun(Again):
         self._residuals: dict[int, str] = {}
         self._again = ""
         self._can: dict[int, bool] = {}
+        self._depends: dict[int, bool] = {}
 
     def held(self, way: Way) -> Given:
         """What the turn that the reading loop goes back to began with, of an element of a state."""
@@ -141,10 +142,12 @@ class Rerun(Again):
 
     def _begins(self, number: int) -> bool:
         """Whether a value that `_is_made` depends on what the turn begins with."""
-        if self._ways.is_turn(number) or self._ways.element(number) is not None:
-            return False
-        way = self._ways.way(number)
-        return way is not None and (way.stacked or any(map(self._begins, way.needs)))
+        if number not in self._depends:
+            there = self._ways.is_turn(number) or self._ways.element(number) is not None
+            way = None if there else self._ways.way(number)
+            begins = way is not None and (way.stacked or any(map(self._begins, way.needs)))
+            self._depends[number] = begins
+        return self._depends[number]
 
     def residual(self, number: int) -> Given:
         """What the turn that the reading loop goes back to gave, of what `can_make` is true of."""
