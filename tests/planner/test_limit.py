@@ -17,9 +17,9 @@ def test_what_comes_before_the_search_counts(monkeypatch):
     ladder, plan_order = planner_module.Ladder, planner_module.plan_order
     spent = []
 
-    def slow(*args):
+    def slow(*args, **kwargs):
         time.sleep(0.2)
-        return ladder(*args)
+        return ladder(*args, **kwargs)
 
     def measured(*args, timing, **kwargs):
         spent.append(time.monotonic() - timing.began)

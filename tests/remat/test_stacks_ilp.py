@@ -50,7 +50,7 @@ def _subsets(choice):
             if number in seen or number in kept or number not in choice.needed:
                 continue
             seen.add(number)
-            way = choice.needed[number]
+            way = choice.way(number)
             possible = way is not None
             if way is not None:
                 runs[run_of(way)] = way

@@ -110,7 +110,7 @@ def _compiled_only():
                     "xla": plan.xla_predicted_bytes,
                     "assigned": plan.assigned_bytes,
                     "predicted": plan.predicted_bytes,
-                    "stacks": sum(len(gone) for _, _, gone in plan.loops),
+                    "stacks": sum(len(gone) for _, _, gone, _ in plan.loops),
                     "overhead": plan.overhead,
                 }
             )
