@@ -63,15 +63,14 @@ class Segments:
         self.every = every
         self.count = -(-turns // every)
         self._missing = self.count * every - turns
-        if not 2 <= every < turns or (turns + every) * (self.count + 1) >= 1 << 31:
+        if not 2 <= every < turns or 4 * (turns + every) >= 1 << 31:
             raise HloError(f"{turns} turns cannot be kept at every {every}th")
 
     def kept(self, inner: FusedBody, turn: _Instruction) -> _Instruction:
         """The slice of `few` that a turn of the writing loop writes."""
         here = inner.integer("add", turn, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
-        # Turn 0 alone has a slice of its own: the other number is the greater one elsewhere.
-        return inner.integer("minimum", segment, inner.integer("multiply", turn, self.count))
+        return inner.integer("minimum", segment, turn)  # turn 0 alone has a slice of its own
 
     def since(self, inner: FusedBody, turn: _Instruction) -> _Instruction:
         """The slice of `since` that is a turn's."""
@@ -94,8 +93,8 @@ class Segments:
 
     def after(self, inner: FusedBody, turn: _Instruction) -> _Instruction:
         """The slice of `few` for what comes of that: the last where it is before turn 0."""
-        below = inner.integer("negate", self.again(inner, turn))
-        away = inner.integer("multiply", below, self.count)
+        before_first = inner.integer("minimum", inner.integer("negate", self.again(inner, turn)), 1)
+        away = inner.integer("multiply", inner.integer("maximum", before_first, 0), self.count)
         return inner.integer("maximum", self.before(inner, turn), away)
 
 
