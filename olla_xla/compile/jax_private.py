@@ -106,13 +106,11 @@ def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
 
 
 def device_kind(lowered: jax.stages.Lowered) -> str:
-    """JAX's name of the devices that `lowered` is for, from `lowered._lowering._device_list`.
+    """JAX's name of the devices that `lowered` is for.
 
-    A stage has no public devices. "" where it has none, or another JAX another attribute: a GPU is
-    then priced as an H100.
+    "" where it has none, or another JAX another attribute: a GPU is then priced as an H100.
     """
-    devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
-    return next((device.device_kind for device in devices or ()), "")
+    return next((device.device_kind for device in devices_of(lowered)), "")
 
 
 def device_bytes(lowered: jax.stages.Lowered) -> int | None:
@@ -121,19 +119,20 @@ def device_bytes(lowered: jax.stages.Lowered) -> int | None:
     Devices that are here say it themselves; of those that are compiled for alone it is known by
     their name.
     """
-    devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None) or ()
-    device = next(iter(devices), None)
+    device = next(iter(devices_of(lowered)), None)
     if device is None or device.platform == "cpu":
         return None
     try:
         return (device.memory_stats() or {})["bytes_limit"]
-    except (AttributeError, KeyError, NotImplementedError, jax.errors.JaxRuntimeError):
+    except (KeyError, jax.errors.JaxRuntimeError):  # the latter of a device that is not here
         cards = (targets.card(name) for name in targets.TARGETS if name != "cpu")
         return next((c.memory_bytes for c in cards if c.kind == device.device_kind), None)
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
-    """The devices that a lowered function is for; () where only its compile will say.
+    """The devices that a lowered function is for, from `lowered._lowering._device_list`.
+
+    () where only its compile will say.
 
     A function that is lowered for an abstract mesh has none; JAX has no public way to ask.
     """

@@ -6,7 +6,7 @@ import dataclasses
 
 from olla_xla.problem.options import PlanOptions
 
-__all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_seconds"]
+__all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_limit"]
 
 LONGEST = 20.0
 """Seconds where more was asked for than an order: a budget or a number of steps; the most that any
@@ -134,10 +134,10 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
     return dataclasses.replace(widest, seconds=widest.worth(total))
 
 
-def recomputation_seconds(
+def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """Seconds that looking for what to compute again may take.
+    """Seconds since planning began up to which what to compute again may be looked for.
 
     A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
     own time.
@@ -148,10 +148,9 @@ def recomputation_seconds(
       total: predicted bytes without recomputation. least: no recomputation takes fewer.
     """
     if not options.in_proportion or schedule_seconds is None:
-        limit = LONGEST if options.time_limit is None else options.time_limit
-        return max(limit - spent, _SHORTEST)
+        return LONGEST if options.time_limit is None else options.time_limit
     if total - least < _LITTLE_BYTES:
-        return _SHORTEST
+        return spent + _SHORTEST
     share = (total - least) / total
     seconds = schedule_seconds * (_RECOMPUTE_PART + _RECOMPUTE_PER_SHARE * share)
-    return min(max(seconds, _SHORTEST_WHERE_LARGE), LONGEST)
+    return spent + min(max(seconds, _SHORTEST_WHERE_LARGE), LONGEST)

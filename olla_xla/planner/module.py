@@ -20,7 +20,7 @@ from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import MoreOrders
-from olla_xla.planner.effort import LONGEST, Timing, recomputation_seconds
+from olla_xla.planner.effort import LONGEST, Timing, recomputation_limit
 from olla_xla.planner.orders import Progress, plan_order
 from olla_xla.planner.overlap import released
 from olla_xla.problem.graph import TensorGraph
@@ -90,7 +90,7 @@ def plan_module(
         search takes a time in proportion to it; where it is None, 20 s at most.
       device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
       device_bytes: what a device has. Where the plan would take more, transfers may hide less
-        than in XLA's order, if it fits then. None: any.
+        than in XLA's order, if it fits then and no overhead is set. None: any.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -144,7 +144,8 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
     if options.recomputes:
         # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
         longest *= _ORDER_SHARE
-        first = _limited(options, (options.time_limit or 0.0) * _ORDER_SHARE)
+        if options.time_limit is not None:
+            first = _limited(options, options.time_limit * _ORDER_SHARE)
     steps = None
     if options.loops:
         steps = Ladder(module, target, cost, work.kernels, collectives=options.collectives)
@@ -191,10 +192,11 @@ def _plan(work: _Work, xla_bytes: int | None, more: MoreOrders | None = None) ->
 def _fitting(work: _Work, plan: Plan) -> Plan:
     """The plan, or, where that is too much for a device, one whose transfers hide less and is not.
 
-    A step that does not fit cannot run at all, so any time is allowed for it.
+    A step that does not fit cannot run at all, so any time is allowed for it, unless the options
+    say how much.
     """
     limit = work.device_bytes
-    if limit is None or plan.predicted_bytes <= limit:
+    if limit is None or plan.predicted_bytes <= limit or work.options.max_overhead is not None:
         return plan
     data = _edited(work.module, plan).to_bytes()
     timing = Timing(work.schedule_seconds)
@@ -226,7 +228,11 @@ def _overlapping_less(
             data, options, base.target, timing=timing, released=starts, kept=base.kernels
         )
 
-    found = released(module_from_bytes(data), base, cost, allowance, plan)
+    try:
+        found = released(module_from_bytes(data), base, cost, allowance, plan)
+    except KernelError as error:
+        _logger.info("transfers hide what they hid: %s", error)
+        found = None
     if found is None:
         return base
     other, seconds = found
@@ -325,7 +331,7 @@ def _recompute(work: _Work, base: Plan, steps: Ladder | None, loops: Rung | None
     view, xla = module_from_bytes(module), (base.xla_bytes, base.xla_predicted_bytes)
     arguments = sum(p.shape.bytes for p in view.entry.parameters)
     spent = time.monotonic() - work.started
-    limit = spent + recomputation_seconds(
+    limit = recomputation_limit(
         options, work.schedule_seconds, spent, base.predicted_bytes, arguments
     )
     budget = options.budget_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from olla_xla.planner.effort import Timing, effort, recomputation_seconds
+from olla_xla.planner.effort import Timing, effort, recomputation_limit
 from olla_xla.problem.options import PlanOptions
 
 MIB = 2**20
@@ -54,15 +54,15 @@ def test_a_loop_that_could_gain_little_of_it_is_left():
 def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
     asked = PlanOptions(max_overhead=0.1)
 
-    def seconds(schedule_seconds, total, least, options=asked, spent=1.0):
-        return recomputation_seconds(options, schedule_seconds, spent, total, least)
+    def limit(schedule_seconds, total, least, options=asked, spent=1.0):
+        return recomputation_limit(options, schedule_seconds, spent, total, least)
 
-    assert seconds(2.0, 1000 * MIB, 750 * MIB) == pytest.approx(2 * (0.5 + 4 * 0.25))
-    assert seconds(0.01, 1000 * MIB, 750 * MIB) == 0.25
-    assert seconds(100.0, 1000 * MIB, 0) == 20.0
-    assert seconds(100.0, 2 * MIB - 1, MIB) == 0.15  # nothing that would be worth it
-    # Where XLA's time is not known, or a limit or a budget was given, all but what was spent.
-    assert seconds(None, 1000 * MIB, 750 * MIB) == 19.0
-    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(max_overhead=0.1, time_limit=5.0)) == 4.0
-    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10)) == 19.0
-    assert seconds(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10), spent=30.0) == 0.15
+    assert limit(2.0, 1000 * MIB, 750 * MIB) == pytest.approx(1 + 2 * (0.5 + 4 * 0.25))
+    assert limit(0.01, 1000 * MIB, 750 * MIB) == 1.25
+    assert limit(100.0, 1000 * MIB, 0) == 21.0
+    assert limit(100.0, 2 * MIB - 1, MIB) == 1.15  # nothing that would be worth it
+    # Where XLA's time is not known, or a limit or a budget was given, that is all of planning's.
+    assert limit(None, 1000 * MIB, 750 * MIB) == 20.0
+    assert limit(2.0, 1000 * MIB, 0, PlanOptions(max_overhead=0.1, time_limit=5.0)) == 5.0
+    assert limit(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10)) == 20.0
+    assert limit(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10), spent=30.0) == 20.0

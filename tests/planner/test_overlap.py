@@ -129,3 +129,14 @@ def test_a_step_that_fits_only_so_hides_less_by_default():
         MODULE, PlanOptions(step_limit=300), target="cuda", device_bytes=less.predicted_bytes - 1
     )
     assert plan.predicted_bytes == base.predicted_bytes and not plan.exposed_seconds
+
+
+def test_a_step_that_does_not_fit_takes_no_more_time_than_was_allowed():
+    less = planned(max_overhead=10.0)
+    plan = planner.plan_module(
+        MODULE,
+        PlanOptions(step_limit=300, max_overhead=1e-6),
+        target="cuda",
+        device_bytes=less.predicted_bytes,
+    )
+    assert plan.overhead <= 1e-6 and plan.predicted_bytes > less.predicted_bytes
