@@ -28,7 +28,7 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.targets.target import Target
 
-__all__ = ["SuitePlan", "SuiteRow", "dumps", "filled", "say", "suite_row"]
+__all__ = ["SuitePlan", "SuiteRow", "asked", "dumps", "filled", "say", "say_plans", "suite_row"]
 
 _KINDS = (".hlo", ".txt", ".pb", ".mlir")
 _SCHEDULED = "it has a schedule: XLA's pipeline is behind it; olla_xla plan --hlo takes it as it is"
@@ -118,10 +118,15 @@ def suite_row(
       overheads: of the plans beside the default one. options: of all plans.
       progress: called with one line at each stage.
     """
-    row = SuiteRow(path.name)
-    limits = {name: getattr(options, name) for name in ("time_limit", "step_limit", "seed")}
-    about = {"path": str(path), "target": target, "overheads": list(overheads), "limits": limits}
-    return filled(row, __name__, about, progress)
+    about = {"path": str(path), **asked(target, overheads, options)}
+    return filled(SuiteRow(path.name), __name__, about, progress)
+
+
+def asked(target: str, overheads: Sequence[float], options: PlanOptions) -> dict[str, Any]:
+    """What a process is told of its plans. Args as for `suite_row`."""
+    names = ("time_limit", "step_limit", "seed", "collectives")
+    limits = {name: getattr(options, name) for name in names}
+    return {"target": target, "overheads": list(overheads), "limits": limits}
 
 
 def filled(
@@ -151,6 +156,19 @@ def say(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
 
+def say_plans(about: dict[str, Any], planned: Callable[[dict[str, Any]], SuitePlan]) -> None:
+    """Makes the plans that a process is asked for, and prints each.
+
+    Args:
+      about: `asked`. planned: what comes of options, by name.
+    """
+    loaded()
+    for overhead in (None, *about["overheads"]):
+        kind = "by default" if overhead is None else f"{overhead:.0%} overhead at most"
+        say(stage=f"planned, {kind}")
+        say(plan=dataclasses.asdict(planned({"max_overhead": overhead, **about["limits"]})))
+
+
 def _work(about: dict[str, Any]) -> None:
     """The work of one process; what XLA or the reader has against the dump is said as a result."""
     try:
@@ -176,12 +194,7 @@ def _work(about: dict[str, Any]) -> None:
     except OllaError as error:
         return say(error=str(error))
     del stage, own  # executables, with their code
-    loaded()
-    for overhead in (None, *about["overheads"]):
-        kind = "by default" if overhead is None else f"{overhead:.0%} overhead at most"
-        say(stage=f"planned, {kind}")
-        options = PlanOptions(max_overhead=overhead, **about["limits"])
-        say(plan=dataclasses.asdict(_planned(module, target, options, cost)))
+    say_plans(about, lambda options: _planned(module, target, PlanOptions(**options), cost))
 
 
 def _planned(

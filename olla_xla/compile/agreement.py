@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import math
@@ -24,7 +23,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from olla_xla import __version__
+from olla_xla.compile.versions import versions
 from olla_xla.errors import AgreementError
 
 __all__ = ["Agreement", "Decision", "KeyValues"]
@@ -160,7 +159,7 @@ class Agreement:
         return self._me == self._members[0]
 
     def __enter__(self) -> Agreement:
-        self._store.put(self._at(self._me), _encoded(name=self._name, **_versions()))
+        self._store.put(self._at(self._me), _encoded(name=self._name, **versions()))
         self._show(0)
         self._beating.start()
         return self
@@ -273,7 +272,7 @@ class Agreement:
                 continue
             if self._store.get(self._key("decision", topic)) is not None:
                 continue  # it is about to leave
-            own = _versions()
+            own = versions()
             differ = {k: v for k, v in about.items() if v != own.get(k)}
             other = [f"{k} {v} there, {own.get(k)} here" for k, v in differ.items()]
             what = ", ".join(other) or "its text, options or XLA_FLAGS differ"
@@ -334,11 +333,3 @@ class _Watch:
 
 def _encoded(**fields: str) -> bytes:
     return json.dumps(fields, sort_keys=True).encode()
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "jax": jax.__version__,
-        "jaxlib": importlib.metadata.version("jaxlib"),
-        "olla-xla": __version__,
-    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import io
 import os
 import tempfile
@@ -13,11 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
-from olla_xla import __version__
 from olla_xla.check.executable import (
     Accepted,
     KernelMemory,
@@ -26,6 +22,7 @@ from olla_xla.check.executable import (
     check_planned,
     results_digest,
 )
+from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
@@ -104,17 +101,12 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
     Raises:
       OSError: the file cannot be written.
     """
-    versions = {
-        "jax": jax.__version__,
-        "jaxlib": importlib.metadata.version("jaxlib"),
-        "olla-xla": __version__,
-    }
     about = "\n".join(
         (
             str(error),
             f"target: {case.target}",
             f"results: {case.results}",
-            f"versions: {versions}",
+            f"versions: {versions()}",
             f"XLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}",
             "look at it again: olla_xla check --objection=FILE",
         )

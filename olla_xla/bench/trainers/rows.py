@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import sys
 import time
@@ -17,12 +17,11 @@ import jax
 import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla import targets
-from olla_xla.bench.suite import SuitePlan, SuiteRow, filled, say
+from olla_xla.bench.suite import SuitePlan, SuiteRow, asked, filled, say, say_plans
 from olla_xla.bench.trainers import TRAINERS, Trainer, TrainerStep
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.planned import NO_GAIN
 from olla_xla.errors import OllaError
-from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
@@ -46,17 +45,13 @@ def trainer_row(
       target: what to compile it for. overheads: of the plans beside the default one.
       options: of all plans. progress: called with one line at each stage.
     """
-    named = " ".join(v for k, v in settings.items() if trainer.settings.get(k) != v)
-    name = f"{trainer.name} {named} {policy}".replace("  ", " ")
-    names = ("time_limit", "step_limit", "seed", "collectives")
-    limits = {key: getattr(options, key) for key in names}
+    named = [value for key, value in settings.items() if trainer.settings.get(key) != value]
+    name = " ".join([trainer.name, *named, policy])
     about = {
         "trainer": trainer.name,
         "settings": dict(settings),
         "policy": policy,
-        "target": target,
-        "overheads": list(overheads),
-        "limits": limits,
+        **asked(target, overheads, options),
     }
     return filled(SuiteRow(name), __name__, about, progress)
 
@@ -75,22 +70,15 @@ def _work(about: dict[str, Any]) -> None:
         own = cost.step_seconds(module_from_bytes(final_module(compiled)))
         say(xla_bytes=assigned_bytes(compiled), seconds=seconds, step_seconds=own)
         del compiled  # with its code
-        loaded()
-        for overhead in (None, *about["overheads"]):
-            say(stage="planned, " + ("by default" if overhead is None else f"{overhead:.0%}"))
-            options = PlanOptions(max_overhead=overhead, **about["limits"])
-            say(plan=dataclasses.asdict(_planned(step, options, cost)))
+        say_plans(about, lambda options: _planned(step, options, cost))
     except OllaError as error:
         say(error=str(error))
 
 
-def _planned(step: TrainerStep, options: PlanOptions, cost: CostModel) -> SuitePlan:
-    def plan(function: Callable[..., Any], **own: Any) -> Any:
-        return olla_xla.plan(function, **own, **_asked(options))
-
-    compiled, seconds = _compiled(plan, step)
+def _planned(step: TrainerStep, options: dict[str, Any], cost: CostModel) -> SuitePlan:
+    compiled, seconds = _compiled(functools.partial(olla_xla.plan, **options), step)
     return SuitePlan(
-        max_overhead=options.max_overhead,
+        max_overhead=options["max_overhead"],
         bytes=assigned_bytes(compiled),
         seconds=seconds,
         step_seconds=cost.step_seconds(module_from_bytes(final_module(compiled))),
@@ -98,14 +86,6 @@ def _planned(step: TrainerStep, options: PlanOptions, cost: CostModel) -> SuiteP
         reason=compiled.reason,
         trouble=not compiled.planned and compiled.reason != NO_GAIN,
     )
-
-
-def _asked(options: PlanOptions) -> dict[str, Any]:
-    """Of the options, those that are not as by default."""
-    default = PlanOptions()
-    fields = (field.name for field in dataclasses.fields(options))
-    found = {name: getattr(options, name) for name in fields}
-    return {name: value for name, value in found.items() if value != getattr(default, name)}
 
 
 def _compiled(jit: Callable[..., Any], step: TrainerStep) -> tuple[Any, float]:

@@ -10,17 +10,15 @@ XLA's own modules are in xla/tools/benchmarks/hlo of its sources.
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
 
 from olla_xla import targets
 from olla_xla.bench import suite as bench
-from olla_xla.cli.commands import shared
-from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.suite import suite_notes, suite_table
+from olla_xla.cli.commands import planned_rows, shared
 from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
@@ -33,14 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "dumps", [], "Parts of file names, one of which a dump must have; all without it.",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_enum(
-        "target", "h100", list(targets.TARGETS), "What to compile for.", flag_values=values
-    )
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    shared.define_overheads(values, "0.05,0.1,0.35")
-    shared.define_format(values)
-    shared.define_limits(values)
-    values.set_default("time_limit", None)  # as the defaults have it
+    planned_rows.define_flags(values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -49,18 +40,9 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --folder=FOLDER; see olla_xla bench suite --help")
     overheads, options = shared.overheads(values), shared.options(values)
     paths = bench.dumps(Path(values.folder), values.dumps)
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
     targets.prepare_environment(values.target)
-    rows = []
-    with Progress() as progress:
-        for path in paths:
-            rows.append(bench.suite_row(path, values.target, overheads, options, progress.stage))
-            # A dump takes minutes: what is there already is kept.
-            if values.out is not None:
-                text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-                shared.write_text(values.out, f"{text}\n")
-    shared.print_table(values, suite_table(rows, overheads, values.target))
-    for line in suite_notes(rows):
-        print(line)
-    return 1 if any(row.trouble for row in rows) else 0
+
+    def row(path: Path, progress: Callable[[str], None]) -> bench.SuiteRow:
+        return bench.suite_row(path, values.target, overheads, options, progress)
+
+    return planned_rows.run(values, [functools.partial(row, path) for path in paths])

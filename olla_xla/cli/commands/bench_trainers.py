@@ -9,17 +9,15 @@ uv run --no-dev --group trainers.
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import functools
+from collections.abc import Callable
 
 from absl import flags
 
-from olla_xla import targets
-from olla_xla.bench.trainers import TRAINERS, parse_trainer
+from olla_xla.bench.suite import SuiteRow
+from olla_xla.bench.trainers import TRAINERS, Trainer, parse_trainer
 from olla_xla.bench.trainers.rows import trainer_row
-from olla_xla.cli.commands import shared
-from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.suite import suite_notes, suite_table
+from olla_xla.cli.commands import planned_rows, shared
 from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
@@ -31,17 +29,10 @@ def define_flags(values: flags.FlagValues) -> None:
         "trainers", list(TRAINERS), "Trainers, each with settings after colons.", flag_values=values
     )
     flags.DEFINE_list("policies", [], "Policies; all of each without it.", flag_values=values)
-    flags.DEFINE_enum(
-        "target", "h100", list(targets.TARGETS), "What to compile for.", flag_values=values
-    )
     flags.DEFINE_bool(
         "collectives", False, "Whether plans may run collectives again.", flag_values=values
     )
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    shared.define_overheads(values, "0.05,0.1,0.35")
-    shared.define_format(values)
-    shared.define_limits(values)
-    values.set_default("time_limit", None)  # as the defaults have it
+    planned_rows.define_flags(values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -51,28 +42,16 @@ def run(values: flags.FlagValues) -> int:
     known = {policy for trainer, _ in chosen for policy in trainer.policies}
     if unknown := [policy for policy in values.policies if policy not in known]:
         raise InputError(f"--policies: {unknown[0]!r} is none of {', '.join(sorted(known))}")
-    rows = []
-    with Progress() as progress:
-        for trainer, settings in chosen:
-            for policy in trainer.policies:
-                if values.policies and policy not in values.policies:
-                    continue
-                rows.append(
-                    trainer_row(
-                        trainer,
-                        settings,
-                        policy,
-                        values.target,
-                        overheads,
-                        options,
-                        progress.stage,
-                    )
-                )
-                # A row takes minutes: what is there already is kept.
-                if values.out is not None:
-                    text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-                    shared.write_text(values.out, f"{text}\n")
-    shared.print_table(values, suite_table(rows, overheads, values.target))
-    for line in suite_notes(rows):
-        print(line)
-    return 1 if any(row.trouble for row in rows) else 0
+
+    def row(
+        chosen: Trainer, settings: dict[str, str], policy: str, progress: Callable[[str], None]
+    ) -> SuiteRow:
+        return trainer_row(chosen, settings, policy, values.target, overheads, options, progress)
+
+    rows = [
+        functools.partial(row, trainer, settings, policy)
+        for trainer, settings in chosen
+        for policy in trainer.policies
+        if not values.policies or policy in values.policies
+    ]
+    return planned_rows.run(values, rows)

@@ -1,0 +1,17 @@
+"""The versions that a plan and an executable depend on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import jax
+
+from olla_xla import __version__
+
+__all__ = ["versions"]
+
+
+def versions() -> dict[str, str]:
+    """By name, those of JAX, jaxlib and this package."""
+    jaxlib = importlib.metadata.version("jaxlib")
+    return {"jax": jax.__version__, "jaxlib": jaxlib, "olla-xla": __version__}
