@@ -58,7 +58,7 @@ class Trainer:
           InputError: the trainer is not installed.
         """
         try:
-            module = importlib.import_module(f"{__name__}.{self.name}")
+            module = importlib.import_module(f"{__name__}.{self.name}_step")
             return module.step(policy, settings, target)
         except ImportError as error:
             raise InputError(
