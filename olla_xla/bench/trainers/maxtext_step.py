@@ -7,12 +7,11 @@ are the target's.
 from __future__ import annotations
 
 import contextlib
+import importlib.resources
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
-import maxtext  # pyright: ignore[reportMissingImports]
 from jax.sharding import AxisType, Mesh
 from maxtext.trainers.pre_train import train_compile  # pyright: ignore[reportMissingImports]
 from maxtext.utils import maxtext_utils  # pyright: ignore[reportMissingImports]
@@ -76,7 +75,7 @@ def step(policy: str, settings: Mapping[str, str], target: Target) -> TrainerSte
         }
         raise _Found(TrainerStep(function, options, arguments, keywords, context))
 
-    base = Path(maxtext.__file__).parent / "configs" / "base.yml"
+    base = importlib.resources.files("maxtext") / "configs" / "base.yml"
     given = {**_FIXED, **settings, "remat_policy": policy}
     arguments = ["maxtext", str(base), *(f"{key}={value}" for key, value in given.items())]
     own = train_compile.get_topology_mesh, train_compile.jit_and_compile
