@@ -33,7 +33,6 @@ STEPS = (
     ("resnet18", 1, "adam", "cpu"),
     ("gpt", 1, "adam", "cpu"),
     ("transformer", 1, "adam", "cpu"),
-    ("lstm", 1, "adam", "cpu"),
     ("mlp", 32, "adam", "h100"),
     ("lenet", 32, "momentum", "h100"),
     ("vgg11", 1, "sgd", "h100"),
@@ -124,7 +123,7 @@ def digests(folder: Path, only: str) -> None:
     import msgspec
 
     from olla_xla.errors import OllaError
-    from olla_xla.planner.module import plan_module
+    from olla_xla.planner import plan_module
     from olla_xla.planner.warm_up import loaded
     from olla_xla.problem.options import PlanOptions
 

@@ -4,7 +4,7 @@
 
 LLVM rounds a product that is added to something once or twice, as it sees fit for the whole code
 of a fusion; so what is computed again may differ though it is the same expression. Each seed is a
-layer of random arithmetic, scanned; every choice of stacks that the ladder has is compiled,
+layer of random arithmetic, scanned; every choice of stacks that the choices has is compiled,
 optimised, and run. Exit code 1 if one differs, or if the referee refuses it.
 """
 
@@ -27,7 +27,7 @@ from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.remat.cost.roofline import CostModel, Device
-from olla_xla.remat.loops.ladder import Ladder
+from olla_xla.remat.loops.residual_choices import ResidualChoices
 
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
@@ -83,9 +83,9 @@ def outcomes(layers: Layers) -> list[str]:
     lowered = jax.jit(layers.step).lower(*arguments)
     expected = _bits(lowered.compile()(*arguments))
     module = capture(lowered).module
-    ladder, found = Ladder(module, "cpu", CostModel(_DEVICE, "cpu")), []
-    for k in range(len(ladder)):
-        data = ladder.rung(k).data
+    choices, found = ResidualChoices(module, "cpu", CostModel(_DEVICE, "cpu")), []
+    for k in range(len(choices)):
+        data = choices.choice(k).data
         try:
             check_rewrite(module, data, "cpu", loops=True)
         except CheckError as error:

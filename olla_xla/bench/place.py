@@ -31,7 +31,7 @@ from olla_xla.place.tensors.any_order import place_reordered
 from olla_xla.place.tensors.blocks import graph_problem, load_of
 from olla_xla.place.tensors.joint_repair import repaired_together
 from olla_xla.place.trace import read_trace
-from olla_xla.planner.module import apply_plan, graphs, plan_module
+from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status

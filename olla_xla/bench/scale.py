@@ -25,7 +25,7 @@ from hlo.read import from_stablehlo, with_program_order
 from olla_xla.bench.made_graphs import train_step
 from olla_xla.bench.zoo import common, lstm
 from olla_xla.errors import InputError, OllaError
-from olla_xla.planner.module import plan_module
+from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
 

@@ -19,7 +19,7 @@ from olla_xla.bench import models
 from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.capture import capture
 from olla_xla.errors import InputError, OllaError
-from olla_xla.planner.module import plan_module
+from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.stop_reason import StopReason

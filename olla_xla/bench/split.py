@@ -18,7 +18,7 @@ from olla_xla.place import Programs, place
 from olla_xla.place.ilp.joint import joint_program
 from olla_xla.place.tensors.blocks import graph_problem, load_of
 from olla_xla.place.tensors.one_order import checked
-from olla_xla.planner.module import graphs
+from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.proof import Proof
 from olla_xla.solvers.linear import Limits, Status, Watch

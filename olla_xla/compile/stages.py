@@ -134,7 +134,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         Raises:
           CheckError: there is no plan.
         """
-        from olla_xla.planner.module import graphs  # as below, not before it is asked for
+        from olla_xla.planner import graphs  # as below, not before it is asked for
 
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")

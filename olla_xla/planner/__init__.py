@@ -6,12 +6,7 @@
 - `least_overlap(module, plan, options)`: what giving up all that transfers hide would save.
 """
 
-from olla_xla.planner.module import (
-    apply_plan,
-    graphs,
-    least_overlap,
-    module_order,
-    plan_module,
-)
+from olla_xla.planner.apply import apply_plan, graphs, least_overlap, module_order
+from olla_xla.planner.pipeline import plan_module
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from olla_xla import planner
 from olla_xla.bench import loops as bench
 from olla_xla.bench import models, ways
 from olla_xla.bench.checkpointed import POLICIES, checkpointed_scans
@@ -13,7 +14,6 @@ from olla_xla.bench.schedule import Case
 from olla_xla.bench.ways import Way
 from olla_xla.cli.main import main
 from olla_xla.cli.report.loops import loops_summary, loops_table
-from olla_xla.planner import module as planner
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 

@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from olla_xla import targets
+from olla_xla import planner, targets
 from olla_xla.bench import models, pareto, ways
 from olla_xla.bench.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
-from olla_xla.planner import module as planner
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 

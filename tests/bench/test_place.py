@@ -23,7 +23,7 @@ from olla_xla.compile.assignment import read_assignment
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.place import PlacementProblem
-from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 
 

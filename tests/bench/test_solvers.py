@@ -15,7 +15,7 @@ from olla_xla.cli.report.solvers import programs_table as solvers_table
 from olla_xla.cli.report.solvers import steps_table
 from olla_xla.errors import InputError, OllaError
 from olla_xla.place import PlacementProblem
-from olla_xla.planner.module import graphs
+from olla_xla.planner import graphs
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Limits
 from tests.support.graphs import all_orders, oracle_peak

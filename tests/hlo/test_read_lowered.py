@@ -18,7 +18,7 @@ from hlo.rewrite.calls import flatten, is_shared
 from hlo.values import analyse
 from olla_xla.bench import zoo
 from olla_xla.check.graph import check_schedule
-from olla_xla.planner.module import apply_plan, graphs, plan_module
+from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.options import PlanOptions
 from tests.bench.test_zoo import SMALL
 

@@ -10,7 +10,7 @@ from hlo.values import analyse, sharing
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 from tests.support.compiles import on_h100
 

@@ -16,8 +16,7 @@ from hlo.rewrite.aliases import with_aliases
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner import in_place
-from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.planner import apply_plan, in_place, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device

@@ -15,8 +15,8 @@ from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
-from olla_xla.planner.module import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 from tests.support.steps import assert_same
 

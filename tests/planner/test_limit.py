@@ -6,29 +6,30 @@ import jax
 import pytest
 
 from hlo.read import from_hlo_text
+from olla_xla import planner
 from olla_xla.bench.dropout_steps import layers_10
 from olla_xla.compile.capture import capture
-from olla_xla.planner import module as planner_module
 from olla_xla.planner import orders, warm_up
+from olla_xla.planner.passes import order, scan_residuals
 from olla_xla.problem.options import PlanOptions
 
 
 def test_what_comes_before_the_search_counts(monkeypatch):
-    ladder, plan_order = planner_module.Ladder, planner_module.plan_order
+    choices, plan_order = scan_residuals.ResidualChoices, order.plan_order
     spent = []
 
     def slow(*args, **kwargs):
         time.sleep(0.2)
-        return ladder(*args, **kwargs)
+        return choices(*args, **kwargs)
 
     def measured(*args, timing, **kwargs):
         spent.append(time.monotonic() - timing.began)
         return plan_order(*args, timing=timing, **kwargs)
 
-    monkeypatch.setattr(planner_module, "Ladder", slow)
-    monkeypatch.setattr(planner_module, "plan_order", measured)
+    monkeypatch.setattr(scan_residuals, "ResidualChoices", slow)
+    monkeypatch.setattr(order, "plan_order", measured)
     module = from_hlo_text(warm_up._text())
-    plan = planner_module.plan_module(module, PlanOptions(time_limit=1), target="cpu")
+    plan = planner.plan_module(module, PlanOptions(time_limit=1), target="cpu")
     assert spent[0] >= 0.2
     assert plan.seconds >= 0.2
     assert plan.time_limit == 1
@@ -41,9 +42,9 @@ def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound
     monkeypatch.setattr(orders, "solve", asked)
     step, arguments, options = layers_10(batch_size=32, optimizer="sgd")
     module = capture(jax.jit(step, **options).lower(*arguments)).module
-    plan = planner_module.plan_module(module, PlanOptions(), target="cpu", schedule_seconds=1.0)
+    plan = planner.plan_module(module, PlanOptions(), target="cpu", schedule_seconds=1.0)
     assert plan.predicted_bytes == plan.xla_predicted_bytes
     assert plan.lower_bound_bytes < plan.predicted_bytes < plan.lower_bound_bytes + 2**18
     assert set(plan.candidates) == {"xla"} and plan.steps == 0
     with pytest.raises(LookupError):
-        planner_module.plan_module(module, PlanOptions(time_limit=1), target="cpu")
+        planner.plan_module(module, PlanOptions(time_limit=1), target="cpu")

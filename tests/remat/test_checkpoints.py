@@ -21,8 +21,8 @@ from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.account import stack_rows
-from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support import ode_programs
 from tests.support.compiles import on_h100, total_bytes
 from tests.support.ode_programs import PROGRAMS
@@ -48,8 +48,8 @@ def module_of(name, turns, target="cpu"):
 def thin(name, turns, target="cpu"):
     """The choices whose turns run again."""
     cost = CostModel(CPU if target == "cpu" else H100, target)
-    found = Ladder(module_of(name, turns, target), target, cost)
-    return [found.rung(k) for k in range(found.thin, len(found))]
+    found = ResidualChoices(module_of(name, turns, target), target, cost)
+    return [found.choice(k) for k in range(found.thin, len(found))]
 
 
 def thinnest(name, turns, target="cpu"):
@@ -63,22 +63,22 @@ def test_bits_stay_the_same(name, turns):
     arguments = PROGRAMS[name](turns)[1]
     expected = lowered(name, turns).compile()(*arguments)
     assert thin(name, turns)
-    for rung in thin(name, turns):
-        assert any(every for *_, every in rung.records)
-        check_rewrite(module_of(name, turns), rung.data, "cpu", loops=True)
-        check_executable(rung.data, "cpu")
-        compiled = compile_rewritten(lowered(name, turns), lambda module, data=rung.data: data)
+    for choice in thin(name, turns):
+        assert any(every for *_, every in choice.records)
+        check_rewrite(module_of(name, turns), choice.data, "cpu", loops=True)
+        check_executable(choice.data, "cpu")
+        compiled = compile_rewritten(lowered(name, turns), lambda module, data=choice.data: data)
         assert_same(expected, compiled(*arguments))
-        assert total_bytes(compiled) == rung.total
+        assert total_bytes(compiled) == choice.total
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_referee_agrees_on_a_gpu(name):
     assert thin(name, 37, "cuda")
-    for rung in thin(name, 37, "cuda"):
-        assert any(every for *_, every in rung.records)
-        check_rewrite(module_of(name, 37, "cuda"), rung.data, "cuda", loops=True)
-        check_executable(rung.data, "cuda")
+    for choice in thin(name, 37, "cuda"):
+        assert any(every for *_, every in choice.records)
+        check_rewrite(module_of(name, 37, "cuda"), choice.data, "cuda", loops=True)
+        check_executable(choice.data, "cuda")
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
@@ -88,14 +88,14 @@ def test_a_long_scan_takes_as_little_as_with_checkpoints_by_hand(target):
     if target == "cuda":
         arguments = on_h100(arguments)
     by_hand = capture(jax.jit(step).lower(*arguments)).module
-    rung = thinnest("neural_ode", turns, target)
-    assert rung.total <= 1.1 * PlannedModule(by_hand, target).simulate().total_bytes
+    choice = thinnest("neural_ode", turns, target)
+    assert choice.total <= 1.1 * PlannedModule(by_hand, target).simulate().total_bytes
     cost = CostModel(CPU if target == "cpu" else H100, target)
     first, second = (
-        cost.step_seconds(module_from_bytes(module)) for module in (by_hand, rung.data)
+        cost.step_seconds(module_from_bytes(module)) for module in (by_hand, choice.data)
     )
     assert second <= 1.25 * first
-    check_rewrite(module_of("neural_ode", turns, target), rung.data, target, loops=True)
+    check_rewrite(module_of("neural_ode", turns, target), choice.data, target, loops=True)
 
 
 def off_by(method, by):

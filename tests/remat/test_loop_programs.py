@@ -17,9 +17,9 @@ from olla_xla.problem import refusals
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops import climb
 from olla_xla.remat.loops import pairs as loop_pairs
-from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
+from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support.compiles import on_h100
 from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
 from tests.support.steps import assert_same
@@ -34,9 +34,9 @@ def lowered(name):
 
 
 def changed(module, target="cpu"):
-    """The module with each rung's choice, with each stack gone alone, and with all of a pair."""
-    found = Ladder(module, target, CostModel(CPU if target == "cpu" else H100, target))
-    yield from (found.rung(k).data for k in range(len(found)))
+    """The module with each choice's choice, with each stack gone alone, and with all of a pair."""
+    found = ResidualChoices(module, target, CostModel(CPU if target == "cpu" else H100, target))
+    yield from (found.choice(k).data for k in range(len(found)))
     view = module_from_bytes(module)
     for pair in pairs(view, target):
         stacks = [stack.written for stack in pair.stacks]
@@ -44,7 +44,7 @@ def changed(module, target="cpu"):
             try:
                 edit = recipe(view, pair, frozenset(gone))
             except PlanMismatchError:
-                continue  # what cannot be made again is chosen by no rung
+                continue  # what cannot be made again is chosen by no choice
             yield with_loops_changed(module, [edit])
 
 

@@ -18,9 +18,9 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
-from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
+from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support.compiles import on_h100
 from tests.support.loops import STEPS
 from tests.support.steps import assert_same
@@ -31,7 +31,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     monkeypatch.setattr(
-        "olla_xla.planner.module.device", lambda target, _: CPU if target == "cpu" else H100
+        "olla_xla.planner.pipeline.device", lambda target, _: CPU if target == "cpu" else H100
     )
 
 
@@ -55,8 +55,8 @@ def expected(name):
 
 def rungs(name, target):
     cost = CostModel(CPU if target == "cpu" else H100, target)
-    found = Ladder(scheduled(name, target), target, cost)
-    return [found.rung(k) for k in range(len(found))]
+    found = ResidualChoices(scheduled(name, target), target, cost)
+    return [found.choice(k) for k in range(len(found))]
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
@@ -75,16 +75,16 @@ def test_the_referee_follows_each_choice(name, target):
     before = scheduled(name, target)
     found = rungs(name, target)
     assert found
-    for rung in found:
-        check_rewrite(before, rung.data, target, loops=True)
-        check_executable(rung.data, target)
+    for choice in found:
+        check_rewrite(before, choice.data, target, loops=True)
+        check_executable(choice.data, target)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_results_stay_bit_identical(name):
     arguments = STEPS[name]()[1]
-    for rung in rungs(name, "cpu"):
-        compiled = compile_rewritten(lowered(name), lambda module, data=rung.data: data)
+    for choice in rungs(name, "cpu"):
+        compiled = compile_rewritten(lowered(name), lambda module, data=choice.data: data)
         assert_same(expected(name), compiled(*arguments))
 
 
@@ -234,8 +234,8 @@ def test_copies_keep_the_code_generator_of_what_they_copy():
     """XLA's CPU backend has two, which contract a * b + c or do not."""
     seen = set()
     for name in STEPS:
-        for rung in rungs(name, "cpu")[-1:]:
-            copies, before = (generators(data) for data in (rung.data, scheduled(name)))
+        for choice in rungs(name, "cpu")[-1:]:
+            copies, before = (generators(data) for data in (choice.data, scheduled(name)))
             for copy, kind in copies.items():
                 original, again, more = copy.partition(".again")
                 if again and not more and original in before:

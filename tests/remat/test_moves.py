@@ -16,7 +16,7 @@ from hlo.rewrite.sinkable import sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
-from olla_xla.planner.module import plan_module
+from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from tests.support.compiles import H100, on_h100
 from tests.support.steps import assert_same

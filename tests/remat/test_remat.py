@@ -31,7 +31,7 @@ from olla_xla.remat.cost import calibrate
 from olla_xla.remat.cost.roofline import H100, CostModel, Device, module_work
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
-from olla_xla.remat.fit import Front
+from olla_xla.remat.front import Front
 from olla_xla.remat.purity import recomputable
 from olla_xla.solvers.linear import Limits
 from tests.support.compiles import on_h100, total_bytes
@@ -44,7 +44,7 @@ MIB = 2**20
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
     monkeypatch.setattr(
-        "olla_xla.planner.module.device", lambda target, _: CPU if target == "cpu" else H100
+        "olla_xla.planner.pipeline.device", lambda target, _: CPU if target == "cpu" else H100
     )
 
 
@@ -345,7 +345,7 @@ def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
     found = f.within(allowed)
     assert len(found) > 1
     later = time.monotonic() + 1e6
-    monkeypatch.setattr("olla_xla.remat.fit.time.monotonic", lambda: later)
+    monkeypatch.setattr("olla_xla.remat.front.time.monotonic", lambda: later)
     assert f.within(allowed) == found
 
 

@@ -10,9 +10,9 @@ from hlo.module import module_from_bytes
 from olla_xla.compile.capture import capture
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
-from olla_xla.remat.loops.ladder import Ladder
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 from tests.support.loops import STEPS
@@ -95,13 +95,13 @@ def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
 
 def test_the_time_of_the_module_itself_keeps_the_allowance():
     module = _module(next(iter(STEPS)))
-    steps = Ladder(module, "cpu", CostModel(DEVICE, "cpu"))
-    seconds = sorted(steps.rung(k).seconds for k in range(len(steps)))
+    steps = ResidualChoices(module, "cpu", CostModel(DEVICE, "cpu"))
+    seconds = sorted(steps.choice(k).seconds for k in range(len(steps)))
     for allowance in (0.0, seconds[-1] / 2, seconds[-1]):
-        rung = steps.within(allowance)
-        assert rung is None or rung.seconds <= allowance
-    rung = steps.within(seconds[-1])
-    assert rung is not None and rung.total <= steps.rung(len(steps) - 1).total
+        choice = steps.within(allowance)
+        assert choice is None or choice.seconds <= allowance
+    choice = steps.within(seconds[-1])
+    assert choice is not None and choice.total <= steps.choice(len(steps) - 1).total
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm_fourfold", "gated"])

@@ -28,7 +28,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.memory.analysis.terminal import renderable
-from olla_xla.planner.module import apply_plan, plan_module
+from olla_xla.planner import apply_plan, plan_module
 
 __all__ = ["define_flags", "run"]
 

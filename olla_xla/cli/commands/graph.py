@@ -24,7 +24,7 @@ from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.planner.module import graphs
+from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.graphml import read_graphml, write_graphml
 from olla_xla.schedule.search import phases

@@ -36,7 +36,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import places_table, proofs_table
 from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
-from olla_xla.planner.module import apply_plan, graphs, plan_module
+from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan

@@ -29,7 +29,7 @@ from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 
-__all__ = ["Ladder", "Rung"]
+__all__ = ["ResidualChoice", "ResidualChoices"]
 
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 """Of these the least predicted time is chosen where none may be added."""
@@ -44,7 +44,7 @@ _ASKED = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rung:
+class ResidualChoice:
     """A choice, written into the module.
 
     Attributes:
@@ -69,7 +69,7 @@ class Rung:
         return PlannedModule(self.data, self.target).simulate().total_bytes
 
 
-class Ladder:
+class ResidualChoices:
     """The choices for rising prices of memory, each another one, written when they are asked for.
 
     Args:
@@ -96,7 +96,7 @@ class Ladder:
         self.target = target
         self._cost = cost
         self._view = module_from_bytes(module)
-        self._rungs: dict[tuple[LoopRecord, ...], Rung] = {}
+        self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         found = _apart(pairs(self._view, target))
         self._choices = [Choice(Ways(pair, cost, collectives=collectives)) for pair in found]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
@@ -148,12 +148,12 @@ class Ladder:
     def __len__(self) -> int:
         return len(self._priced) + len(self._thin)
 
-    def rung(self, k: int) -> Rung:
+    def choice(self, k: int) -> ResidualChoice:
         """Choice number `k`."""
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
-    def within(self, allowance: float) -> Rung | None:
+    def within(self, allowance: float) -> ResidualChoice | None:
         """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
 
         The programme adds up operators as they are now; by how much the changed module differs from
@@ -167,19 +167,22 @@ class Ladder:
             if found is None or not records or records in seen:
                 break
             seen.add(records)
-            rung = self._written(records)
-            if rung.seconds <= allowance and (best is None or found.bytes < fewest):
-                best, fewest = dataclasses.replace(rung, least_stack_bytes=found.bound), found.bytes
-            asked += allowance - rung.seconds
+            choice = self._written(records)
+            if choice.seconds <= allowance and (best is None or found.bytes < fewest):
+                best, fewest = (
+                    dataclasses.replace(choice, least_stack_bytes=found.bound),
+                    found.bytes,
+                )
+            asked += allowance - choice.seconds
         return best
 
-    def _written(self, records: tuple[LoopRecord, ...]) -> Rung:
-        if records not in self._rungs:
+    def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
+        if records not in self._known:
             changes = edits(self._view, records, self.target)
             data = with_loops_changed(self.module, changes)
             copies = ((made.name, made.original) for c in changes for made in c.made)
             view = module_from_bytes(data)
-            self._rungs[records] = Rung(
+            self._known[records] = ResidualChoice(
                 records,
                 data,
                 self.target,
@@ -187,7 +190,7 @@ class Ladder:
                 module_work(view, self.target).bytes - self._moved,
                 kernels=inherited(self.kernels, copies),
             )
-        return self._rungs[records]
+        return self._known[records]
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]

@@ -1,26 +1,21 @@
-"""Fits a module into a memory budget, or into an allowance of time, by recomputation.
+"""Choices of what to compute again, from little to much.
 
-One front of choices is walked, from little recomputation to much: for peaks in fixed steps below
-that of the module's order, the evictions that the greedy search finds for each. Which of them is
-taken is a matter of the budget or allowance alone, so that more budget never costs more time. Each
-that comes into question is made cheaper by an integer program where that can be solved in time,
-written into the module, ordered anew and priced by the predicted total.
+For peaks in fixed steps below that of the module's order, the evictions that the greedy search
+finds for each. Which of them is taken is a matter of the budget or allowance alone, so that more
+budget never costs more time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hlo.module import module_from_bytes
 from hlo.rewrite.clones import Clone, with_clones
 from hlo.rewrite.schedule import with_schedule
-from olla_xla.check.clones import check_clones
-from olla_xla.errors import BudgetError
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
@@ -33,39 +28,16 @@ from olla_xla.remat.graph import remat_graph
 from olla_xla.remat.greedy import Point, Selector
 from olla_xla.solvers.linear import Limits
 
-__all__ = ["Fit", "Front", "fit"]
+__all__ = ["Front", "fronts"]
 
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # its target is 0.03% of the first
 _FIRST = 8  # the first target tried
 _DEARER = 1.5  # times the allowance at which a choice is given up; taking back evictions saves some
 _PATIENCE = 4  # targets in a row that are all dearer than allowed before the walk ends
-_FRONT_SHARE = 0.5  # part of the time that the front may take
 _GRACE = 3  # times its time that a choice may overrun
-_TRIES = 5  # choices that are ordered anew
 _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 """Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
-_EXACT_SHARE = 0.5  # part of a try's time that the integer program may take
-_LOWEST = 3  # choices with the lowest peaks of which the least total is taken
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
-    """A choice of clones, written and planned.
-
-    Attributes:
-      plan: of the module with the clones. data: that module. clones: in execution order.
-      seconds: predicted time added. bound: the least that any choice takes for the same peak, of
-        those that the integer program knows; 0 where unknown.
-      moved: bytes moved beyond the module's own.
-    """
-
-    plan: Plan
-    data: bytes
-    clones: tuple[Clone, ...]
-    seconds: float
-    bound: float
-    moved: int
 
 
 class Front:
@@ -202,56 +174,15 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
     return kept
 
 
-def fit(
-    module: bytes,
-    base: Plan,
-    cost: CostModel,
-    *,
-    budget: int | None,
-    allowance: float | None,
-    seconds: float,
-    plan: Callable[[bytes, Sequence[Clone], float], Plan | None],
-) -> Fit | None:
-    """The cheapest choice that meets a budget, or the least total within an allowance.
-
-    Args:
-      module: serialized, scheduled module. base: its plan without recomputation.
-      cost: prices operators.
-      budget: bytes, or None. allowance: seconds that may be added, or None for any.
-      seconds: how long it may take.
-      plan: finds an order for a module with clones within a number of seconds; None where there
-        is none that leaves its kernels as they are.
-
-    Returns:
-      The fit, or None where none is better than `base` within the allowance.
-
-    Raises:
-      BudgetError: no choice that was found meets the budget.
-      CheckError: the referee rejected the clones (a bug).
-    """
-    started = time.monotonic()
-    fronts = _fronts(module, base, cost, _FRONT_SHARE * seconds)
-    if budget is None:
-        front = min(fronts, key=lambda f: f.within(allowance or 0.0)[0].peak)
-    else:
-        front = min(
-            fronts, key=lambda f: min((p.seconds for p in f.below(budget)), default=math.inf)
-        )
-    work = _Fitting(front, plan, started + seconds)
-    if budget is None:
-        found = work.least_total(base, 0.0 if allowance is None else allowance)
-    else:
-        found = work.cheapest(base, budget, math.inf if allowance is None else allowance)
-    if found is not None:
-        check_clones(front.data, found.data, found.clones, base.target)
-    return found
-
-
-def _fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
+def fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
     """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
 
     An order that saves little may still have moved readers away from what they read, and then makes
     recomputation dearer.
+
+    Args:
+      module: serialized, scheduled. base: its plan without recomputation.
+      cost: prices operators. seconds: for all walks together.
     """
     saved = 1 - base.predicted_bytes / base.xla_predicted_bytes
     orders = []
@@ -264,73 +195,3 @@ def _fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[
         orders.append(with_schedule(module, order))
     each = seconds / len(orders)
     return [Front(data, base.target, cost, each, base.kernels) for data in orders]
-
-
-class _Fitting:
-    """Tries choices of a front."""
-
-    def __init__(
-        self,
-        front: Front,
-        plan: Callable[[bytes, Sequence[Clone], float], Plan | None],
-        deadline: float,
-    ) -> None:
-        self.front = front
-        self.plan = plan
-        self.deadline = deadline
-        self.least = 0
-
-    def tried(self, point: Point, target: int, tries_left: int) -> Fit | None:
-        """A choice for a target, written and planned; None where no order is for it."""
-        left = max(self.deadline - time.monotonic(), 0.1) / tries_left
-        begun = time.monotonic()
-        point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
-        left = max(left - (time.monotonic() - begun), 0.05)
-        data, made = self.front.write(point)
-        plan = self.plan(data, made, left)
-        if plan is None:
-            return None
-        self.least = min(self.least or plan.predicted_bytes, plan.predicted_bytes)
-        return Fit(plan, data, made, point.seconds, bound, point.moved)
-
-    def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
-
-    def cheapest(self, base: Plan, budget: int, allowance: float) -> Fit:
-        """The cheapest choice whose total fits. Raises BudgetError."""
-        self.least = base.predicted_bytes
-        points = [p for p in self.front.below(budget) if p.seconds <= allowance]
-        limit = budget
-        for k in range(_TRIES):
-            points = [p for p in points if p.peak <= limit]
-            if not points:
-                break
-            target = self.front.next_target(points[0].peak)
-            fit = self.tried(points[0], target, max(_TRIES - k - 1, 2))
-            if fit is not None and fit.plan.predicted_bytes <= budget:
-                return fit
-            # What placing costs this choice, it is likely to cost the next one too.
-            over = 0 if fit is None else fit.plan.predicted_bytes - budget
-            limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
-        lowest = self.front.least()
-        if lowest.seconds <= allowance and lowest.peak <= budget:
-            fit = self.tried(lowest, lowest.peak, 1)
-            if fit is not None and fit.plan.predicted_bytes <= budget:
-                return fit
-        elif lowest.seconds <= allowance:
-            self.tried(lowest, lowest.peak, 1)
-        reason = "" if math.isinf(allowance) else "within max_overhead"
-        raise BudgetError(budget, self.least, reason)
-
-    def least_total(self, base: Plan, allowance: float) -> Fit | None:
-        """The least total within the allowance; None if that is the base's."""
-        best: Fit | None = None
-        total = base.predicted_bytes
-        points = self.front.within(allowance)[:_LOWEST]
-        for k, point in enumerate(points):
-            if not len(point.evictions) or (best is not None and self._late()):
-                continue
-            fit = self.tried(point, point.peak, len(points) - k)
-            if fit is not None and fit.plan.predicted_bytes < total:
-                best, total = fit, fit.plan.predicted_bytes
-        return best

@@ -1,0 +1,125 @@
+"""Reads what a scheduled module holds, and writes a plan into it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hlo.module import HloError, module_from_bytes
+from hlo.rewrite.barriers import without_barriers
+from hlo.rewrite.clones import Clone
+from hlo.rewrite.edit import Edit
+from hlo.rewrite.guards import with_guards
+from olla_xla.errors import ModuleFormatError, PlanMismatchError
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.passes.relax_overlap import relaxed
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.loops.recipe import edits
+
+__all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
+
+
+def graphs(module: bytes, target: str) -> list[TensorGraph]:
+    """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""
+    planned = PlannedModule(module, target)
+    result = []
+    for computation in planned.module.control_computations:
+        graph = planned.lowered(computation).graph
+        planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
+        result.append(graph)
+    return result
+
+
+def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
+    """Computation name -> instruction names in schedule, for all control computations."""
+    return module_from_bytes(module).order
+
+
+def least_overlap(
+    module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
+) -> tuple[int, float]:
+    """What giving up all that transfers hide would save.
+
+    Args:
+      module: serialized, scheduled module, that `plan` is for. plan: one that keeps it.
+      options: limits of the search. device_kind: as for `plan_module`.
+
+    Returns:
+      Predicted bytes and predicted seconds added, at most; the plan's own bytes and 0 where it
+      would save nothing.
+    """
+    cost = CostModel(device(plan.target, device_kind), plan.target)
+    data = _edited(_read(module), plan).to_bytes()
+    found = relaxed(data, plan, cost, math.inf, options)
+    return (plan.predicted_bytes, 0.0) if found is None else (found[0].predicted_bytes, found[1])
+
+
+def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
+    """Writes the plan's schedule and in-place results into the module, and notes on instructions.
+
+    Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
+    defines any, the planned offsets of its values in order, separated by commas; the first and the
+    last of each computation also `mark`, if there is one.
+
+    Raises:
+      PlanMismatchError: the plan was made for another module.
+    """
+    module = _read(module)
+    view = module_from_bytes(module)
+    if view.fingerprint != plan.fingerprint:
+        raise PlanMismatchError(
+            f"the plan for {plan.module} does not fit module {view.name}; plan it again"
+        )
+    sizes: dict[str, int] = {}
+    offsets: dict[str, list[str]] = {}
+    for name, (offset, size) in plan.offsets.items():
+        instruction = name.split("{")[0]
+        sizes[instruction] = sizes.get(instruction, 0) + size
+        offsets.setdefault(instruction, []).append(str(offset))
+    attributes = {
+        name: {"olla_xla.step": str(step), "olla_xla.bytes": str(sizes.get(name, 0))}
+        for order in plan.order.values()
+        for step, name in enumerate(order)
+    }
+    for names in plan.order.values():
+        for name in (*names[:1], *names[-1:]) if mark else ():
+            attributes[name]["olla_xla.plan"] = mark
+    for name, found in offsets.items():
+        if name in attributes:
+            attributes[name]["olla_xla.offset"] = ",".join(found)
+    try:
+        edit = _edited(module, plan).hold(plan.holds).alias(plan.aliases)
+        planned = edit.schedule(plan.order, attributes).to_bytes()
+        # XLA's GPU backend may compute things again after its scheduler.
+        return with_guards(planned, plan.target) if plan.target == "cuda" else planned
+    except HloError as error:
+        raise PlanMismatchError(str(error)) from error
+
+
+def _read(module: bytes) -> bytes:
+    """The module that a plan is for: without optimization barriers.
+
+    Raises:
+      ModuleFormatError: it is none.
+    """
+    try:
+        return without_barriers(module)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+
+
+def _edited(module: bytes, plan: Plan) -> Edit:
+    """A module with a plan's loops and clones in it. Raises HloError."""
+    edit = Edit(module)
+    edit.sink(plan.sunk, plan.target)
+    if plan.loops:
+        view = module_from_bytes(edit.to_bytes() if plan.sunk else module)
+        edit.change_loops(edits(view, plan.loops, plan.target))
+    edit.clone([Clone(*record) for record in plan.clones])
+    return edit

@@ -1,0 +1,44 @@
+"""Gives every computation an order, and binds results to operands (planner.orders)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.effort import LONGEST, Timing
+from olla_xla.planner.orders import plan_order
+from olla_xla.planner.state import ModuleState
+
+__all__ = ["run"]
+
+_ORDER_SHARE = 0.4
+"""Part of the time limit for an order without recomputation, where that is allowed too."""
+
+
+def run(state: ModuleState) -> ModuleState:
+    """The state with a plan of its module; XLA's order competes.
+
+    Raises:
+      KernelError: no order leaves its kernels as they are to be.
+      ModuleFormatError: the module has no schedule.
+    """
+    request, kernels = state.request, state.kernels
+    options, longest = request.options, LONGEST
+    if options.recomputes:
+        # An order alone costs nothing, so it comes first; recomputation has the rest of the time.
+        longest *= _ORDER_SHARE
+        options = request.limited((options.time_limit or 0.0) * _ORDER_SHARE)
+        if kernels is None:
+            _, kernels = PlannedModule(state.data, request.target).own(every=True)
+    plan = plan_order(
+        state.data,
+        options,
+        request.target,
+        progress=request.progress,
+        more=None if state.edits.sources else request.more,
+        timing=Timing(request.schedule_seconds, longest, request.started),
+        kept=kernels,
+    )
+    before = plan.xla_predicted_bytes if state.before_bytes is None else state.before_bytes
+    plan = dataclasses.replace(plan, xla_predicted_bytes=before)
+    return dataclasses.replace(state, plan=plan, kernels=kernels, before_bytes=before)

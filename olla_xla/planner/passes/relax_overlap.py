@@ -1,0 +1,144 @@
+"""Orders in which transfers hide less: what that saves, and the time that it may take.
+
+By default whatever XLA has run between the start of a transfer and its done stays there. Some of it
+may take memory that is missed elsewhere. How long a transfer takes is not known here, so all that
+no longer stands between counts as added time, which is never too little.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+
+from hlo.module import Module, module_from_bytes
+from olla_xla.errors import KernelError
+from olla_xla.planner.effort import Timing
+from olla_xla.planner.orders import plan_order
+from olla_xla.planner.state import ModuleState
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.hidden import hidden_seconds
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["exposed", "relaxed", "run", "to_fit"]
+
+_TRIES = 3
+"""Choices of transfers that are ordered anew."""
+
+_logger = logging.getLogger("olla_xla")
+
+
+def run(state: ModuleState) -> ModuleState:
+    """The state with the least total that is found within what is left of the allowance.
+
+    Under a budget it is left as it is: the budget was met at less cost.
+    """
+    request, allowance = state.request, state.allowance_left
+    if request.options.budget_bytes is not None or allowance is None:
+        return state
+    left = state.seconds_left
+    timing = Timing(request.schedule_seconds, left)
+    return _relaxed(state, allowance, request.limited(left), timing)
+
+
+def to_fit(state: ModuleState) -> ModuleState:
+    """The state, or, where that is too much for a device, one that is not.
+
+    A step that does not fit cannot run at all, so any time is allowed for it, unless the options
+    say how much.
+    """
+    request = state.request
+    limit, options = request.device_bytes, request.options
+    if limit is None or state.ordered.predicted_bytes <= limit or options.max_overhead is not None:
+        return state
+    found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
+    if found.ordered.predicted_bytes > limit:
+        return state
+    _logger.info("transfers hide %.3f ms less, so that it fits", 1e3 * found.edits.exposed_seconds)
+    return found
+
+
+def _relaxed(
+    state: ModuleState, allowance: float, options: PlanOptions, timing: Timing
+) -> ModuleState:
+    found = relaxed(state.data, state.ordered, state.request.cost, allowance, options, timing)
+    if found is None:
+        return state
+    plan, seconds = found
+    edits = dataclasses.replace(
+        state.edits,
+        added_seconds=state.edits.added_seconds + seconds,
+        exposed_seconds=seconds,
+        sources=(*state.edits.sources, state.ordered.source),
+    )
+    plan = dataclasses.replace(plan, source=f"{plan.source} overlapping less")
+    return dataclasses.replace(state, plan=plan, edits=edits)
+
+
+def relaxed(
+    data: bytes,
+    base: Plan,
+    cost: CostModel,
+    allowance: float,
+    options: PlanOptions,
+    timing: Timing | None = None,
+) -> tuple[Plan, float] | None:
+    """The least total that is found where transfers may hide less.
+
+    At first all may; then those that cost least, as long as they fit into the allowance together.
+
+    Args:
+      data: a serialized, scheduled module. base: its plan so far.
+      cost: prices operators. allowance: predicted seconds that may be added.
+      options, timing: of each order.
+
+    Returns:
+      The plan and the seconds it adds; None where none is better than `base` within the allowance.
+    """
+    module = module_from_bytes(data)
+    starts = {n for n, s in hidden_seconds(module, base.order, cost).items() if s > 0}
+    for _ in range(_TRIES):
+        if not starts:
+            break
+        try:
+            found = plan_order(
+                data,
+                options,
+                base.target,
+                timing=timing,
+                released=frozenset(starts),
+                kept=base.kernels,
+            )
+        except KernelError as error:
+            _logger.info("transfers hide what they hid: %s", error)
+            break
+        if found.predicted_bytes >= base.predicted_bytes:
+            break
+        lost = exposed(module, base, found, cost)
+        if (seconds := sum(lost.values())) <= allowance:
+            return found, seconds
+        starts = _cheapest(lost, starts, allowance)
+    return None
+
+
+def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
+    """By start's name, the predicted seconds that it hides less under one plan than under another.
+
+    Args:
+      module: that both plans are for, with their loops and clones in it. base, plan: the plans.
+      cost: prices operators.
+    """
+    before, after = (hidden_seconds(module, p.order, cost) for p in (base, plan))
+    return {name: max(seconds - after.get(name, 0.0), 0.0) for name, seconds in before.items()}
+
+
+def _cheapest(lost: dict[str, float], starts: set[str], allowance: float) -> set[str]:
+    """Those that cost least, while they fit into the allowance together; never all."""
+    kept: set[str] = set()
+    for name in sorted(starts, key=lambda name: (lost[name], name)):
+        allowance -= lost[name]
+        if allowance < 0 or len(kept) == len(starts) - 1:
+            break
+        kept.add(name)
+    return kept

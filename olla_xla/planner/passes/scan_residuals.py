@@ -1,0 +1,96 @@
+"""Rematerialises what forward loops store for backward ones (remat.loops).
+
+First what costs nothing, before an order is looked for; then, towards a budget or within an
+allowance of time, the choices that promise most are ordered anew and compared by their totals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+
+from olla_xla.errors import KernelError
+from olla_xla.planner.state import ModuleState
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
+from olla_xla.remat.loops.selection import TRIES, free, is_right, to_try
+
+__all__ = ["before_order", "run"]
+
+_SHARE = 0.5
+"""Part of the time that is left for recomputation."""
+
+_logger = logging.getLogger("olla_xla")
+
+
+def before_order(state: ModuleState) -> list[ModuleState]:
+    """States to look for an order of, the best first: without residuals that cost nothing, as is.
+
+    The second one is for kernels that cannot be left as they are in the first.
+    """
+    request = state.request
+    if not request.options.loops:
+        return [state]
+    choices = ResidualChoices(
+        state.data,
+        request.target,
+        request.cost,
+        state.kernels,
+        collectives=request.options.collectives,
+    )
+    found = free(choices)
+    kernels = state.kernels
+    if found is not None or request.options.recomputes:
+        kernels = choices.kernels
+    as_is = dataclasses.replace(state, choices=choices, kernels=kernels)
+    if found is None:
+        return [as_is]
+    as_is = dataclasses.replace(as_is, before_bytes=choices.total)
+    return [_with(as_is, found, None), as_is]
+
+
+def run(state: ModuleState) -> ModuleState:
+    """The state with the cheapest choice that meets the budget, else the one of least total.
+
+    Itself where no choice is better within the allowance.
+    """
+    choices, budget = state.choices, state.request.options.budget_bytes
+    if choices is None:
+        return state
+    deadline = time.monotonic() + state.seconds_left * _SHARE
+    best: tuple[ResidualChoice, Plan] | None = None
+    tried = 0
+    for choice, lowest in to_try(choices, budget, state.allowance):
+        if not is_right(choices, choice):
+            continue
+        left = max(deadline - time.monotonic(), 0.1) / max(TRIES - tried, 1)
+        try:
+            plan = state.ordered_anew(choice.data, choice.kernels, left)
+        except KernelError as error:
+            _logger.info("a choice of what to compute again is left: %s", error)
+            continue
+        tried += 1
+        least = state.ordered if best is None else best[1]
+        if plan.predicted_bytes < least.predicted_bytes:
+            best = choice, plan
+        late = best is not None and time.monotonic() >= deadline
+        if lowest or late or plan.predicted_bytes <= (budget or 0):
+            break
+    return state if best is None else _with(state, *best)
+
+
+def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> ModuleState:
+    """The state with a choice instead of the one that it has."""
+    sunk = state.edits.sunk
+    edits = dataclasses.replace(
+        state.edits,
+        loops=choice.records,
+        added_seconds=choice.seconds,
+        added_moved_bytes=choice.moved,
+        least_stack_bytes=choice.least_stack_bytes,
+        sources=("loops",) if sunk is None else ("moves", "loops"),
+    )
+    return dataclasses.replace(
+        state, data=choice.data, kernels=choice.kernels, edits=edits, plan=plan
+    )

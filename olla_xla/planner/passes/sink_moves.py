@@ -1,0 +1,26 @@
+"""Takes out what moves arrays for loops alone, where that costs nothing (remat.loops.moves)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from olla_xla.planner.state import ModuleState
+from olla_xla.remat.loops.moves import without_moves
+
+__all__ = ["run"]
+
+
+def run(state: ModuleState) -> ModuleState:
+    """The state without them; itself where there are none, or nothing is gained.
+
+    Raises:
+      ModuleFormatError: the module has no schedule.
+    """
+    request = state.request
+    sunk = (
+        without_moves(state.data, request.target, request.cost) if request.options.loops else None
+    )
+    if sunk is None:
+        return state
+    edits = dataclasses.replace(state.edits, sunk=sunk, sources=("moves",))
+    return dataclasses.replace(state, data=sunk.data, kernels=sunk.kernels, edits=edits)

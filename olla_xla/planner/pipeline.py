@@ -1,0 +1,136 @@
+"""How a module is planned, from top to bottom: one state, handed from pass to pass.
+
+XLA's own order always competes, so that no plan's predicted total is above it. What costs nothing
+comes first (`sink_moves`, `scan_residuals.before_order`), then the order itself (`order`). Where
+the options have a memory budget that no order meets, or allow an overhead, what forward loops store
+for backward ones is rematerialised (`scan_residuals`), then instructions of the entry computation
+(`rematerialise`), then transfers may hide less (`relax_overlap`). Each pass compares predicted
+totals, and stops by itself where its share of the time is spent or nothing is left to gain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
+
+from hlo.module import HloError, module_from_bytes
+from hlo.rewrite.barriers import without_barriers
+from olla_xla.errors import BudgetError, KernelError, ModuleFormatError
+from olla_xla.planner.computation import MoreOrders
+from olla_xla.planner.effort import recomputation_limit
+from olla_xla.planner.passes import order, relax_overlap, rematerialise, scan_residuals, sink_moves
+from olla_xla.planner.state import ModuleState, Progress, Request
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["plan_module"]
+
+_logger = logging.getLogger("olla_xla")
+
+_RECOMPUTATION = (scan_residuals.run, rematerialise.run, relax_overlap.run)
+
+
+def plan_module(
+    module: bytes,
+    options: PlanOptions,
+    *,
+    target: str,
+    xla_bytes: int | None = None,
+    more: MoreOrders | None = None,
+    progress: Progress | None = None,
+    schedule_seconds: float | None = None,
+    device_kind: str = "",
+    device_bytes: int | None = None,
+) -> Plan:
+    """Plans a scheduled module: order, in-place results, and what is computed again.
+
+    Args:
+      module: serialized HloModuleProto as XLA scheduled it.
+      options: limits and seed.
+      target: "cpu" or "cuda".
+      xla_bytes: XLA's own assigned total when it is known, for the report.
+      more: gives orders of another scheduler (computation name -> instruction names); it is asked
+        if the search leaves a total far above the bound, and there is time left for it, as long as
+        XLA took to its schedule.
+      progress: called with one line at each improvement.
+      schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
+        search takes a time in proportion to it; where it is None, 20 s at most.
+      device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
+      device_bytes: what a device has. Where the plan would take more, transfers may hide less
+        than in XLA's order, if it fits then and no overhead is set. None: any.
+
+    Returns:
+      A plan that the referee has accepted and whose predicted total is never above XLA's order's.
+
+    Raises:
+      BudgetError: no plan that was found meets the memory budget.
+      ModuleFormatError: `module` cannot be read or has no schedule.
+      CheckError: the referee rejected the result (a bug).
+    """
+    try:
+        data = without_barriers(module)
+        view = module_from_bytes(data)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
+    request = Request(
+        options, target, cost, time.monotonic(), xla_bytes, more, progress, schedule_seconds,
+        device_bytes,
+    )  # fmt: skip
+    state = _ordered(ModuleState(request, view, data))
+    if _asks_for_recomputation(state):
+        state = _with_allowance(state)
+        for run in _RECOMPUTATION:
+            state = run(state)
+    return relax_overlap.to_fit(state).finished()
+
+
+def _ordered(start: ModuleState) -> ModuleState:
+    """The module with an order, and as much of what costs nothing as leaves its kernels alone."""
+    refused = None
+    for state in _free_edits(start):
+        try:
+            return order.run(state)
+        except KernelError as error:
+            _logger.info("%s is left: %s", "+".join(state.edits.sources), error)
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+def _free_edits(start: ModuleState) -> Iterator[ModuleState]:
+    """The module with edits that cost nothing, from most of them to none."""
+    sunk = sink_moves.run(start)
+    yield from scan_residuals.before_order(sunk)
+    if sunk is not start:
+        yield from scan_residuals.before_order(start)
+
+
+def _asks_for_recomputation(state: ModuleState) -> bool:
+    """Whether what the options ask for takes more than an order. Raises BudgetError."""
+    options, least = state.request.options, state.ordered.predicted_bytes
+    if state.request.xla_bytes is not None:
+        least = min(least, state.request.xla_bytes)
+    budget = options.budget_bytes
+    if not options.recomputes:
+        if budget is not None and least > budget:
+            raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
+        return False
+    return least > 0 and (budget is None or least > budget)  # nothing takes less than nothing
+
+
+def _with_allowance(state: ModuleState) -> ModuleState:
+    """The state with the time that recomputation may add, and the time to look for it."""
+    request, before, allowance = state.request, state.before, None
+    arguments = sum(p.shape.bytes for p in before.entry.parameters)
+    total = state.ordered.predicted_bytes
+    limit = recomputation_limit(
+        request.options, request.schedule_seconds, request.elapsed, total, arguments
+    )
+    if request.options.max_overhead is not None:
+        allowance = request.options.max_overhead * request.cost.step_seconds(before)
+    return dataclasses.replace(state, allowance=allowance, limit=limit)

@@ -1,0 +1,191 @@
+"""A module while passes plan it: what was asked for, what was changed, and the plan so far."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from hlo.module import Module, module_from_bytes
+from hlo.rewrite.clones import Clone
+from olla_xla.memory.kernels import Pattern
+from olla_xla.planner.computation import MoreOrders
+from olla_xla.planner.effort import Timing
+from olla_xla.planner.orders import plan_order
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
+from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.remat.loops.moves import Sunk
+from olla_xla.remat.loops.residual_choices import ResidualChoices
+
+__all__ = ["Edits", "ModuleState", "Request"]
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """What `plan_module` was called with, and the clock.
+
+    Attributes:
+      options, target, xla_bytes, more, progress, schedule_seconds, device_bytes: as it says.
+      cost: prices operators. started: when planning began, on the monotonic clock.
+    """
+
+    options: PlanOptions
+    target: str
+    cost: CostModel
+    started: float
+    xla_bytes: int | None = None
+    more: MoreOrders | None = None
+    progress: Progress | None = None
+    schedule_seconds: float | None = None
+    device_bytes: int | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since planning began."""
+        return time.monotonic() - self.started
+
+    def limited(self, seconds: float) -> PlanOptions:
+        """The options for part of the work: with that part of the time limit, if there is one."""
+        if self.options.time_limit is None:
+            return self.options
+        return dataclasses.replace(self.options, time_limit=max(seconds, 0.01))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Edits:
+    """What passes have changed in a module, beside its order and in-place results.
+
+    Attributes:
+      sunk: the module without what moves arrays for loops alone; None where nothing is gone.
+      loops: scan residuals that are rematerialised, as in `Plan.loops`.
+      clones: what is computed again, in execution order.
+      added_seconds: predicted time that `loops`, `clones` and transfers that hide less add;
+        exposed_seconds: the part of the last. added_moved_bytes: bytes moved to and from memory,
+        likewise. What `sunk` saves is not in them.
+      least_stack_bytes, least_added_seconds: as in `Plan`.
+      sources: names of the passes, for `Plan.source`.
+    """
+
+    sunk: Sunk | None = None
+    loops: tuple[LoopRecord, ...] = ()
+    clones: tuple[Clone, ...] = ()
+    added_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    added_moved_bytes: int = 0
+    least_stack_bytes: int = 0
+    least_added_seconds: float = 0.0
+    sources: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModuleState:
+    """A module, and what passes have found for it so far; a pass returns another one.
+
+    Attributes:
+      request: what was asked for. module: as XLA scheduled it, without optimization barriers.
+      data: the module with the edits, serialized. edits: those.
+      kernels: patterns that kernels of it are to have (memory.kernels); None: those that they have
+        in the order that `data` comes with.
+      choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
+        before they are known.
+      before_bytes: predicted total of that module in the order that it came with.
+      plan: of `data`; None before it has an order.
+      allowance: predicted seconds that recomputation may add in all; None: any.
+      limit: seconds since planning began up to which recomputation is looked for; None where
+        nothing asks for any.
+    """
+
+    request: Request
+    module: Module
+    data: bytes
+    edits: Edits = dataclasses.field(default_factory=Edits)
+    kernels: Mapping[str, Pattern] | None = None
+    choices: ResidualChoices | None = None
+    before_bytes: int | None = None
+    plan: Plan | None = None
+    allowance: float | None = None
+    limit: float | None = None
+
+    @property
+    def ordered(self) -> Plan:
+        """The plan, which it has by now."""
+        assert self.plan is not None
+        return self.plan
+
+    @property
+    def seconds_left(self) -> float:
+        """For recomputation; never nothing, so that each pass finds its first answer."""
+        assert self.limit is not None
+        return max(self.limit - self.request.elapsed, 0.1)
+
+    @property
+    def allowance_left(self) -> float | None:
+        """Predicted seconds that may still be added; None: any."""
+        return None if self.allowance is None else self.allowance - self.edits.added_seconds
+
+    def ordered_anew(self, data: bytes, kernels: Mapping[str, Pattern], seconds: float) -> Plan:
+        """A plan of the module with other edits.
+
+        Args:
+          data: that module. kernels: patterns that its kernels are to have.
+          seconds: how long it may take.
+
+        Raises:
+          KernelError: no order leaves its kernels as they are to be.
+        """
+        request = self.request
+        return plan_order(
+            data,
+            request.limited(seconds),
+            request.target,
+            progress=request.progress,
+            timing=Timing(request.schedule_seconds, seconds),
+            kept=kernels,
+        )
+
+    def finished(self) -> Plan:
+        """The plan as one of the module as it came, with all edits and what they cost."""
+        plan, edits, request = self.ordered, self.edits, self.request
+        xla = self.before_bytes
+        assert xla is not None
+        step_seconds, moved_bytes, added, added_moved = 0.0, 0, edits.added_seconds, 0
+        sunk, added_moved = edits.sunk, edits.added_moved_bytes
+        if sunk is not None:
+            xla, step_seconds, moved_bytes = sunk.total, sunk.seconds, sunk.moved
+            added, added_moved = added - sunk.less_seconds, added_moved - sunk.less_moved
+        elif edits.sources or self.limit is not None:
+            step_seconds = request.cost.step_seconds(self.module)
+            moved_bytes = module_work(self.module, request.target).bytes
+        is_edited = bool(edits.sources)
+        return dataclasses.replace(
+            plan,
+            fingerprint=self.module.fingerprint,
+            sunk=() if sunk is None else sunk.names,
+            loops=edits.loops,
+            clones=tuple((c.name, c.original, c.operands, c.readers) for c in edits.clones),
+            xla_bytes=xla if request.xla_bytes is None else request.xla_bytes,
+            xla_predicted_bytes=xla,
+            step_seconds=step_seconds,
+            added_seconds=added,
+            least_added_seconds=edits.least_added_seconds,
+            exposed_seconds=edits.exposed_seconds,
+            least_stack_bytes=edits.least_stack_bytes,
+            moved_bytes=moved_bytes,
+            added_moved_bytes=added_moved,
+            # XLA's order of a changed module is no order of XLA's own.
+            status=PlanStatus.FEASIBLE
+            if is_edited and plan.status is PlanStatus.XLA
+            else plan.status,
+            source="+".join((*edits.sources, plan.source)),
+            seconds=request.elapsed,
+            time_limit=plan.time_limit if self.limit is None else self.limit,
+        )
+
+    @property
+    def before(self) -> Module:
+        """The view of the module without `edits.loops` and `edits.clones`."""
+        sunk = self.edits.sunk
+        return self.module if sunk is None else module_from_bytes(sunk.data)

@@ -1,0 +1,105 @@
+"""Which choice of stacks to do without is free, fits a budget, or an allowance of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hlo.module import HloError
+from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.problem import refusals
+from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
+
+__all__ = ["TRIES", "free", "is_right", "to_try"]
+
+_HOPE = 1.25
+"""Times the budget that a total in XLA's order may take for another order to be looked for."""
+
+TRIES = 3
+"""Choices that are ordered anew."""
+
+
+def free(choices: ResidualChoices) -> ResidualChoice | None:
+    """Does without stacks at no cost: the choice of least predicted time, if it takes less memory.
+
+    Such are stacks that another one holds, those that nothing reads, and those whose slices take
+    longer to write and to read than to compute again.
+
+    Returns None where there is nothing to do without, or it gains nothing.
+    """
+    written = [choice for k in range(choices.free) if (choice := _written(choices, k)) is not None]
+    for choice in sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds):
+        if choice.total < choices.total and is_right(choices, choice):
+            return choice
+    return None
+
+
+def to_try(
+    choices: ResidualChoices, budget: int | None, allowance: float | None
+) -> Iterator[tuple[ResidualChoice, bool]]:
+    """The choices that promise most: towards a budget the cheapest first, then the lowest.
+
+    Where only time limits them, the one that the programme finds comes first. Each with whether it
+    is the lowest that is left.
+    """
+
+    def allowed(k: int) -> ResidualChoice | None:
+        choice = _written(choices, k)
+        if choice is None or (allowance is not None and choice.seconds > allowance):
+            return None
+        return choice
+
+    hopeful: list[ResidualChoice] = []
+    if budget is None and allowance is not None:
+        if (choice := _within(choices, allowance)) is not None:
+            hopeful.append(choice)
+            yield choice, False
+    last = next((k for k in reversed(range(len(choices))) if allowed(k) is not None), -1)
+    if budget is not None:
+        for k in range(last):
+            choice = allowed(k)
+            if choice is not None and choice.total <= _HOPE * budget and len(hopeful) < TRIES - 1:
+                hopeful.append(choice)
+        yield from ((choice, False) for choice in hopeful)
+    for k in _lowest_first(choices, last):  # the next one only where the referee refuses the last
+        choice = allowed(k)
+        if choice is not None and all(choice.records != other.records for other in hopeful):
+            yield choice, True
+
+
+def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
+    """The choices up to the last one, downwards, by their totals where turns run again."""
+    found = list(range(last + 1))
+    tail = [k for k in found if k >= choices.thin - 1 and _written(choices, k) is not None]
+    if last >= choices.thin:
+        tail.sort(key=lambda k: choices.choice(k).total, reverse=True)
+        found = [*(k for k in found if k < choices.thin - 1), *tail]
+    return found[::-1]
+
+
+def _written(choices: ResidualChoices, k: int) -> ResidualChoice | None:
+    """A choice, if the module can be written with it."""
+    return _if_possible(lambda: choices.choice(k))
+
+
+def _within(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
+    return _if_possible(lambda: choices.within(allowance))
+
+
+def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice | None:
+    try:
+        return write()
+    except (HloError, PlanMismatchError) as error:
+        refusals.note("a choice for loops that cannot be written", error)
+        return None
+
+
+def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
+    """Whether the referee accepts a choice."""
+    try:
+        check_rewrite(choices.module, choice.data, choices.target, loops=True)
+        check_executable(choice.data, choices.target)
+    except CheckError as error:
+        refusals.note("a choice for loops", error)
+        return False
+    return True
