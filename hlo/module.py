@@ -165,6 +165,7 @@ class Module:
       donors: donated parameters without a fixed output (parameter number, index).
       fingerprint: digest of the module without schedule, ids and frontend attributes.
       frames: resolves call stacks; see `stack`.
+      proto: as it was read; only `hlo` looks into it.
     """
 
     name: str
@@ -174,6 +175,12 @@ class Module:
     donors: frozenset[tuple[int, ShapeIndex]]
     is_scheduled: bool
     frames: StackFrames
+    proto: xla_pb2.HloModuleProto = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def data(self) -> bytes:
+        """It as a serialized HloModuleProto."""
+        return self.proto.SerializeToString(deterministic=True)
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
         """The Python calls under which an instruction was traced, the innermost first."""
@@ -323,6 +330,7 @@ def module_from_proto(
         donors=donors,
         is_scheduled=entry.schedule is not None,
         frames=frames,
+        proto=proto,
     )
 
 

@@ -71,6 +71,7 @@ OPTIONS = (
 def capture_all(folder: Path) -> None:
     """Writes each module that is not in the folder yet: NAME.pb, and NAME.json on its target."""
     import jax
+    import jax.numpy as jnp
 
     from olla_xla import targets
     from olla_xla.bench import models
@@ -105,7 +106,7 @@ def capture_all(folder: Path) -> None:
         write(
             f"{name}-h100",
             lambda step=step, arguments=arguments: jax.jit(step).lower(
-                *compiles.on_h100(arguments)
+                *compiles.on_h100(jax.tree.map(jnp.asarray, arguments))
             ),
         )
     for module in (sharded, tensor_parallel):

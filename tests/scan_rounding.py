@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hlo.module import module_from_bytes
 from olla_xla.bench.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
@@ -83,9 +84,10 @@ def outcomes(layers: Layers) -> list[str]:
     lowered = jax.jit(layers.step).lower(*arguments)
     expected = _bits(lowered.compile()(*arguments))
     module = capture(lowered).module
-    choices, found = ResidualChoices(module, "cpu", CostModel(_DEVICE, "cpu")), []
+    choices = ResidualChoices(module_from_bytes(module), "cpu", CostModel(_DEVICE, "cpu"))
+    found = []
     for k in range(len(choices)):
-        data = choices.choice(k).data
+        data = choices.choice(k).module.data
         try:
             check_rewrite(module, data, "cpu", loops=True)
         except CheckError as error:

@@ -1,4 +1,4 @@
-"""Makes fusions write their results in place: output_to_operand_aliasing in a serialized module.
+"""Makes fusions write their results in place: output_to_operand_aliasing.
 
 XLA lets a fusion's result take a dying operand's memory, but its heap does so for some values only
 (not for one that shares its buffer with others already). Stated on the instruction, the result and
@@ -11,33 +11,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2
-from hlo.module import HloError, parse_module_proto
+from hlo.module import HloError
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Alias", "add_aliases", "make_bitcast", "with_aliases"]
+__all__ = ["Alias", "add_aliases", "make_bitcast"]
 
 Alias = tuple[ShapeIndex, int]
 """(index of the result, operand number): that result of a fusion overwrites that operand."""
 
 
-def with_aliases(module: bytes, aliases: Mapping[str, Sequence[Alias]]) -> bytes:
-    """The module with results of fusions bound to the memory of operands.
+def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> set[int]:
+    """Binds results of fusions to the memory of operands.
 
     Args:
-      module: serialized, scheduled HloModuleProto.
+      proto: a scheduled module; it is changed.
       aliases: fusion name -> which results overwrite which operands. It is the caller's to see that
         each operand dies at the fusion, under every order that is to run, and may be overwritten.
+
+    Returns:
+      Ids of fused computations that changed.
 
     Raises:
       HloError: an instruction is unknown, not a fusion, or has no such result or operand.
     """
-    proto = parse_module_proto(module)
-    add_aliases(proto, aliases)
-    return proto.SerializeToString(deterministic=True)
-
-
-def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> set[int]:
-    """The same, in place; returns the ids of fused computations that changed. Raises HloError."""
     reshaped: set[int] = set()
     if not aliases:
         return reshaped

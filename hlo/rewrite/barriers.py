@@ -8,7 +8,7 @@ that is left, whose lifetimes and in-place reuse are those that XLA assigns buff
 from __future__ import annotations
 
 from hlo import xla_pb2
-from hlo.module import parse_module_proto
+from hlo.module import Module, module_from_bytes, module_from_proto, parse_module_proto
 from hlo.rewrite.walk import put_in_post_order
 
 __all__ = ["without_barriers"]
@@ -16,19 +16,19 @@ __all__ = ["without_barriers"]
 _LOCAL = (1 << 32) - 1
 
 
-def without_barriers(module: bytes) -> bytes:
+def without_barriers(data: bytes) -> Module:
     """A serialized module without optimization barriers in what runs step by step.
 
     Those that control edges are tied to stay. Raises HloError where it is no module.
     """
-    if b"opt-barrier" not in module and b"optimization-barrier" not in module:
-        return module
-    proto = parse_module_proto(module)
+    if b"opt-barrier" not in data and b"optimization-barrier" not in data:
+        return module_from_bytes(data)
+    proto = parse_module_proto(data)
     changed = False
     for computation in proto.computations:
         if computation.id in proto.schedule.sequences:
             changed |= _expand(proto, computation)
-    return proto.SerializeToString(deterministic=True) if changed else module
+    return module_from_proto(proto) if changed else module_from_bytes(data)
 
 
 def _expand(proto: xla_pb2.HloModuleProto, computation: xla_pb2.HloComputationProto) -> bool:

@@ -1,4 +1,4 @@
-"""Writes recomputation into a serialized module: clones of instructions, placed before late users.
+"""Writes recomputation into a module: clones of instructions, placed before late users.
 
 A clone is an instruction of its own with a new name and id, of the same opcode, shape and
 configuration as its original, and with its own copy of the computation that a fusion calls. Some
@@ -13,11 +13,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
-from hlo.module import HloError, parse_module_proto
+from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
 from hlo.rewrite.walk import post_order
 
-__all__ = ["Clone", "add_clones", "with_clones"]
+__all__ = ["Clone", "add_clones"]
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
@@ -40,25 +40,16 @@ class Clone:
     readers: tuple[tuple[str, int], ...] = ()
 
 
-def with_clones(module: bytes, clones: Sequence[Clone]) -> bytes:
-    """The module with clones, each scheduled right before its first reader.
+def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
+    """Writes clones into a module, each scheduled right before its first reader.
 
     Args:
-      module: serialized, scheduled HloModuleProto.
+      proto: a scheduled module; it is changed.
       clones: in an order in which each comes after the clones that it reads.
 
     Raises:
       HloError: a name is unknown or taken, or a clone has no reader.
     """
-    if not clones:
-        return module
-    proto = parse_module_proto(module)
-    add_clones(proto, clones)
-    return proto.SerializeToString(deterministic=True)
-
-
-def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
-    """The same, in place. Raises HloError."""
     if not clones:
         return
     homes = {i.name: c for c in proto.computations for i in c.instructions}

@@ -1,10 +1,11 @@
-"""One module while it is changed: parsed once, written to by all in turn, serialized once."""
+"""One module while it is changed: copied once, written to by all in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hlo.module import Computation, Instruction, Module, module_from_proto, parse_module_proto
+from hlo import xla_pb2
+from hlo.module import Computation, Instruction, Module, module_from_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.guards import add_guards
@@ -22,25 +23,24 @@ class Edit:
     """A module that is being changed; what a change raises leaves it half done.
 
     Args:
-      data: serialized, scheduled HloModuleProto.
-
-    Raises:
-      HloError: it is none.
+      module: a scheduled one, which stays as it is.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self._proto = parse_module_proto(data)
+    def __init__(self, module: Module) -> None:
+        self._before = module
+        self._proto = xla_pb2.HloModuleProto()
+        self._proto.CopyFrom(module.proto)
         self._reshaped: set[int] | None = set()
         """Ids of bodies of fusions that were changed; None: any may be."""
 
     def clone(self, clones: Sequence[Clone]) -> Edit:
-        """As `hlo.rewrite.clones.with_clones`."""
+        """As `hlo.rewrite.clones.add_clones`."""
         add_clones(self._proto, clones)
         self._reshaped = None
         return self
 
     def change_loops(self, edits: Sequence[LoopEdit]) -> Edit:
-        """As `hlo.rewrite.loops.with_loops_changed`."""
+        """As `hlo.rewrite.loops.change_loops`."""
         change_loops(self._proto, edits)
         self._reshaped = None
         return self
@@ -52,7 +52,7 @@ class Edit:
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
-        """As `hlo.rewrite.aliases.with_aliases`."""
+        """As `hlo.rewrite.aliases.add_aliases`."""
         reshaped = add_aliases(self._proto, aliases)
         if self._reshaped is not None:
             self._reshaped |= reshaped
@@ -68,7 +68,7 @@ class Edit:
         order: Mapping[str, Sequence[str]],
         attributes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Edit:
-        """As `hlo.rewrite.schedule.with_schedule`."""
+        """As `hlo.rewrite.schedule.set_schedule`."""
         set_schedule(self._proto, order, attributes)
         return self
 
@@ -82,15 +82,17 @@ class Edit:
         return self
 
     def to_bytes(self) -> bytes:
-        """The module, serialized."""
+        """The changed module as a serialized HloModuleProto."""
         return self._proto.SerializeToString(deterministic=True)
 
-    def to_module(self, before: Module) -> Module:
-        """The view of the module; nothing is to be changed any more.
+    def module(self) -> Module:
+        """The changed module; nothing is to be changed any more.
 
-        Args:
-          before: of the module as it came. What is not changed of it is not read again.
+        What was not changed of the module as it came is not read again.
+
+        Raises:
+          HloError: a change left an id that nothing has.
         """
         if self._reshaped is None:
             return module_from_proto(self._proto)
-        return module_from_proto(self._proto, before, self._reshaped)
+        return module_from_proto(self._proto, self._before, self._reshaped)

@@ -16,12 +16,12 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
-from hlo.module import Computation, Instruction, module_from_bytes, parse_module_proto
+from hlo.module import Computation, Instruction
 from hlo.rewrite.aliases import make_bitcast
 from hlo.rewrite.walk import put_in_post_order
-from hlo.values import Value, analyse
+from hlo.values import Value
 
-__all__ = ["add_guards", "with_guards"]
+__all__ = ["add_guards"]
 
 _HANDING = ("bitcast", "get-tuple-element")
 
@@ -31,37 +31,23 @@ _LOCAL = (1 << 32) - 1
 Orders = Mapping[Computation, Sequence[Instruction]]
 
 
-def with_guards(module: bytes, target: str) -> bytes:
-    """A module with control edges from who reads memory to who writes it next.
+def add_guards(
+    proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
+) -> bool:
+    """Adds control edges to a module, from who reads memory to who writes it next.
 
     A fusion that is bound to overwrite what it reads must run before something, too: one of what
     hands its result on, which is moved or made right behind it.
 
     Args:
-      module: serialized, scheduled HloModuleProto. target: "cpu" or "cuda".
-
-    Raises:
-      HloError: it is none, or what passes values on has another shape than they have.
-    """
-    view = module_from_bytes(module)
-    orders = {c: c.schedule for c in view.control_computations if c.schedule is not None}
-    proto = parse_module_proto(module)
-    if not add_guards(proto, analyse(view, target).buffers, orders):
-        return module
-    return proto.SerializeToString(deterministic=True)
-
-
-def add_guards(
-    proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
-) -> bool:
-    """The same, in place.
-
-    Args:
-      proto: a module, scheduled in these orders. buffers: its alias sets.
+      proto: a module, scheduled in these orders; it is changed. buffers: its alias sets.
       orders: of the computations of the view that the alias sets are of.
 
     Returns:
       Whether anything was needed.
+
+    Raises:
+      HloError: what passes values on has another shape than they have.
     """
     edges, alone = _needed(buffers, orders)
     for computation in proto.computations if edges or alone else ():

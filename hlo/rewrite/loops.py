@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hlo import xla_pb2
-from hlo.module import HloError, parse_module_proto
+from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.rewrite.checkpoints import Places, Rerun, Ring, Segments, kept_in
@@ -26,7 +26,7 @@ from hlo.rewrite.loop_edit import SLOTS, Checkpoints, Given, LoopEdit, Made, Tak
 from hlo.rewrite.walk import put_in_post_order
 from hlo.shapes import ShapeIndex
 
-__all__ = ["change_loops", "with_loops_changed"]
+__all__ = ["change_loops"]
 
 _LOCAL = (1 << 32) - 1
 
@@ -35,19 +35,15 @@ _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
-def with_loops_changed(module: bytes, edits: Sequence[LoopEdit]) -> bytes:
-    """The module with its loops changed; new instructions stand right before their first reader.
+def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
+    """Changes loops of a module; new instructions stand right before their first reader.
+
+    Args:
+      proto: a scheduled module; it is changed.
 
     Raises:
       HloError: a name is unknown or taken, or the loops are not as the edit has them.
     """
-    proto = parse_module_proto(module)
-    change_loops(proto, edits)
-    return proto.SerializeToString(deterministic=True)
-
-
-def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
-    """The same, in place. Raises HloError."""
     if not edits:
         return
     before = xla_pb2.HloModuleProto()

@@ -1,4 +1,4 @@
-"""Writes a new schedule and annotations into a serialized HLO module."""
+"""Writes a new schedule and annotations into an HLO module."""
 
 from __future__ import annotations
 
@@ -7,28 +7,7 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 
-__all__ = ["set_schedule", "with_schedule"]
-
-
-def with_schedule(
-    module: bytes,
-    order: Mapping[str, Sequence[str]],
-    attributes: Mapping[str, Mapping[str, str]] | None = None,
-) -> bytes:
-    """The module with the given execution orders; everything else stays as it came.
-
-    Args:
-      module: serialized, scheduled HloModuleProto.
-      order: computation name -> all its instruction names in execution order. Computations that
-        are not named keep their schedule.
-      attributes: instruction name -> frontend attributes to add.
-
-    Raises:
-      HloError: a name is unknown, or an order is not a permutation of the computation.
-    """
-    proto = xla_pb2.HloModuleProto.FromString(module)
-    set_schedule(proto, order, attributes)
-    return proto.SerializeToString(deterministic=True)
+__all__ = ["set_schedule"]
 
 
 def set_schedule(
@@ -36,7 +15,17 @@ def set_schedule(
     order: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """The same, in place. Raises HloError."""
+    """Gives a module execution orders; everything else stays as it came.
+
+    Args:
+      proto: a scheduled module; it is changed.
+      order: computation name -> all its instruction names in execution order. Computations that
+        are not named keep their schedule.
+      attributes: instruction name -> frontend attributes to add.
+
+    Raises:
+      HloError: a name is unknown, or an order is not a permutation of the computation.
+    """
     known = {c.name: c for c in proto.computations}
     for name, names in order.items():
         computation = known.get(name)

@@ -15,7 +15,7 @@ from hlo.buffer_assignment import Allocation, BufferAssignment, value_name
 from olla_xla.compile.assignment import check_overlaps
 from olla_xla.errors import CheckError
 from olla_xla.memory.assignment.model import ALIGNMENT
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem, place
 from olla_xla.problem.plan import Plan
 
@@ -93,7 +93,7 @@ def full_report(
     Raises:
       CheckError: two live tensors overlap; a tensor leaves its allocation.
     """
-    planned = PlannedModule(module, target)
+    planned = PlannedModule(scheduled_module(module), target)
     _check_bounds(assignment)
     peak = check_overlaps(planned, assignment)
     start, end = _ranges(planned)

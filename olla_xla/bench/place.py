@@ -23,7 +23,7 @@ from olla_xla.bench.assignment_report import simulated_heap
 from olla_xla.bench.schedule import Case, capture_case
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.assignment.model import ALIGNMENT
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import Packing, PlacementProblem, Programs, place
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.ilp.located import FORMS
@@ -276,7 +276,7 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
     seconds = time.monotonic() - started
     planned_bytes = load_of(step.problem)
     assert found.live_bytes <= planned_bytes, "another order needs more than the plan's own"
-    live, heap = simulated_heap(PlannedModule(step.module, platform))
+    live, heap = simulated_heap(PlannedModule(scheduled_module(step.module), platform))
     return PlanRow(
         case=step.case,
         blocks=len(found.problem),

@@ -31,7 +31,7 @@ from hlo.module import (
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.compile.order import compare_orders
 from olla_xla.errors import CheckError
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.problem.plan import Plan
 
@@ -169,7 +169,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         another size or leaves its allocation; two live tensors overlap; the recomputed lifetime
         peak is not the plan's; the total is not the plan's.
     """
-    planned = PlannedModule(module, plan.target)
+    planned = PlannedModule(scheduled_module(module), plan.target)
     added, dropped = compare_orders(plan, planned.module)
     places = {a.name: (home, a) for home in assignment.allocations for a in home.assigned}
     unread, inlined = _unread(plan, planned), _inlined(plan, planned)

@@ -21,7 +21,7 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Captured, Compiles
 from olla_xla.compile.planned import compile_given
 from olla_xla.errors import BudgetError, LimitError
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.problem.plan import Plan
 
@@ -314,7 +314,8 @@ class _Xla(_Way):
 
     def predicted(self, batch: int) -> int:
         captured = self.work.captured(batch)
-        return PlannedModule(captured.module, captured.platform).simulate().total_bytes
+        module = scheduled_module(captured.module)
+        return PlannedModule(module, captured.platform).simulate().total_bytes
 
     def compiled(self, batch: int) -> int | None:
         compiles = Compiles(self.work.make(batch), _QUICK, {})

@@ -29,7 +29,7 @@ from olla_xla.experimental.slices import Relocation, relocate
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.effort import Timing, effort
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -175,7 +175,7 @@ def _orders(
 
 def _least_peak(module: bytes, plan: Plan, options: PlanOptions) -> Plan | None:
     """The plan with the least lifetime peak; None if the plan has that already."""
-    planned = PlannedModule(module, plan.target)
+    planned = PlannedModule(scheduled_module(module), plan.target)
     entry = planned.module.entry
     if len(planned.computations) > 1:  # loops and branches keep their places anyway
         return None

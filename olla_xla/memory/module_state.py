@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hlo.module import Computation, HloError, Instruction, Module, module_from_bytes
+from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.edit import Edit
@@ -14,19 +14,38 @@ from olla_xla.memory.assignment.model import Assignment, AssignmentModel
 from olla_xla.memory.kernels import Pattern, patterns
 from olla_xla.memory.lower import LoweredComputation, lower
 
-__all__ = ["PlannedModule"]
+__all__ = ["PlannedModule", "scheduled_module"]
+
+
+def scheduled_module(data: bytes) -> Module:
+    """Reads a module that is to be planned; optimization barriers are left out (hlo.rewrite).
+
+    Args:
+      data: a serialized HloModuleProto.
+
+    Raises:
+      ModuleFormatError: it is none, or has no schedule.
+    """
+    try:
+        module = without_barriers(data)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    if not module.is_scheduled:
+        raise ModuleFormatError(
+            f"HLO module {module.name} has no schedule; dump it after scheduling "
+            "(xla_dump_hlo_as_proto, *after_optimizations*)"
+        )
+    return module
 
 
 class PlannedModule:
     """A module while it is planned.
 
     Args:
-      data: a serialized, scheduled HloModuleProto; optimization barriers in it are left out, as XLA
-        leaves them out after its hook (hlo.rewrite.barriers). target: "cpu" or "cuda".
+      module: a scheduled one (`scheduled_module`). target: "cpu" or "cuda".
       released: names of asynchronous starts that need not hide what they hide in XLA's order.
       kept: kernel name -> the pattern that it is to have (memory.kernels); orders are then such
         that it can.
-      view: of the module, where it was read already.
 
     Attributes:
       orders: by computation, the order chosen so far (at first XLA's).
@@ -35,33 +54,18 @@ class PlannedModule:
         the one chosen.
       bounds: by computation, a lower bound on that peak, in bytes.
       kept: kernel name -> the pattern that it is to have.
-
-    Raises:
-      ModuleFormatError: not a module, or one without a schedule.
     """
 
     def __init__(
         self,
-        data: bytes,
+        module: Module,
         target: str,
         released: frozenset[str] = frozenset(),
         kept: Mapping[str, Pattern] | None = None,
-        *,
-        view: Module | None = None,
     ) -> None:
         if target not in ("cpu", "cuda"):
             raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
-        try:
-            data = without_barriers(data) if view is None else data
-            self.module: Module = module_from_bytes(data) if view is None else view
-        except HloError as error:
-            raise ModuleFormatError(str(error)) from error
-        if not self.module.is_scheduled:
-            raise ModuleFormatError(
-                f"HLO module {self.module.name} has no schedule; dump it after scheduling "
-                "(xla_dump_hlo_as_proto, *after_optimizations*)"
-            )
-        self.data = data
+        self.module = module
         self.target = target
         self.released = released
         self.dataflow = analyse(self.module, target)
@@ -133,12 +137,11 @@ class PlannedModule:
 
     def _scheduled(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Edit:
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
-        return Edit(self.data).schedule(schedule)
+        return Edit(self.module).schedule(schedule)
 
     def _edited(self, edit: Edit) -> PlannedModule:
         """What an edit makes of the module, with all that is known of it so far."""
-        view, target = edit.to_module(self.module), self.target
-        other = PlannedModule(edit.to_bytes(), target, self.released, self.kept, view=view)
+        other = PlannedModule(edit.module(), self.target, self.released, self.kept)
         for name, computation in self.computations.items():
             twin = other.computations[name]
             for what in ("peaks", "leasts", "bounds"):

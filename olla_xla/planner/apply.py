@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 
-from hlo.module import HloError, module_from_bytes
-from hlo.rewrite.barriers import without_barriers
+from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.guards import with_guards
-from olla_xla.errors import ModuleFormatError, PlanMismatchError
+from hlo.values import analyse
+from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.passes.relax_overlap import relaxed
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -27,7 +26,7 @@ __all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
     """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""
-    planned = PlannedModule(module, target)
+    planned = PlannedModule(scheduled_module(module), target)
     result = []
     for computation in planned.module.control_computations:
         graph = planned.lowered(computation).graph
@@ -55,8 +54,8 @@ def least_overlap(
       would save nothing.
     """
     cost = CostModel(device(plan.target, device_kind), plan.target)
-    data = _edited(_read(module), plan).to_bytes()
-    found = relaxed(data, plan, cost, math.inf, options)
+    edited = _edited(scheduled_module(module), plan).module()
+    found = relaxed(edited, plan, cost, math.inf, options)
     return (plan.predicted_bytes, 0.0) if found is None else (found[0].predicted_bytes, found[1])
 
 
@@ -70,8 +69,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Raises:
       PlanMismatchError: the plan was made for another module.
     """
-    module = _read(module)
-    view = module_from_bytes(module)
+    view = scheduled_module(module)
     if view.fingerprint != plan.fingerprint:
         raise PlanMismatchError(
             f"the plan for {plan.module} does not fit module {view.name}; plan it again"
@@ -94,32 +92,23 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
         if name in attributes:
             attributes[name]["olla_xla.offset"] = ",".join(found)
     try:
-        edit = _edited(module, plan).hold(plan.holds).alias(plan.aliases)
-        planned = edit.schedule(plan.order, attributes).to_bytes()
-        # XLA's GPU backend may compute things again after its scheduler.
-        return with_guards(planned, plan.target) if plan.target == "cuda" else planned
+        edit = _edited(view, plan).hold(plan.holds).alias(plan.aliases)
+        edit.schedule(plan.order, attributes)
+        if plan.target == "cuda":  # XLA may compute things again there after its scheduler
+            planned = edit.module()
+            orders = {c: c.schedule or () for c in planned.control_computations}
+            edit = Edit(planned).guard(analyse(planned, plan.target).buffers, orders)
+        return edit.to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
 
 
-def _read(module: bytes) -> bytes:
-    """The module that a plan is for: without optimization barriers.
-
-    Raises:
-      ModuleFormatError: it is none.
-    """
-    try:
-        return without_barriers(module)
-    except HloError as error:
-        raise ModuleFormatError(str(error)) from error
-
-
-def _edited(module: bytes, plan: Plan) -> Edit:
+def _edited(module: Module, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
-    edit = Edit(module)
-    edit.sink(plan.sunk, plan.target)
+    edit = Edit(module).sink(plan.sunk, plan.target)
     if plan.loops:
-        view = module_from_bytes(edit.to_bytes() if plan.sunk else module)
-        edit.change_loops(edits(view, plan.loops, plan.target))
-    edit.clone([Clone(*record) for record in plan.clones])
-    return edit
+        if plan.sunk:
+            module = edit.module()
+            edit = Edit(module)
+        edit.change_loops(edits(module, plan.loops, plan.target))
+    return edit.clone([Clone(*record) for record in plan.clones])

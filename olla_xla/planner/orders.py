@@ -11,6 +11,7 @@ import numpy as np
 
 from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
+from hlo.module import Module
 from hlo.rewrite.aliases import Alias
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import GraphError, KernelError
@@ -129,7 +130,7 @@ def _solve_all(
 
 @without_collection()
 def plan_order(
-    module: bytes,
+    module: Module,
     options: PlanOptions,
     target: str,
     *,
@@ -143,7 +144,7 @@ def plan_order(
     """Finds an order for every computation of a module, and nothing else.
 
     Args:
-      module: serialized HloModuleProto with a schedule. options: limits and seed.
+      module: a scheduled one. options: limits and seed.
       target: "cpu" or "cuda". xla_bytes: XLA's own assigned total when it is known.
       progress, more: see `planner.plan_module`. timing: what it may take.
       released: starts of transfers that may hide less than in XLA's order.

@@ -15,9 +15,8 @@ import logging
 import time
 from collections.abc import Iterator
 
-from hlo.module import HloError, module_from_bytes
-from hlo.rewrite.barriers import without_barriers
-from olla_xla.errors import BudgetError, KernelError, ModuleFormatError
+from olla_xla.errors import BudgetError, KernelError
+from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import MoreOrders
 from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order, relax_overlap, rematerialise, scan_residuals, sink_moves
@@ -71,17 +70,13 @@ def plan_module(
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the referee rejected the result (a bug).
     """
-    try:
-        data = without_barriers(module)
-        view = module_from_bytes(data)
-    except HloError as error:
-        raise ModuleFormatError(str(error)) from error
+    own = scheduled_module(module)
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     request = Request(
         options, target, cost, time.monotonic(), xla_bytes, more, progress, schedule_seconds,
         device_bytes,
     )  # fmt: skip
-    state = _ordered(ModuleState(request, view, data))
+    state = _ordered(ModuleState(request, own, own))
     if _asks_for_recomputation(state):
         state = _with_allowance(state)
         for run in _RECOMPUTATION:

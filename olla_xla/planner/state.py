@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from hlo.module import Module, module_from_bytes
+from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.memory.kernels import Pattern
 from olla_xla.planner.computation import MoreOrders
@@ -85,22 +85,22 @@ class ModuleState:
     """A module, and what passes have found for it so far; a pass returns another one.
 
     Attributes:
-      request: what was asked for. module: as XLA scheduled it, without optimization barriers.
-      data: the module with the edits, serialized. edits: those.
+      request: what was asked for. own: the module as XLA scheduled it, without optimization
+        barriers. module: with the edits. edits: those.
       kernels: patterns that kernels of it are to have (memory.kernels); None: those that they have
-        in the order that `data` comes with.
+        in the order that `module` comes with.
       choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
         before they are known.
       before_bytes: predicted total of that module in the order that it came with.
-      plan: of `data`; None before it has an order.
+      plan: of `module`; None before it has an order.
       allowance: predicted seconds that recomputation may add in all; None: any.
       limit: seconds since planning began up to which recomputation is looked for; None where
         nothing asks for any.
     """
 
     request: Request
+    own: Module
     module: Module
-    data: bytes
     edits: Edits = dataclasses.field(default_factory=Edits)
     kernels: Mapping[str, Pattern] | None = None
     choices: ResidualChoices | None = None
@@ -126,11 +126,11 @@ class ModuleState:
         """Predicted seconds that may still be added; None: any."""
         return None if self.allowance is None else self.allowance - self.edits.added_seconds
 
-    def ordered_anew(self, data: bytes, kernels: Mapping[str, Pattern], seconds: float) -> Plan:
+    def ordered_anew(self, module: Module, kernels: Mapping[str, Pattern], seconds: float) -> Plan:
         """A plan of the module with other edits.
 
         Args:
-          data: that module. kernels: patterns that its kernels are to have.
+          module: that one. kernels: patterns that its kernels are to have.
           seconds: how long it may take.
 
         Raises:
@@ -138,7 +138,7 @@ class ModuleState:
         """
         request = self.request
         return plan_order(
-            data,
+            module,
             request.limited(seconds),
             request.target,
             progress=request.progress,
@@ -157,12 +157,12 @@ class ModuleState:
             xla, step_seconds, moved_bytes = sunk.total, sunk.seconds, sunk.moved
             added, added_moved = added - sunk.less_seconds, added_moved - sunk.less_moved
         elif edits.sources or self.limit is not None:
-            step_seconds = request.cost.step_seconds(self.module)
-            moved_bytes = module_work(self.module, request.target).bytes
+            step_seconds = request.cost.step_seconds(self.own)
+            moved_bytes = module_work(self.own, request.target).bytes
         is_edited = bool(edits.sources)
         return dataclasses.replace(
             plan,
-            fingerprint=self.module.fingerprint,
+            fingerprint=self.own.fingerprint,
             sunk=() if sunk is None else sunk.names,
             loops=edits.loops,
             clones=tuple((c.name, c.original, c.operands, c.readers) for c in edits.clones),
@@ -186,6 +186,6 @@ class ModuleState:
 
     @property
     def before(self) -> Module:
-        """The view of the module without `edits.loops` and `edits.clones`."""
+        """The module without `edits.loops` and `edits.clones`."""
         sunk = self.edits.sunk
-        return self.module if sunk is None else module_from_bytes(sunk.data)
+        return self.own if sunk is None else sunk.module

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hlo.module import module_from_bytes
-from hlo.rewrite.clones import Clone, with_clones
-from hlo.rewrite.schedule import with_schedule
+from hlo.module import Module
+from hlo.rewrite.clones import Clone
+from hlo.rewrite.edit import Edit
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
@@ -44,20 +44,20 @@ class Front:
     """Choices of evictions for one module in one order, by falling peak.
 
     Args:
-      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+      module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       seconds: how long the walk may take; a choice that is begun is finished, within reason.
       kernels: patterns that its kernels are to have.
     """
 
     def __init__(
         self,
-        module: bytes,
+        module: Module,
         target: str,
         cost: CostModel,
         seconds: float,
         kernels: Mapping[str, Pattern],
     ) -> None:
-        self.data = module
+        self.module = module
         self.target = target
         self.planned = PlannedModule(module, target, kept=kernels)
         for computation in self.planned.module.control_computations:
@@ -158,11 +158,11 @@ class Front:
         # Greedy search may use longer chains than the program, and fall below its optimum.
         return point, max(min(found.result.bound, point.seconds), 0.0)
 
-    def write(self, point: Point) -> tuple[bytes, tuple[Clone, ...]]:
+    def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
         """The module with a choice's clones."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
-        return with_clones(self.data, made), made
+        return Edit(self.module).clone(made).module(), made
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:
@@ -174,14 +174,14 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
     return kept
 
 
-def fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
+def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
     """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
 
     An order that saves little may still have moved readers away from what they read, and then makes
     recomputation dearer.
 
     Args:
-      module: serialized, scheduled. base: its plan without recomputation.
+      module: a scheduled one. base: its plan without recomputation.
       cost: prices operators. seconds: for all walks together.
     """
     saved = 1 - base.predicted_bytes / base.xla_predicted_bytes
@@ -189,9 +189,9 @@ def fronts(module: bytes, base: Plan, cost: CostModel, seconds: float) -> list[F
     if saved < _CLEAR_GAIN:
         orders.append(module)
     if saved >= _SOME_GAIN:
-        names = [i.name for c in module_from_bytes(module).computations for i in c.instructions]
+        names = [i.name for c in module.computations for i in c.instructions]
         known = set(names)
         order = {name: [i for i in kept if i in known] for name, kept in base.order.items()}
-        orders.append(with_schedule(module, order))
+        orders.append(Edit(module).schedule(order).module())
     each = seconds / len(orders)
-    return [Front(data, base.target, cost, each, base.kernels) for data in orders]
+    return [Front(ordered, base.target, cost, each, base.kernels) for ordered in orders]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from hlo.module import Computation, Instruction, module_from_bytes
-from hlo.rewrite.aliases import with_aliases
+from hlo.module import Computation, Instruction, Module
 from hlo.rewrite.barriers import without_barriers
-from hlo.rewrite.clones import Clone, with_clones
+from hlo.rewrite.clones import Clone
+from hlo.rewrite.edit import Edit
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.purity import FORWARDING
 
@@ -32,11 +32,12 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
     Returns:
       A plan to be applied; its totals, peak and offsets are unknown.
     """
-    module = without_barriers(module)
+    own = without_barriers(module)
     again = {original for _, original, *_ in plan.clones}
-    cloned = _instructions(with_clones(module, [Clone(*record) for record in plan.clones]))
-    by_name = _instructions(module)
-    order = _order(module, plan)
+    again_too = Edit(own).clone([Clone(*record) for record in plan.clones])
+    cloned = _instructions(again_too.module())
+    by_name = _instructions(own)
+    order = _order(own, plan)
     step = {name: k for names in order.values() for k, name in enumerate(names)}
     aliases = {}
     for name, bound in plan.aliases.items():
@@ -52,7 +53,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
             aliases[name] = kept
     return dataclasses.replace(
         plan,
-        order=_order(with_aliases(module, aliases), plan),
+        order=_order(Edit(own).alias(aliases).module(), plan),
         aliases=aliases,
         holds={},
         clones=(),
@@ -63,9 +64,9 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
     )
 
 
-def _order(module: bytes, plan: Plan) -> dict[str, tuple[str, ...]]:
+def _order(module: Module, plan: Plan) -> dict[str, tuple[str, ...]]:
     """The plan's order for a module without its clones."""
-    computations = {c.name: c for c in module_from_bytes(module).computations}
+    computations = {c.name: c for c in module.computations}
     original = {name: source for name, source, *_ in plan.clones}
     return {
         name: _completed(computations[name], [original.get(n, n) for n in names])
@@ -73,9 +74,9 @@ def _order(module: bytes, plan: Plan) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _instructions(module: bytes) -> dict[str, Instruction]:
+def _instructions(module: Module) -> dict[str, Instruction]:
     """By name."""
-    return {i.name: i for c in module_from_bytes(module).computations for i in c.instructions}
+    return {i.name: i for c in module.computations for i in c.instructions}
 
 
 def _completed(computation: Computation, names: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from olla_xla.cli.report.placing import (
 )
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.errors import CheckError
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
@@ -80,7 +80,7 @@ def test_full_report(assigned):
         assert row.live_bytes <= row.size
     assert allocation_table(report, 3).markdown()
     assert tensor_table(report, 3).markdown()
-    live, heap = simulated_heap(PlannedModule(module, "cpu"))
+    live, heap = simulated_heap(PlannedModule(scheduled_module(module), "cpu"))
     assert live <= heap
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.module import module_from_bytes
-from hlo.rewrite.schedule import with_schedule
 from olla_xla.check.executable import check_planned
 from olla_xla.check.executable.same import is_reordered
 from olla_xla.errors import CheckError
 from tests.check.test_executable import module
+from tests.support.rewrites import with_schedule
 
 ORDERS = """
 ENTRY e {{

@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.rewrite.guards import with_guards
-from hlo.rewrite.schedule import with_schedule
 from olla_xla.check.executable import check_executable
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.compiles import Compiles
 from olla_xla.errors import CheckError
 from tests.support.compiles import on_h100
+from tests.support.rewrites import with_guards, with_schedule
 
 SHORT = {"xla_gpu_memory_limit_slop_factor": 1}
 """Compiler options that leave about 650 MB of the card."""

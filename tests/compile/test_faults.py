@@ -17,11 +17,11 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
-from hlo.rewrite.schedule import with_schedule
 from olla_xla import planner
 from olla_xla.compile import compiles, environment, plan_store, planned
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.problem.plan import Plan
+from tests.support.rewrites import with_schedule
 from tests.support.steps import assert_same, branches, count_searches, plan, rows, weights
 
 ROOT = Path(olla_xla.__file__).parents[1]

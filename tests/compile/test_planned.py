@@ -29,7 +29,7 @@ from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
 from olla_xla.errors import LimitError, OllaError, PlanMismatchError
 from olla_xla.memory import lifetimes
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.calibrate import is_measuring
@@ -73,7 +73,7 @@ def depth_first(module, options, *, target, xla_bytes=None, **ignored):
 
     It says that this saves a byte at least.
     """
-    state = PlannedModule(module, target)
+    state = PlannedModule(scheduled_module(module), target)
     view, own = state.module, state.simulate().total_bytes
     orders = {c: tuple(c.instructions) for c in view.control_computations}
     total = min(state.model.simulate(orders).total_bytes, own - 1)

@@ -12,9 +12,7 @@ import pytest
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
 from hlo.read import from_hlo_text, with_program_order
-from hlo.rewrite.aliases import with_aliases
-from hlo.rewrite.clones import Clone, with_clones
-from hlo.rewrite.schedule import with_schedule
+from hlo.rewrite.clones import Clone
 from olla_xla import planner
 from olla_xla.check.clones import check_clones
 from olla_xla.compile.accounting import final_module
@@ -26,6 +24,7 @@ from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.without_clones import without_clones
 from tests.support.compiles import on_h100
+from tests.support.rewrites import with_aliases, with_clones, with_schedule
 
 # A fusion of three outputs from two operands; a and b are read early, c by the last but one.
 TEXT = """HloModule m

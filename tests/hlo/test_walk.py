@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hlo.module import module_from_bytes
+from hlo.module import Module, module_from_bytes
 from hlo.rewrite.barriers import without_barriers
 from hlo.values import analyse, sharing
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture, compile_rewritten
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 from tests.support.compiles import on_h100
@@ -45,8 +45,8 @@ def _arguments():
     return [{"now": layer(), "then": layer()} for _ in range(6)], jnp.ones((32, 64))
 
 
-def _lists(module: bytes) -> dict[str, list[str]]:
-    view = module_from_bytes(module)
+def _lists(module: bytes | Module) -> dict[str, list[str]]:
+    view = module_from_bytes(module) if isinstance(module, bytes) else module
     return {c.name: [i.name for i in c.instructions] for c in view.control_computations}
 
 
@@ -72,7 +72,7 @@ def test_a_planned_module_is_walked_as_the_view_lists():
 def test_what_was_not_changed_is_not_read_again(change):
     """The view of a changed module is that of its bytes."""
     lowered = jax.jit(_step, donate_argnums=0).lower(*on_h100(_arguments()))
-    planned = PlannedModule(capture(lowered).module, "cuda")
+    planned = PlannedModule(scheduled_module(capture(lowered).module), "cuda")
     if change == "rewritten":
         fusion = next(i for i in planned.module.entry.instructions if i.opcode == "fusion")
         found = planned.rewritten({}, planned.orders, {fusion.name: [0]})
@@ -81,7 +81,7 @@ def test_what_was_not_changed_is_not_read_again(change):
     before = {c.name: c for c in planned.module.computations}
     shared = [c for c in found.module.computations if before[c.name] is c]
     assert shared and len(shared) < len(before)
-    read = module_from_bytes(found.data)
+    read = module_from_bytes(found.module.data)
     assert read.fingerprint == found.module.fingerprint
     dataflow = analyse(read, "cuda")
     assert [(v.name, v.buffer) for v in dataflow.values] == [

@@ -7,7 +7,7 @@ import pytest
 from hlo.values import analyse
 from olla_xla.compile.capture import capture
 from olla_xla.memory.assignment.model import AssignmentModel
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from tests.support.compiles import STEPS, compile_step, h100_device
 
 
@@ -97,5 +97,5 @@ def test_a_value_may_hand_its_memory_on_wherever_it_is_seen():
         return jnp.sin(y) * convolved(convolved(c, k) + c, k).mean()
 
     captured = capture(jax.jit(step).lower(jnp.ones((32, 32)), jnp.ones((3, 3, 1, 1))))
-    planned = PlannedModule(captured.module, "cpu")
+    planned = PlannedModule(scheduled_module(captured.module), "cpu")
     assert planned.simulate().total_bytes == captured.assigned_bytes

@@ -10,7 +10,7 @@ from hlo.module import parse_module_proto
 from olla_xla.memory.analysis.bound import bound_view
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.memory_view import memory_view
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from tests.support.compiles import compile_step, raw_step
 
 CASES = [
@@ -24,7 +24,7 @@ def views(name, target):
     """The view by XLA's own assignment, and the one by its simulation."""
     module, assignment = raw_step(name, target)
     real = assignment_from_bytes(assignment, parse_module_proto(module))
-    planned = PlannedModule(module, target)
+    planned = PlannedModule(scheduled_module(module), target)
     return memory_view(planned, "own", real), memory_view(planned, "own"), planned
 
 
@@ -100,7 +100,7 @@ def test_what_waits_for_its_output_leads_to_its_argument():
     proto = assignment_from_bytes(
         stats.serialized_buffer_assignment_proto, parse_module_proto(module)
     )
-    view = memory_view(PlannedModule(module, "cpu"), "own", proto)
+    view = memory_view(PlannedModule(scheduled_module(module), "cpu"), "own", proto)
     unused = [t for t in view.tensors if t.category is Category.UNUSED]
     assert "x" in {t.argument for t in unused}
     assert sum(view.by_category().values()) == view.total_bytes

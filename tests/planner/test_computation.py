@@ -5,7 +5,7 @@ import pytest
 
 from hlo.read import from_hlo_text
 from olla_xla.check.graph import check_schedule
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.computation import _Work
 
 TEXT = """
@@ -30,7 +30,7 @@ ENTRY main {
 
 @pytest.fixture
 def work():
-    planned = PlannedModule(from_hlo_text(TEXT), "cpu")
+    planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
     return _Work(planned, planned.lowered(planned.module.entry))
 
 

@@ -12,14 +12,14 @@ from jax.extend import xla
 
 from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text
-from hlo.rewrite.aliases import with_aliases
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, in_place, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device
+from tests.support.rewrites import with_aliases
 
 TEXT = """
 HloModule chain, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0})->f32[]}
@@ -60,7 +60,7 @@ def test_a_binding_between_shapes_goes_through_bitcasts():
     assert parameter.users[0].shape.dimensions == (64, 32)
     schedule = [i.name for i in module.entry.schedule]
     assert schedule.index(operand.name) == schedule.index("f") - 1
-    planned = PlannedModule(data, "cuda")
+    planned = PlannedModule(scheduled_module(data), "cuda")
     buffers = {v.name: v.buffer for v in planned.dataflow.values}
     assert buffers["t"] == buffers["f"]
 
@@ -160,7 +160,7 @@ def test_nothing_is_bound_once_a_limit_has_passed(monkeypatch):
 
 def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     module, _ = _compiled_on_h100(lambda module: None)
-    planned = PlannedModule(module, "cuda")
+    planned = PlannedModule(scheduled_module(module), "cuda")
     lowered = planned.lowered(planned.module.entry)
     identity = np.arange(len(lowered.instructions))
     found = in_place.bindings(planned.dataflow, lowered, GraphArrays.of(lowered.graph), identity)

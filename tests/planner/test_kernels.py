@@ -9,15 +9,15 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes
-from hlo.rewrite.edit import Edit
 from hlo.rewrite.holds import hold_name
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import capture, compile_rewritten
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
 from olla_xla.problem.options import PlanOptions
+from tests.support.rewrites import edit
 from tests.support.steps import assert_same
 
 
@@ -85,7 +85,7 @@ def test_patterns_are_xlas_own_in_the_executable():
 def test_without_it_an_order_gives_kernels_other_memory():
     """The test above could fail."""
     _, captured = _captured()
-    planned = PlannedModule(captured.module, "cpu")
+    planned = PlannedModule(scheduled_module(captured.module), "cpu")
     _, kept = planned.own()
     computation = planned.module.entry
     lowered = planned.lowered(computation)
@@ -114,7 +114,7 @@ def _legal(graph, random):
 def test_any_order_that_kernels_allow_can_keep_them(seed):
     """What was simulated is what the module has that is written."""
     _, captured = _captured(6, 32, 32)
-    planned = PlannedModule(captured.module, "cpu")
+    planned = PlannedModule(scheduled_module(captured.module), "cpu")
     _, planned.kept = planned.own()
     computation = planned.module.entry
     lowered = planned.lowered(computation)
@@ -143,7 +143,7 @@ def test_a_held_operand_is_not_written_over():
         and k.found[-1] < len(by_name[n].operands)
         and not by_name[n].shape.is_tuple
     )
-    compiled = compile_rewritten(lowered, lambda data: Edit(data).hold({name: [number]}).to_bytes())
+    compiled = compile_rewritten(lowered, lambda data: edit(data).hold({name: [number]}).to_bytes())
     names = [i.name for i in module_from_bytes(final_module(compiled)).entry.schedule or ()]
     assert names[names.index(name) + 1] == hold_name(name, number)
     assert differing(_kernels(compiled), {n: k.found for n, k in own.items()}) == [name]

@@ -9,7 +9,6 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes
-from hlo.rewrite.loops import with_loops_changed
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
@@ -22,6 +21,7 @@ from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support.compiles import on_h100
 from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
+from tests.support.rewrites import with_loops_changed
 from tests.support.steps import assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -34,9 +34,11 @@ def lowered(name):
 
 
 def changed(module, target="cpu"):
-    """The module with each choice's choice, with each stack gone alone, and with all of a pair."""
-    found = ResidualChoices(module, target, CostModel(CPU if target == "cpu" else H100, target))
-    yield from (found.choice(k).data for k in range(len(found)))
+    """The module with each choice of residuals, with each stack gone alone, and with all of a pair."""
+    found = ResidualChoices(
+        module_from_bytes(module), target, CostModel(CPU if target == "cpu" else H100, target)
+    )
+    yield from (found.choice(k).module.data for k in range(len(found)))
     view = module_from_bytes(module)
     for pair in pairs(view, target):
         stacks = [stack.written for stack in pair.stacks]

@@ -10,7 +10,6 @@ import pytest
 import olla_xla
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import module_from_bytes
-from hlo.rewrite.loops import with_loops_changed
 from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest
 from olla_xla.compile.capture import capture, compile_rewritten
@@ -23,6 +22,7 @@ from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support.compiles import on_h100
 from tests.support.loops import STEPS
+from tests.support.rewrites import with_loops_changed
 from tests.support.steps import assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -55,7 +55,7 @@ def expected(name):
 
 def rungs(name, target):
     cost = CostModel(CPU if target == "cpu" else H100, target)
-    found = ResidualChoices(scheduled(name, target), target, cost)
+    found = ResidualChoices(module_from_bytes(scheduled(name, target)), target, cost)
     return [found.choice(k) for k in range(len(found))]
 
 
@@ -76,15 +76,15 @@ def test_the_referee_follows_each_choice(name, target):
     found = rungs(name, target)
     assert found
     for choice in found:
-        check_rewrite(before, choice.data, target, loops=True)
-        check_executable(choice.data, target)
+        check_rewrite(before, choice.module.data, target, loops=True)
+        check_executable(choice.module.data, target)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_results_stay_bit_identical(name):
     arguments = STEPS[name]()[1]
     for choice in rungs(name, "cpu"):
-        compiled = compile_rewritten(lowered(name), lambda module, data=choice.data: data)
+        compiled = compile_rewritten(lowered(name), lambda module, data=choice.module.data: data)
         assert_same(expected(name), compiled(*arguments))
 
 
@@ -213,7 +213,7 @@ def test_a_budget_is_met_by_loops():
 
 def test_the_same_choice_gives_the_same_module():
     first, second = (rungs("attention", "cpu") for _ in range(2))
-    assert [r.data for r in first] == [r.data for r in second]
+    assert [r.module.data for r in first] == [r.module.data for r in second]
     assert np.all(np.diff([len(g) for r in first for _, _, g, k in r.records if not k]) >= 0)
 
 
@@ -235,7 +235,7 @@ def test_copies_keep_the_code_generator_of_what_they_copy():
     seen = set()
     for name in STEPS:
         for choice in rungs(name, "cpu")[-1:]:
-            copies, before = (generators(data) for data in (choice.data, scheduled(name)))
+            copies, before = (generators(data) for data in (choice.module.data, scheduled(name)))
             for copy, kind in copies.items():
                 original, again, more = copy.partition(".again")
                 if again and not more and original in before:

@@ -12,8 +12,7 @@ import pytest
 import olla_xla
 from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text, with_program_order
-from hlo.rewrite.aliases import with_aliases
-from hlo.rewrite.clones import Clone, with_clones
+from hlo.rewrite.clones import Clone
 from olla_xla import planner
 from olla_xla.bench.zoo import common, gpt, load
 from olla_xla.check.clones import check_clones
@@ -23,7 +22,7 @@ from olla_xla.compile.capture import capture
 from olla_xla.compile.planned import compile_without_clones
 from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.remat.clones import clones
@@ -35,6 +34,7 @@ from olla_xla.remat.front import Front
 from olla_xla.remat.purity import recomputable
 from olla_xla.solvers.linear import Limits
 from tests.support.compiles import on_h100, total_bytes
+from tests.support.rewrites import with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -69,7 +69,7 @@ def scheduled(name):
 
 @functools.cache
 def front(name):
-    return Front(scheduled(name), "cpu", CostModel(CPU, "cpu"), 60, {})
+    return Front(module_from_bytes(scheduled(name)), "cpu", CostModel(CPU, "cpu"), 60, {})
 
 
 def module(body, extra=""):
@@ -158,9 +158,9 @@ def test_evictions_are_priced_as_the_written_module(name):
         assert expansion.feasible
         made = clones(f.planned.dataflow, g, expansion)
         total += len(made)
-        data = with_clones(f.data, made)
-        check_clones(f.data, data, made, "cpu")
-        written = PlannedModule(data, "cpu")
+        data = with_clones(f.module.data, made)
+        check_clones(f.module.data, data, made, "cpu")
+        written = PlannedModule(scheduled_module(data), "cpu")
         entry = written.lowered(written.module.entry)
         assert peak_bytes(entry.graph, range(len(entry.instructions))) == expansion.peak
         moved = (
@@ -184,7 +184,7 @@ ENTRY e { x = f32[4096] parameter(0)
   d = f32[4096] sine(c)
   ROOT r = f32[4096] add(d, a) }"""
     data = with_program_order(from_hlo_text(text))
-    f = Front(data, "cpu", CostModel(CPU, "cpu"), 10, {})
+    f = Front(module_from_bytes(data), "cpu", CostModel(CPU, "cpu"), 10, {})
     (tensor,) = [
         t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
     ]
@@ -299,7 +299,7 @@ ENTRY e { x = f32[4096] parameter(0)
 
 @pytest.mark.parametrize("part", [0.95, 0.85, 0.75, 0.65, 0.55])
 def test_the_program_finds_the_optimum_of_a_small_graph(part):
-    g = Front(small_chain(), "cpu", CostModel(CPU, "cpu"), 10, {}).graph
+    g = Front(module_from_bytes(small_chain()), "cpu", CostModel(CPU, "cpu"), 10, {}).graph
     budget = int(part * expand(g, np.zeros((0, 2), np.int64)).peak)
     gaps = [
         (t, (2 * first + 1) * g.n + 1)
@@ -340,7 +340,7 @@ def test_the_program_agrees_with_the_evaluator(name):
 
 
 def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
-    f = Front(scheduled("gpt"), "cpu", CostModel(CPU, "cpu"), 60, {})
+    f = Front(module_from_bytes(scheduled("gpt")), "cpu", CostModel(CPU, "cpu"), 60, {})
     allowed = 0.2 * f.graph.seconds.sum()
     found = f.within(allowed)
     assert len(found) > 1

@@ -95,7 +95,7 @@ def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
 
 def test_the_time_of_the_module_itself_keeps_the_allowance():
     module = _module(next(iter(STEPS)))
-    steps = ResidualChoices(module, "cpu", CostModel(DEVICE, "cpu"))
+    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
     seconds = sorted(steps.choice(k).seconds for k in range(len(steps)))
     for allowance in (0.0, seconds[-1] / 2, seconds[-1]):
         choice = steps.within(allowance)

@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from hlo.rewrite.aliases import with_aliases
+from hlo.module import module_from_bytes
+from hlo.rewrite.edit import Edit
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.bench.mutants import order
 from olla_xla.bench.mutants.draft import Draft
@@ -48,7 +49,8 @@ def _bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
         return None
     _, fusion, index, operand = rng.choice(found)
     name = fusion.name
-    draft.load(with_aliases(draft.finish(), {name: [(index, operand)]}))
+    edit = Edit(module_from_bytes(draft.finish())).alias({name: [(index, operand)]})
+    draft.load(edit.to_bytes())
     return f"result {list(index)} of {name} bound to its operand {operand}"
 
 

@@ -9,14 +9,14 @@ import random
 from typing import Any
 
 from hlo.module import module_from_bytes
-from hlo.rewrite.aliases import with_aliases
+from hlo.rewrite.edit import Edit
 from hlo.rewrite.holds import add_holds
 from hlo.rounding import may_depend_on_memory
 from olla_xla.bench.mutants import order
 from olla_xla.bench.mutants.aliases import bindings, is_needed
 from olla_xla.bench.mutants.draft import Draft
 from olla_xla.memory.kernels import overwritten
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 
 __all__ = ["bound", "freed", "held", "read_late"]
 
@@ -36,13 +36,14 @@ def bound(draft: Draft, rng: random.Random) -> str | None:
         return None
     _, fusion, index, operand = rng.choice(found)
     name = fusion.name
-    draft.load(with_aliases(draft.finish(), {name: [(index, operand)]}))
+    edit = Edit(module_from_bytes(draft.finish())).alias({name: [(index, operand)]})
+    draft.load(edit.to_bytes())
     return f"result {list(index)} of {name} bound to its operand {operand}"
 
 
 def held(draft: Draft, rng: random.Random) -> str | None:
     """Keeps an operand alive for one step more that a kernel's result is to be written over."""
-    planned = PlannedModule(draft.finish(), "cpu")
+    planned = PlannedModule(scheduled_module(draft.finish()), "cpu")
     _, kernels = planned.own()
     found = []
     for computation in planned.computations.values():

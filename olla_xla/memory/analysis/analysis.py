@@ -21,7 +21,7 @@ from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
 from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
 
 __all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
@@ -137,12 +137,13 @@ def analyze_module(
     Raises:
       ModuleFormatError: it cannot be read or has no schedule.
     """
-    module = PlannedModule(executable.module, target)
+    module = PlannedModule(scheduled_module(executable.module), target)
     describer = Describer(module.dataflow, target)
     xla = memory_view(module, own_order, executable.assignment, describer)
     ours = None
     if planned is not None:
-        ours = memory_view(PlannedModule(planned.module, target), "planned", planned.assignment)
+        own = PlannedModule(scheduled_module(planned.module), target)
+        ours = memory_view(own, "planned", planned.assignment)
     bound = bound_view(module, describer)
     least = bound.bytes
     if plan is not None and not (plan.clones or plan.loops):

@@ -20,7 +20,6 @@ def run(state: ModuleState) -> ModuleState:
 
     Raises:
       KernelError: no order leaves its kernels as they are to be.
-      ModuleFormatError: the module has no schedule.
     """
     request, kernels = state.request, state.kernels
     options, longest = request.options, LONGEST
@@ -29,9 +28,9 @@ def run(state: ModuleState) -> ModuleState:
         longest *= _ORDER_SHARE
         options = request.limited((options.time_limit or 0.0) * _ORDER_SHARE)
         if kernels is None:
-            _, kernels = PlannedModule(state.data, request.target).own(every=True)
+            _, kernels = PlannedModule(state.module, request.target).own(every=True)
     plan = plan_order(
-        state.data,
+        state.module,
         options,
         request.target,
         progress=request.progress,

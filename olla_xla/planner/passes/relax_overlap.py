@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 
-from hlo.module import Module, module_from_bytes
+from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
@@ -62,7 +62,7 @@ def to_fit(state: ModuleState) -> ModuleState:
 def _relaxed(
     state: ModuleState, allowance: float, options: PlanOptions, timing: Timing
 ) -> ModuleState:
-    found = relaxed(state.data, state.ordered, state.request.cost, allowance, options, timing)
+    found = relaxed(state.module, state.ordered, state.request.cost, allowance, options, timing)
     if found is None:
         return state
     plan, seconds = found
@@ -77,7 +77,7 @@ def _relaxed(
 
 
 def relaxed(
-    data: bytes,
+    module: Module,
     base: Plan,
     cost: CostModel,
     allowance: float,
@@ -89,21 +89,20 @@ def relaxed(
     At first all may; then those that cost least, as long as they fit into the allowance together.
 
     Args:
-      data: a serialized, scheduled module. base: its plan so far.
+      module: a scheduled one. base: its plan so far.
       cost: prices operators. allowance: predicted seconds that may be added.
       options, timing: of each order.
 
     Returns:
       The plan and the seconds it adds; None where none is better than `base` within the allowance.
     """
-    module = module_from_bytes(data)
     starts = {n for n, s in hidden_seconds(module, base.order, cost).items() if s > 0}
     for _ in range(_TRIES):
         if not starts:
             break
         try:
             found = plan_order(
-                data,
+                module,
                 options,
                 base.target,
                 timing=timing,

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 
+from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.check.clones import check_clones
 from olla_xla.errors import BudgetError, KernelError
@@ -53,7 +54,7 @@ def run(state: ModuleState) -> ModuleState:
     allowance = state.allowance_left
     seconds = state.seconds_left
     deadline = time.monotonic() + seconds
-    found = fronts(state.data, base, state.request.cost, _FRONT_SHARE * seconds)
+    found = fronts(state.module, base, state.request.cost, _FRONT_SHARE * seconds)
     if budget is None:
         front = min(found, key=lambda f: f.within(allowance or 0.0)[0].peak)
         tried = _Tried(state, front, deadline).least_total(allowance or 0.0)
@@ -65,7 +66,7 @@ def run(state: ModuleState) -> ModuleState:
         tried = _Tried(state, front, deadline).cheapest(budget, most)
     if tried is None:
         return state
-    check_clones(front.data, tried.data, tried.clones, base.target)
+    check_clones(front.module.data, tried.module.data, tried.clones, base.target)
     edits = dataclasses.replace(
         state.edits,
         clones=tried.clones,
@@ -76,7 +77,7 @@ def run(state: ModuleState) -> ModuleState:
     )
     kernels = tried.plan.kernels
     return dataclasses.replace(
-        state, data=tried.data, kernels=kernels, edits=edits, plan=tried.plan
+        state, module=tried.module, kernels=kernels, edits=edits, plan=tried.plan
     )
 
 
@@ -85,14 +86,14 @@ class _Choice:
     """Clones, written and ordered.
 
     Attributes:
-      plan: of the module with the clones. data: that module. clones: in execution order.
+      plan: of the module with the clones. module: that one. clones: in execution order.
       seconds: predicted time added. bound: the least that any choice takes for the same peak, of
         those that the integer program knows; 0 where unknown.
       moved: bytes moved beyond the module's own.
     """
 
     plan: Plan
-    data: bytes
+    module: Module
     clones: tuple[Clone, ...]
     seconds: float
     bound: float
@@ -114,15 +115,15 @@ class _Tried:
         begun = time.monotonic()
         point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
         left = max(left - (time.monotonic() - begun), 0.05)
-        data, made = self.front.write(point)
+        module, made = self.front.write(point)
         kernels = inherited(self.state.ordered.kernels, ((c.name, c.original) for c in made))
         try:
-            plan = self.state.ordered_anew(data, kernels, left)
+            plan = self.state.ordered_anew(module, kernels, left)
         except KernelError as error:
             _logger.info("a choice of what to compute again is left: %s", error)
             return None
         self.least = min(self.least, plan.predicted_bytes)
-        return _Choice(plan, data, made, point.seconds, bound, point.moved)
+        return _Choice(plan, module, made, point.seconds, bound, point.moved)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

@@ -33,7 +33,7 @@ def before_order(state: ModuleState) -> list[ModuleState]:
     if not request.options.loops:
         return [state]
     choices = ResidualChoices(
-        state.data,
+        state.module,
         request.target,
         request.cost,
         state.kernels,
@@ -66,7 +66,7 @@ def run(state: ModuleState) -> ModuleState:
             continue
         left = max(deadline - time.monotonic(), 0.1) / max(TRIES - tried, 1)
         try:
-            plan = state.ordered_anew(choice.data, choice.kernels, left)
+            plan = state.ordered_anew(choice.module, choice.kernels, left)
         except KernelError as error:
             _logger.info("a choice of what to compute again is left: %s", error)
             continue
@@ -92,5 +92,5 @@ def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> Modu
         sources=("loops",) if sunk is None else ("moves", "loops"),
     )
     return dataclasses.replace(
-        state, data=choice.data, kernels=choice.kernels, edits=edits, plan=plan
+        state, module=choice.module, kernels=choice.kernels, edits=edits, plan=plan
     )

@@ -11,16 +11,12 @@ __all__ = ["run"]
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state without them; itself where there are none, or nothing is gained.
-
-    Raises:
-      ModuleFormatError: the module has no schedule.
-    """
+    """The state without them; itself where there are none, or nothing is gained."""
     request = state.request
     sunk = (
-        without_moves(state.data, request.target, request.cost) if request.options.loops else None
+        without_moves(state.module, request.target, request.cost) if request.options.loops else None
     )
     if sunk is None:
         return state
     edits = dataclasses.replace(state.edits, sunk=sunk, sources=("moves",))
-    return dataclasses.replace(state, data=sunk.data, kernels=sunk.kernels, edits=edits)
+    return dataclasses.replace(state, module=sunk.module, kernels=sunk.kernels, edits=edits)

@@ -14,8 +14,8 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from hlo.module import Module, module_from_bytes
-from hlo.rewrite.loops import with_loops_changed
+from hlo.module import Module
+from hlo.rewrite.edit import Edit
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
@@ -48,7 +48,7 @@ class ResidualChoice:
     """A choice, written into the module.
 
     Attributes:
-      records: as `Plan.loops`. data: the module. target: "cpu" or "cuda".
+      records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
       seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps stacks of
         fewer bytes; 0 if not known.
@@ -56,7 +56,7 @@ class ResidualChoice:
     """
 
     records: tuple[LoopRecord, ...]
-    data: bytes
+    module: Module
     target: str
     seconds: float = 0.0
     moved: int = 0
@@ -66,14 +66,14 @@ class ResidualChoice:
     @functools.cached_property
     def total(self) -> int:
         """Predicted bytes, in XLA's order."""
-        return PlannedModule(self.data, self.target).simulate().total_bytes
+        return PlannedModule(self.module, self.target).simulate().total_bytes
 
 
 class ResidualChoices:
     """The choices for rising prices of memory, each another one, written when they are asked for.
 
     Args:
-      module: serialized, scheduled module. target: "cpu" or "cuda". cost: prices operators.
+      module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       kernels: patterns that kernels are to have; None: those of the module in XLA's order.
       collectives: whether collectives may run again.
 
@@ -84,7 +84,7 @@ class ResidualChoices:
 
     def __init__(
         self,
-        module: bytes,
+        module: Module,
         target: str,
         cost: CostModel,
         kernels: Mapping[str, Pattern] | None = None,
@@ -95,9 +95,8 @@ class ResidualChoices:
         self._kernels = kernels
         self.target = target
         self._cost = cost
-        self._view = module_from_bytes(module)
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
-        found = _apart(pairs(self._view, target))
+        found = _apart(pairs(self.module, target))
         self._choices = [Choice(Ways(pair, cost, collectives=collectives)) for pair in found]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._priced = [r for r in dict.fromkeys(records) if r]
@@ -105,11 +104,11 @@ class ResidualChoices:
 
     @functools.cached_property
     def _step_seconds(self) -> float:
-        return self._cost.step_seconds(self._view)
+        return self._cost.step_seconds(self.module)
 
     @functools.cached_property
     def _moved(self) -> int:
-        return module_work(self._view, self.target).bytes
+        return module_work(self.module, self.target).bytes
 
     @functools.cached_property
     def _assigned(self) -> tuple[int, dict[str, Pattern]]:
@@ -135,7 +134,7 @@ class ResidualChoices:
         rest = {r[:2]: r for r in self._named([c.dropped(_PRICES[-1]) for c in self._choices])}
         found = []
         for price in (0.0, _PRICES[-1]):
-            thin = [_thinned(self._view, choice, price) for choice in self._choices]
+            thin = [_thinned(self.module, choice, price) for choice in self._choices]
             named = rest | {record[:2]: record for record in thin if record is not None}
             found += [tuple(named.values())] if any(thin) else []
         return list(dict.fromkeys(found))
@@ -178,16 +177,15 @@ class ResidualChoices:
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
         if records not in self._known:
-            changes = edits(self._view, records, self.target)
-            data = with_loops_changed(self.module, changes)
+            changes = edits(self.module, records, self.target)
+            module = Edit(self.module).change_loops(changes).module()
             copies = ((made.name, made.original) for c in changes for made in c.made)
-            view = module_from_bytes(data)
             self._known[records] = ResidualChoice(
                 records,
-                data,
+                module,
                 self.target,
-                self._cost.step_seconds(view) - self._step_seconds,
-                module_work(view, self.target).bytes - self._moved,
+                self._cost.step_seconds(module) - self._step_seconds,
+                module_work(module, self.target).bytes - self._moved,
                 kernels=inherited(self.kernels, copies),
             )
         return self._known[records]

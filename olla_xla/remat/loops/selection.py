@@ -97,8 +97,8 @@ def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice |
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
     """Whether the referee accepts a choice."""
     try:
-        check_rewrite(choices.module, choice.data, choices.target, loops=True)
-        check_executable(choice.data, choices.target)
+        check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
+        check_executable(choice.module.data, choices.target)
     except CheckError as error:
         refusals.note("a choice for loops", error)
         return False

@@ -1,0 +1,37 @@
+"""Rewrites of serialized modules, one at a time (hlo.rewrite.edit)."""
+
+from hlo.module import module_from_bytes
+from hlo.rewrite.edit import Edit
+from hlo.values import analyse
+
+
+def edit(module):
+    """What changes a serialized module."""
+    return Edit(module_from_bytes(module))
+
+
+def with_aliases(module, aliases):
+    """With results of fusions bound to operands."""
+    return edit(module).alias(aliases).to_bytes()
+
+
+def with_clones(module, clones):
+    """With clones."""
+    return edit(module).clone(clones).to_bytes()
+
+
+def with_guards(module, target):
+    """With control edges from who reads memory to who writes it next."""
+    view = module_from_bytes(module)
+    orders = {c: c.schedule for c in view.control_computations if c.schedule is not None}
+    return Edit(view).guard(analyse(view, target).buffers, orders).to_bytes()
+
+
+def with_loops_changed(module, edits):
+    """With loops changed."""
+    return edit(module).change_loops(edits).to_bytes()
+
+
+def with_schedule(module, order, attributes=None):
+    """With execution orders, and notes on instructions."""
+    return edit(module).schedule(order, attributes).to_bytes()
