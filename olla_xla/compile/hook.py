@@ -45,7 +45,12 @@ class _Ended(Exception):
 
 
 class _Hook:
-    """What is registered with XLA, only while a request is open."""
+    """What is registered with XLA, from the first request on.
+
+    It is never cleared: XLA may be about to call it on another thread, which compiles something
+    else, and would call what is gone. (xla.clear_hlo_module_transformation, jaxlib 0.12: a
+    segmentation fault.)
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,8 +74,6 @@ class _Hook:
         finally:
             with self._lock:
                 self._requests = tuple(r for r in self._requests if r is not request)
-                if not self._requests:
-                    self._clear()
         if request.error is not None:
             raise request.error
 
@@ -90,16 +93,10 @@ class _Hook:
                 )
                 self._platforms += (platform,)
 
-    def _clear(self) -> None:
-        from jax.extend import xla
-
-        stage = xla.PipelineStage.POST_SCHEDULER
-        for platform in self._platforms:
-            xla.clear_hlo_module_transformation("olla_xla", stage=stage, platforms=(platform,))
-        self._platforms = ()
-
     def _callback(self, platform: str, module: bytes) -> bytes | None:
         """Takes no lock: `_register` may wait for XLA with ours."""
+        if not self._requests:
+            return None
         found = _TOKEN.search(module)
         if found is None:
             return None

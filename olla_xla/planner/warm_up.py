@@ -12,7 +12,7 @@ import threading
 
 from hlo.read import from_hlo_text
 from olla_xla.memory.lifetimes import live_spans
-from olla_xla.planner import plan_module
+from olla_xla.planner.pipeline import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import moves
 
