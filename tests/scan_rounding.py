@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.bench.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
+from benchmarks.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError

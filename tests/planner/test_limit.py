@@ -5,8 +5,8 @@ import time
 import jax
 import pytest
 
+from benchmarks.dropout_steps import layers_10
 from hlo.read import from_hlo_text
-from olla_xla.bench.dropout_steps import layers_10
 from olla_xla.compile.capture import capture
 from olla_xla.planner import module as planner_module
 from olla_xla.planner import orders, warm_up

@@ -1,0 +1,1 @@
+"""What only the benchmarks need of baseline planners: see `olla_xla.tools.eager`."""
