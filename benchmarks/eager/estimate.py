@@ -6,8 +6,8 @@ import dataclasses
 
 from benchmarks.eager.conflicts import coloured, induced_edges
 from benchmarks.eager.static import MAX_ANCESTORS, Assignment, assign
+from benchmarks.eager.storages import check_storages
 from hlo.module import Module
-from olla_xla.check.storages import check_storages
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
 from olla_xla.tools.eager.eager import ALLOCATORS, eager_requests, run_eagerly

@@ -1,6 +1,6 @@
-"""Baseline planners on the unfused graph: what frameworks do without a compiler's help.
+"""A step's unfused graph as a framework without a compiler's help runs it, and planned by us.
 
 `graph` turns lowered StableHLO into a program of tensors; `eager` runs it through a simulated
-caching allocator (`allocator`), `static` assigns its tensors to shared storages as MXNet does, and
-`check` is the referee of such assignments.
+caching allocator (`allocator`), `allocator_time` measures what its requests take, `unfused` orders
+and places it.
 """
