@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 
-from benchmarks.commands import cost
-from benchmarks.report.cost import cost_summary, cost_table
 from olla_xla.cli import main
 from olla_xla.cli.commands import measure as command
 from olla_xla.cli.report.measured import (
@@ -79,18 +77,6 @@ def test_the_interval_encloses_the_median_in_95_of_100_cases(turns, first):
     kept = Variant(100, 2.0, (1.0,) * turns, ("a",))
     again = Variant(90, 2.2, tuple(1.0 + k for k in range(turns)), ("a",))
     assert Recomputation(kept, again, 0.0).interval == (first, turns - 1 - first)
-
-
-def test_predictions_are_held_against_measurements():
-    request = Request("mlp", 8, "adam", steps=3, planned=False)
-    rows = [(request, measured(predicted_seconds=p)) for p in (0.5, 1.1)]
-    assert [row[3:] for row in cost_table(rows).rows] == [
-        ("500.0", "1000.0", "-50.0"),
-        ("1100.0", "1000.0", "10.0"),
-    ]
-    assert cost_summary(rows).startswith("Predicted over measured: 0.50 to 1.10, off by 1.55")
-    with pytest.raises(InputError, match="case 'gpt/1' is not model/batch_size/optimizer"):
-        cost._request("gpt/1", 3)
 
 
 @pytest.mark.parametrize(("difference", "code"), [("", 0), ("output loss differs", 1)])
