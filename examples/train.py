@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from examples import training
-from olla_xla.bench import zoo
-from olla_xla.bench.zoo import common
+from examples import training, zoo
+from examples.zoo import common
 
 
 def task(

@@ -8,7 +8,7 @@ import jax
 from absl import app
 
 from examples import data, training
-from olla_xla.bench.zoo import common, mlp
+from examples.zoo import common, mlp
 
 
 def task(options: training.Options) -> training.Task:

@@ -15,7 +15,7 @@ import jax
 from absl import app, flags
 
 from examples import data, training
-from olla_xla.bench.zoo import common
+from examples.zoo import common
 
 
 class SmallResNet(nn.Module):

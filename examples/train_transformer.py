@@ -16,8 +16,8 @@ from absl import app, flags
 from flax import nnx
 
 from examples import data, training
-from olla_xla.bench.zoo import common
-from olla_xla.bench.zoo.gpt import GPT, GPTConfig
+from examples.zoo import common
+from examples.zoo.gpt import GPT, GPTConfig
 
 SMALL_CONFIG = GPTConfig(
     layers=2, width=128, heads=4, sequence_length=64, vocabulary_size=data.NUM_BYTES

@@ -16,7 +16,7 @@ from absl import app, flags, logging
 import olla_xla
 from examples.checkpoint import Checkpoints
 from examples.data import Arrays
-from olla_xla.bench.zoo import common
+from examples.zoo import common
 
 flags.disclaim_key_flags()  # `--help` lists the flags below as those of the trainer
 

@@ -40,10 +40,10 @@ STEPS = (
     ("llama_scan", 1, "adam", "h100"),
     ("gpt_scan", 1, "adam", "h100"),
     ("vit_b16", 1, "momentum", "h100"),
-    ("olla_xla.bench.scanned_steps:llama_layers", 4, "adam", "cpu"),
-    ("olla_xla.bench.scanned_steps:llama_layers", 4, "adam", "h100"),
-    ("olla_xla.bench.scanned_steps:gpt_layers", 4, "adam", "h100"),
-    ("olla_xla.bench.scanned_steps:lstm_steps", 4, "sgd", "cpu"),
+    ("examples.zoo.scanned_steps:llama_layers", 4, "adam", "cpu"),
+    ("examples.zoo.scanned_steps:llama_layers", 4, "adam", "h100"),
+    ("examples.zoo.scanned_steps:gpt_layers", 4, "adam", "h100"),
+    ("examples.zoo.scanned_steps:lstm_steps", 4, "sgd", "cpu"),
 )
 """Model, batch size, optimizer, target."""
 
@@ -74,8 +74,8 @@ def capture_all(folder: Path) -> None:
     import jax.numpy as jnp
 
     from olla_xla import targets
-    from olla_xla.bench import models
     from olla_xla.compile.capture import capture
+    from olla_xla.tools import models
     from tests.support import compiles, loop_programs, ode_programs, sharded, tensor_parallel
 
     def write(name, lower):

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from hlo.module import module_from_bytes
-from olla_xla.bench.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError

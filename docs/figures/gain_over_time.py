@@ -2,8 +2,8 @@
 
     JAX_PLATFORMS=cpu uv run --extra cuda13 python docs/figures/gain_over_time.py
 
-The steps of `olla_xla bench schedule` are compiled as far as XLA's schedule, and planned with one
-time limit after another and with none, as the decorator does. The totals are predicted; they are
+The steps of `benchmarks schedule` are compiled as far as XLA's schedule, and planned with one time
+limit after another and with none, as the decorator does. The totals are predicted; they are
 kept in gain_over_time.json, and are not computed again while that is there.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 import jax
 import matplotlib
 
+from benchmarks.schedule import CASES, Case
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.schedule import CASES, Case
 from olla_xla.compile.compiles import Compiles
 from olla_xla.planner import plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.tools import models
 
 LIMITS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 DATA = Path(__file__).with_suffix(".json")

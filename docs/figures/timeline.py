@@ -17,10 +17,10 @@ import matplotlib
 import numpy as np
 
 import olla_xla
-from olla_xla.bench import models
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.planner import graphs
+from olla_xla.tools import models
 
 MODEL, BATCH_SIZE, OPTIMIZER = "resnet18", 4, "adam"
 MEGABYTE = 2**20

@@ -203,7 +203,6 @@ def test_help(capsys):
         (["plan"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
         (["place", "--trace=x", "--method=ilp", "--form=no-overlap"], "does not go with"),
-        (["estimate", "--function=a:b", "--arguments=f32[1]", "--compile"], "goes with --model"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
         (["plan", "mlp"], "unexpected argument 'mlp'; flags are --name=value"),
@@ -225,7 +224,8 @@ def test_help(capsys):
         (["table", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),
         (["table", "--models=mlp", "--batch_sizes=x"], "batch"),
         (["table", "--models=mlp", "--out=/no/such/place"], "/no/such/place"),
-        (["bench", "schedule", "--cases=nonsense"], "nonsense"),
+        (["bench", "schedule"], "no command 'bench'"),
+        (["estimate", "--model=mlp"], "type python -m benchmarks NAME in a checkout"),
     ],
 )
 def test_misuse_is_one_line_and_exit_code_2(capsys, arguments, message):

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.bench.random_programs.check import check_case
-from olla_xla.bench.random_programs.text import from_text
+from benchmarks.random_programs.check import check_case
+from benchmarks.random_programs.text import from_text
 from tests.support.steps import assert_same
 from tests.support.unrolled_nets import llama, lstm
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from examples import training
-from olla_xla.bench.zoo import common, gpt, lenet, mlp, resnet
+from examples.zoo import common, gpt, lenet, mlp, resnet
 
 
 def _signature(tree):

@@ -11,16 +11,16 @@ from jax import lax
 from jax._src.lib import hlo, xla_client  # pyright: ignore
 from jaxlib import _jax
 
+from examples import zoo
 from hlo import xla_pb2
 from hlo.module import HloError, module_from_bytes, parse_module_proto
 from hlo.read import from_hlo_text, from_stablehlo, read_module, runnable, with_program_order
 from hlo.rewrite.calls import flatten, is_shared
 from hlo.values import analyse
-from olla_xla.bench import zoo
 from olla_xla.check.graph import check_schedule
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.options import PlanOptions
-from tests.bench.test_zoo import SMALL
+from tests.examples.test_zoo import SMALL
 
 X = jnp.linspace(-1, 1, 16 * 16).reshape(16, 16)
 W = jnp.cos(X)

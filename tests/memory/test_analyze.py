@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from jax.experimental.layout import Format, Layout
 
 import olla_xla
-from olla_xla.bench.zoo import load
+from examples.zoo import load
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.donation import Outcome, why_lost
 from olla_xla.memory.analysis.leaves import Leaf

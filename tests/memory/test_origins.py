@@ -19,7 +19,6 @@ from olla_xla.memory.analysis.origins import is_users_file
         ("/src/jax/jax/_src/lax/lax.py", False),
         (f"{sysconfig.get_paths()['stdlib']}/functools.py", False),
         (olla_xla.__file__, False),
-        (olla_xla.__file__.replace("__init__", "bench/zoo/resnet"), True),
     ],
 )
 def test_files(file, own):

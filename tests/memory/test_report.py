@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import olla_xla
-from olla_xla.bench.zoo import load
+from examples.zoo import load
 from tests.support.steps import plan
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import olla_xla
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
@@ -21,7 +20,7 @@ from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
-DATA = Path(olla_xla.__file__).parent / "bench" / "minimalloc"
+DATA = Path(__file__).parents[2] / "benchmarks" / "minimalloc"
 
 slow = settings(
     max_examples=2000,

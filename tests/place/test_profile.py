@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from olla_xla.bench import profiles
-from olla_xla.cli.main import main
+from benchmarks import profiles
+from benchmarks.__main__ import main
 from olla_xla.errors import InputError
 from olla_xla.place import profile
 from olla_xla.place.profile import Recorder
@@ -102,7 +102,7 @@ RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"
 def test_recordings_of_the_repository(path, tmp_path):
     """Replayed; the command fails where blocks that are live together overlap."""
     out = tmp_path / "rows.json"
-    assert main(["olla_xla", "bench", "profile", f"--trace={path}", f"--out={out}"]) == 0
+    assert main(["benchmarks", "profile", f"--trace={path}", f"--out={out}"]) == 0
     (row,) = json.loads(out.read_text())
     assert row["loop"] == path.stem and row["requests"] > 500
     assert row["live_bytes"] <= row["arena_bytes"] + row["elsewhere_bytes"]
@@ -117,7 +117,7 @@ def test_there_are_recordings():
 def test_recording_on_the_command_line(tmp_path):
     path = tmp_path / "loop.csv"
     flags = ["--loop=inference, one length", "--iterations=2", f"--record={path}"]
-    assert main(["olla_xla", "bench", "profile", *flags]) == 0
+    assert main(["benchmarks", "profile", *flags]) == 0
     assert profiles.replayed(profiles.read_recording(path)).replans == 0
 
 

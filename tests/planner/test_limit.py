@@ -5,9 +5,9 @@ import time
 import jax
 import pytest
 
+from benchmarks.dropout_steps import layers_10
 from hlo.read import from_hlo_text
 from olla_xla import planner
-from olla_xla.bench.dropout_steps import layers_10
 from olla_xla.compile.capture import capture
 from olla_xla.planner import orders, warm_up
 from olla_xla.planner.passes import order, scan_residuals

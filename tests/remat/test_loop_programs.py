@@ -34,7 +34,7 @@ def lowered(name):
 
 
 def changed(module, target="cpu"):
-    """The module with each choice of residuals, with each stack gone alone, and with all of a pair."""
+    """The module with each choice of residuals; with each alone gone, and with all of a pair."""
     found = ResidualChoices(
         module_from_bytes(module), target, CostModel(CPU if target == "cpu" else H100, target)
     )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import olla_xla
+from examples.zoo import common, gpt, load
 from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text, with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla import planner
-from olla_xla.bench.zoo import common, gpt, load
 from olla_xla.check.clones import check_clones
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module

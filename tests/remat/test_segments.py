@@ -14,8 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
-from olla_xla.bench import sublinear_training
-from olla_xla.cli import main
+from benchmarks import sublinear_training
+from benchmarks.__main__ import main
 from olla_xla.errors import InputError, LimitError
 from olla_xla.remat.segments.allocation import xla_temp_bytes
 from olla_xla.remat.segments.budget import (
@@ -536,11 +536,11 @@ def test_misuse():
 def test_the_benchmark_on_the_command_line(capsys, tmp_path):
     out = tmp_path / "rows.json"
     flags = ["--depths=", "--steps=4", "--turns=0", f"--out={out}"]
-    code = main.main(["olla_xla", "bench", "sublinear", *flags])
+    code = main(["benchmarks", "sublinear", *flags])
     printed = capsys.readouterr().out
     assert code == 1 and "lstm 4: sublinear is less than 4 times under sharing" in printed
     assert '"sublinear_bytes"' in out.read_text()
-    assert main.main(["olla_xla", "bench", "sublinear", "--timed=vgg"]) == 2
+    assert main(["benchmarks", "sublinear", "--timed=vgg"]) == 2
     assert "is not one of resnet32" in capsys.readouterr().err
-    assert main.main(["olla_xla", "bench", "sublinear", "--steps=x"]) == 2
+    assert main(["benchmarks", "sublinear", "--steps=x"]) == 2
     assert "--steps" in capsys.readouterr().err

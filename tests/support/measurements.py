@@ -1,6 +1,6 @@
 """Made-up measurements of a step, for the tests of what is done with them."""
 
-from olla_xla.bench.measure.records import Measured
+from olla_xla.tools.measure.records import Measured
 
 
 def measured(**changes):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import olla_xla
+from examples.zoo import common, load, resnet
 from olla_xla import planner
-from olla_xla.bench.zoo import common, load, resnet
 
 plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=50_000)
 WIDTH = 64

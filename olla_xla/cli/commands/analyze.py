@@ -21,14 +21,14 @@ from absl import flags
 from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.baseline import analyze_dump, analyze_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.memory.analysis.terminal import renderable
 from olla_xla.planner import apply_plan, plan_module
+from olla_xla.tools import models
+from olla_xla.tools.baseline import analyze_dump, analyze_model
 
 __all__ = ["define_flags", "run"]
 

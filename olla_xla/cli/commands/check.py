@@ -23,12 +23,9 @@ from absl import flags
 
 import olla_xla
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.assignment_report import full_report
-from olla_xla.bench.baseline import compare_with
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.differences import difference_line, difference_table
-from olla_xla.cli.report.placing import allocation_table, tensor_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.units import megabytes
 from olla_xla.compile import objection
@@ -36,6 +33,9 @@ from olla_xla.compile.assignment import check_compiled, dump_options, read_assig
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.difference import load_snapshot
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+from olla_xla.tools.assignment_report import full_report
+from olla_xla.tools.baseline import compare_with
 
 __all__ = ["define_flags", "run"]
 

@@ -17,7 +17,6 @@ import json
 from absl import flags
 
 from olla_xla import targets
-from olla_xla.bench.batches import lowering
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.batches import batch_table, batch_verdict
 from olla_xla.cli.report.progress import Progress
@@ -25,6 +24,7 @@ from olla_xla.compile.max_batch import max_batch
 from olla_xla.errors import InputError, LimitError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.tools.batches import lowering
 
 __all__ = ["define_flags", "run"]
 

@@ -16,10 +16,6 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.measure.processes import gpu_kind, measure
-from olla_xla.bench.measure.records import Request
-from olla_xla.bench.step import plan_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.measured import (
     measured_table,
@@ -31,6 +27,10 @@ from olla_xla.cli.report.measured import (
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+from olla_xla.tools.measure.processes import gpu_kind, measure
+from olla_xla.tools.measure.records import Request
+from olla_xla.tools.step import plan_model
 
 __all__ = ["define_flags", "run"]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.pareto import pareto
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
+from olla_xla.tools import models
+from olla_xla.tools.pareto import pareto
 
 __all__ = ["define_flags", "run"]
 

@@ -26,9 +26,6 @@ from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla import targets
-from olla_xla.bench import models
-from olla_xla.bench.split import split
-from olla_xla.bench.step import PlannedModel, plan_dump, plan_model
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
@@ -41,6 +38,9 @@ from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.account import stack_rows
+from olla_xla.tools import models
+from olla_xla.tools.split import split
+from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
 __all__ = ["define_flags", "run"]
 

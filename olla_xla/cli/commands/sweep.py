@@ -15,16 +15,16 @@ from typing import Any
 from absl import flags
 
 from olla_xla import targets
-from olla_xla.bench.sweep.cluster import run_dask
-from olla_xla.bench.sweep.grid import Settings, cells
-from olla_xla.bench.sweep.journal import Journal
-from olla_xla.bench.sweep.local import run_local
-from olla_xla.bench.zoo import ZOO
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import sweep_table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
+from olla_xla.tools.models import zoo
+from olla_xla.tools.sweep.cluster import run_dask
+from olla_xla.tools.sweep.grid import Settings, cells
+from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.local import run_local
 
 __all__ = ["define_flags", "run"]
 
@@ -64,7 +64,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     models = values.models
     if models == ["zoo"]:
-        models = list(ZOO)
+        models = list(zoo().ZOO)
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
     grid = cells(

@@ -11,11 +11,11 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla import targets
-from olla_xla.bench.table import cells, row_json, rows
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.matrix import matrix_summary, matrix_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
+from olla_xla.tools.table import cells, row_json, rows
 
 __all__ = ["define_flags", "run"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from olla_xla.bench.table import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.tools.table import Row
 
 __all__ = ["matrix_summary", "matrix_table"]
 

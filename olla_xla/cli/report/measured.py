@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
-
-from olla_xla.bench.measure.records import Comparison, Measured, Recomputation, Request
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.problem.plan import Plan
+from olla_xla.tools.measure.records import Comparison, Measured, Recomputation
 
 __all__ = [
-    "cost_summary",
-    "cost_table",
     "memory_table",
     "measured_table",
     "measured_verdict",
+    "prediction",
     "recomputation_table",
     "unmeasured_table",
 ]
@@ -88,7 +83,7 @@ def recomputation_table(found: Recomputation) -> Table:
             (
                 name,
                 megabytes(one.assigned_bytes),
-                *_prediction(one.predicted_seconds, one.seconds),
+                *prediction(one.predicted_seconds, one.seconds),
                 "" if first else percent(found.planned, 1),
                 "" if first else percent(found.predicted, 1),
                 "" if first else percent(found.overhead, 1),
@@ -103,27 +98,7 @@ def recomputation_table(found: Recomputation) -> Table:
     return Table(headings, rows, title)
 
 
-def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
-    """Predicted and measured step times of several models in XLA's order."""
-    cells = [
-        (r.model, str(r.batch_size), r.optimizer, *_prediction(m.predicted_seconds, m.seconds))
-        for r, m in rows
-    ]
-    headings = ("model:", "batch", "optimizer:", "predicted ms", "measured ms", "err. %")
-    return Table(headings, cells)
-
-
-def cost_summary(rows: Sequence[tuple[Request, Measured]]) -> str:
-    """One line: how far the predictions are off."""
-    found = [(m.predicted_seconds or math.nan) / m.seconds for _, m in rows]
-    off = [max(ratio, 1 / ratio) for ratio in found]
-    return (
-        f"Predicted over measured: {min(found):.2f} to {max(found):.2f}, "
-        f"off by {statistics.median(off):.2f} times in the median."
-    )
-
-
-def _prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
+def prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
     """Both in milliseconds, and how far the prediction is off."""
     if not predicted:
         return "-", f"{1e3 * measured:.1f}", "-"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from olla_xla.bench.ways import Way
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.tools.ways import Way
 
 __all__ = ["pareto_table"]
 

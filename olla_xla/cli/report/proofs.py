@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from olla_xla.bench.split import PlacedBy
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 from olla_xla.problem.proof import Proof
+from olla_xla.tools.split import PlacedBy
 
 __all__ = ["places_table", "proofs_table"]
 

@@ -52,8 +52,6 @@ class Origin(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def is_users_file(file: str) -> bool:
     """Whether a source file is the user's own: part of no library."""
-    if "olla_xla/bench/zoo/" in file:
-        return True
     if file in _NO_FILE:
         return False
     standard = sysconfig.get_paths()["stdlib"]

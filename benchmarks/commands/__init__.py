@@ -1,0 +1,28 @@
+"""The commands of `python -m benchmarks`, one module each, as those of `olla_xla.cli.commands`."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: dict[str, str] = {
+    "schedule": "orders of real train steps: bound, gap, total, seconds",
+    "first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
+    "ilp": "the paper's ILP and our forms of it, by equation and by solver",
+    "loops": "what scans keep: every policy of jax.checkpoint against our plans",
+    "kernels": "kernels that may round otherwise: the same memory as in XLA's own order",
+    "scale": "planning as the graph grows: operators against seconds and memory",
+    "sharded": "steps over eight devices: bits, bytes of a device, collectives, overlap",
+    "sublinear": "feature-map memory and step time of recomputation in segments",
+    "suite": "dumped modules of a folder, XLA's own benchmarks: each compiled and planned",
+    "trainers": "steps of MaxText, keras, gemma, others: each remat policy, and plans",
+    "processes": "steps of several processes, with faults put into one of them",
+    "programs": "plan random train steps and compare each with jax.jit, bit for bit",
+    "soak": "plans again and again in one process: does memory or the time of a call grow",
+    "mutants": "seeded faults in planned modules: does the referee catch all that matter",
+    "cost": "predicted against measured step times on this machine's CPU",
+    "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
+    "profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
+    "estimate": "memory of a step or function under frameworks' allocators and planners",
+    "figures": "draw the papers' figures from stored sweeps and benchmarks",
+}
+"""Name, which is its module's -> what it does, in one line."""

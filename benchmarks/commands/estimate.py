@@ -1,0 +1,215 @@
+"""Estimates the memory of a train step or of any function without compiling it.
+
+The unfused program is run by eager execution through a simulated caching allocator, as frameworks
+do, planned by the static planners of MXNet, placed by best fit from its profile, and, with
+--time_limit, ordered and placed as OLLA does. --model names a train step; --function a function of
+arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
+With --compile a train step is compiled too: XLA's own total, and ours. Those are fused.
+
+With --models one table has a line for each of several; --out keeps their figures, and what it has
+already is not estimated again. With --stored what such files have is printed, of a step that is in
+several what the last one has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from benchmarks.eager.estimate import Estimate, Estimates, estimate
+from benchmarks.eager.stored import ModelEstimates, from_json, to_json
+from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
+from examples.zoo import ZOO
+from hlo.module import module_from_bytes
+from hlo.read import from_stablehlo
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+from olla_xla.tools.step import plan_model
+
+__all__ = ["define_flags", "run"]
+
+_SHAPE = re.compile(r"([a-z]+[0-9]*)\[([0-9,\s]*)\]")
+_SHORT = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat", "pred": "bool"}
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    flags.DEFINE_string(
+        "function", None, "package.module:function, a function of arrays.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "arguments", None, "Shapes of its arguments, as f32[8,128] i32[8].", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "mode", "training", ["training", "inference"],
+        "inference: without the backward pass and what depends on it.", flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.",
+        lower_bound=0.0, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_bool(
+        "compile", False, "Whether a train step is compiled by XLA, and planned by us, as well.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "What --compile compiles for.", flag_values=values
+    )
+    flags.DEFINE_list(
+        "models", None, "Several models, or zoo for those of the benchmarks.", flag_values=values
+    )
+    flags.DEFINE_string("out", None, "JSON file for what --models finds.", flag_values=values)
+    flags.DEFINE_list(
+        "stored", None, "JSON files that --out wrote, to be printed.", flag_values=values
+    )
+    shared.define_format(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Lowers, estimates and prints the table."""
+    if values.stored is not None:
+        rows = [row for path in values.stored for row in from_json(shared.read_text(path))]
+        return _print_meeting(values, list({row.key[:-1]: row for row in rows}.values()))
+    if values.models is not None:
+        return _several(values)
+    if (values.model is None) == (values.function is None):
+        raise InputError("give either --model=NAME or --function=package.module:function")
+    if (values.arguments is not None) != (values.function is not None):
+        raise InputError("--arguments goes with --function: --arguments='f32[8,128] i32[8]'")
+    if values["compile"].value and values.model is None:
+        raise InputError("--compile goes with --model; a function is only estimated")
+    targets.prepare_environment(values.target)
+
+    with Progress() as progress:
+        progress.stage("loading JAX and the model")
+        if values.model:
+            name = f"{values.model}, batch {values.batch_size}, {values.optimizer}"
+            found = _estimated(values, values.model, progress)
+        else:
+            name, lowered, mode = _function(values)
+            progress.stage("estimating")
+            found = _of(lowered, mode, values)
+    shared.print_table(values, estimate_table(found, f"{name}, {values.mode}"))
+    return 0
+
+
+def _several(values: flags.FlagValues) -> int:
+    """Estimates many models, one after the other, and prints them in one table."""
+    if values.model is not None or values.function is not None:
+        raise InputError("--models goes without --model and --function")
+    targets.prepare_environment(values.target)
+    out, rows, failed = values.out, [], 0
+    if out is not None and Path(out).exists():
+        rows = from_json(shared.read_text(out))
+    target = values.target if values["compile"].value else ""
+    wanted = [
+        (name, values.batch_size, values.optimizer, values.mode, target)
+        for name in (ZOO if values.models == ["zoo"] else values.models)
+    ]
+    known = {row.key for row in rows}
+    with Progress() as progress:
+        for key in wanted:
+            if key in known:
+                continue
+            progress.stage(f"{key[0]}: loading")
+            try:
+                rows.append(ModelEstimates(*key, _estimated(values, key[0], progress)))
+            except OllaError as error:
+                failed += 1
+                print(f"{key[0]}: {error}", file=sys.stderr)
+                continue
+            if out is not None:
+                shared.write_text(out, to_json(rows))
+    _print_meeting(values, [row for row in rows if row.key in wanted])
+    return 1 if failed else 0
+
+
+def _print_meeting(values: flags.FlagValues, rows: Sequence[ModelEstimates]) -> int:
+    if not rows:
+        raise OllaError("nothing was estimated")
+    for table in (meeting_table(rows), edges_table(rows)):
+        shared.print_table(values, table)
+    return 0
+
+
+def _estimated(values: flags.FlagValues, name: str, progress: Progress) -> Estimates:
+    """The estimates of a model, compiled as well if that is asked for."""
+    import jax
+
+    model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
+    with models.tracing(name):
+        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    progress.stage(f"{name}: estimating")
+    found = _of(lowered, values.mode, values)
+    if not values["compile"].value:
+        return found
+    return dataclasses.replace(found, rows=(*found.rows, *_compiled(values, name, progress)))
+
+
+def _of(lowered: Any, mode: str, values: flags.FlagValues) -> Estimates:
+    """Every baseline of a lowered function."""
+    module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
+    return estimate(module, mode, time_limit=values.time_limit or None)
+
+
+def _compiled(values: flags.FlagValues, model_name: str, progress: Progress) -> list[Estimate]:
+    """XLA's own total and ours, of the step as compiled; both assigned."""
+    model = models.build(model_name, batch_size=values.batch_size, optimizer=values.optimizer)
+    result = plan_model(
+        model,
+        targets.target(values.target),
+        PlanOptions(time_limit=values.time_limit or None),
+        stage=progress.stage,
+        progress=progress,
+        compare=False,
+    )
+    name = f"fused for {values.target}"
+    return [
+        Estimate(f"XLA, {name}", result.plan.xla_bytes),
+        Estimate(f"olla_xla, {name}", result.report.assigned_bytes),
+    ]
+
+
+def _function(values: flags.FlagValues) -> tuple[str, Any, str]:
+    """The same of a function; as it stands it is all forward."""
+    import jax
+
+    function = models.load(values.function)
+    arguments = _shapes(values.arguments)
+    if values.mode == "training":
+        function = jax.value_and_grad(function)
+    with models.tracing(values.function):
+        return values.function, jax.jit(function).lower(*arguments), "training"
+
+
+def _shapes(text: str) -> list[Any]:
+    import jax
+    import jax.numpy as jnp
+
+    found = []
+    rest = _SHAPE.sub("", text)
+    if rest.strip(" ,"):
+        raise InputError(f"--arguments: cannot read {rest.strip(' ,')!r}; write f32[8,128] i32[8]")
+    for name, dimensions in _SHAPE.findall(text):
+        letters = name.rstrip("0123456789")
+        full = _SHORT.get(letters, letters) + name[len(letters) :]
+        try:
+            dtype = jnp.dtype(full)
+        except TypeError as error:
+            raise InputError(f"--arguments: {name!r} is no type; use f32, bf16, i32") from error
+        shape = tuple(int(d) for d in dimensions.split(",") if d.strip())
+        found.append(jax.ShapeDtypeStruct(shape, dtype))
+    if not found:
+        raise InputError("--arguments names no shape; write f32[8,128] i32[8]")
+    return found

@@ -1,0 +1,141 @@
+"""Draws the papers' figures from what sweeps and benchmarks stored: a CSV and a PNG for each.
+
+OLLA's figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from a sweep's rows of mode
+eager, those against XLA from modes order and overhead. A figure without rows is left out and named.
+With --hardest=N the N models that took longest are planned again for progress over time: of the
+order (10) and of the places (12); --progress draws such files as they are. --sublinear and
+--profile take what benchmarks sublinear and profile wrote, for the figures of Chen et al. and
+Sekiyama et al. Where a paper prints a value, it stands beside ours. Last come means over all
+models, and each model against XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from absl import flags
+
+from benchmarks.figures import benchmark_figures, curves, sweep_figures
+from benchmarks.figures.comparisons import comparisons
+from benchmarks.report.comparisons import comparison_table, model_table
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.errors import InputError
+from olla_xla.tools import models
+from olla_xla.tools.eager.unfused import standing_graph
+
+__all__ = ["define_flags", "run"]
+
+Row = Mapping[str, str]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_list("sweep", ["sweep.csv"], "Sweeps' CSVs.", flag_values=values)
+    flags.DEFINE_string("out", "figures", "Folder for the files.", flag_values=values)
+    flags.DEFINE_integer(
+        "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.",
+        lower_bound=0, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_list(
+        "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
+    )
+    flags.DEFINE_list("sublinear", [], "JSON that benchmarks sublinear wrote.", flag_values=values)
+    flags.DEFINE_string("profile", None, "JSON that benchmarks profile wrote.", flag_values=values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Writes the files and prints the means."""
+    alone = values.sublinear or values.profile or values.progress
+    sweeps = [] if alone and not values["sweep"].present else values.sweep
+    rows = [row for path in sweeps for row in sweep_figures.read_rows(path)]
+    stored = [(path, curves.read_curves(path)) for path in values.progress]
+    charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
+    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
+    folder = Path(values.out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    for chart in charts:
+        benchmark_figures.write_csv(chart, folder / f"{chart.name}.csv")
+        benchmark_figures.write_png(chart, folder / f"{chart.name}.png")
+    for path, found in stored:
+        _draw_progress(Path(path).stem, found, folder)
+    lines, without = [], []
+    sizes = sorted({int(row["batch_size"]) for row in rows})
+    for figure in sweep_figures.FIGURES:
+        shown = sweep_figures.series(figure, rows)
+        if not shown.names:
+            without.append(figure.name)
+            continue
+        sweep_figures.write_csv(figure, shown, folder / f"{figure.name}.csv")
+        sweep_figures.write_png(figure, shown, folder / f"{figure.name}.png")
+        for label in shown.values:
+            means = [shown.mean(label, size) for size in sizes]
+            texts = ["-" if m is None else f"{m:,.1f} {figure.unit}" for m in means]
+            lines.append((figure.number or "-", figure.title, label, str(len(shown.names)), *texts))
+    lines += [(*line, *[""] * (len(sizes) - 1)) for line in _best_fit(rows, folder)]
+    if values.hardest:
+        _progress(rows, values.hardest, folder)
+    console = shared.console()
+    if charts or stored:
+        names = [chart.name for chart in charts] + [Path(path).stem for path, _ in stored]
+        console.print(f"Drawn: {', '.join(names)}.", markup=False)
+    if not rows:
+        return 0
+    headings = ("figure", "what:", "of:", "rows", *(f"mean, batch {size}" for size in sizes))
+    Table(headings, lines, f"Files in {folder}").print(console)
+    if without:
+        console.print(f"No rows for {', '.join(without)}.", markup=False)
+    found = comparisons(rows)
+    if found:
+        comparison_table(found).print(console)
+        model_table(found).print(console)
+    return 0
+
+
+def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
+    """The figure of profile-guided best fit; its line of the table, or none."""
+    found = curves.best_fits(rows)
+    if not found:
+        return []
+    curves.write_best_fit_csv(found, folder / "best_fit.csv")
+    title = "Best fit: time against blocks (after figure 4 of Sekiyama et al. 2018)"
+    curves.write_best_fit_png(title, found, folder / "best_fit.png")
+    proven = sum(f.optimal for f in found)
+    return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
+
+
+def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
+    """Figures 10 and 12, of the rows that took longest."""
+    targets.prepare_environment("cpu")
+
+    with Progress() as progress:
+        for column, kind in (("order_seconds", "ordering"), ("place_seconds", "placement")):
+            drawn = []
+            for row in curves.hardest(rows, column, count):
+                name = f"{row['model']}, batch {row['batch_size']}"
+                progress.stage(f"{name}: {kind}")
+                model = models.build(
+                    row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
+                )
+                graph = standing_graph(model)
+                curve, order = curves.order_curve(name, graph)
+                if kind == "placement":
+                    curve = curves.place_curve(name, graph, order.tolist())
+                drawn.append(curve)
+            if drawn:
+                _draw_progress(f"{kind}_progress", drawn, folder)
+
+
+def _draw_progress(name: str, drawn: Sequence[curves.Curve], folder: Path) -> None:
+    """Writes one figure of progress; which of the two, its name says."""
+    number = {"ordering_progress": "10", "placement_progress": "12"}.get(name, "")
+    paper = f"OLLA, figure {number}: " if number else ""
+    curves.write_curves_csv(drawn, folder / f"{name}.csv")
+    title = f"{paper}{name.replace('_', ' ')}"
+    curves.write_curves_png(title, drawn, folder / f"{name}.png")

@@ -1,0 +1,59 @@
+"""Records NumPy loops, plans their memory from the first iteration, and replays the others.
+
+Prints the peak of live bytes, what a caching allocator reserves, the planned arena, how often it
+was placed anew, and the time of a request. With --trace a recording is replayed instead, as
+--record writes it: a CSV of iteration,profile,request,bytes, with -1 bytes where a request is
+released.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from absl import flags
+
+from benchmarks import profiles as bench
+from benchmarks.report.profiles import profiles_table
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of lengths and numbers.", flag_values=values)
+    flags.DEFINE_list("trace", [], "Recordings (CSV) to replay.", flag_values=values)
+    flags.DEFINE_string("record", None, "CSV file to write --loop to.", flag_values=values)
+    flags.DEFINE_enum(
+        "loop", "training, changing lengths", list(bench.LOOPS), "What --record records.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "iterations", 4, "Of what --record records.", lower_bound=1, flag_values=values
+    )
+
+
+def run(values: flags.FlagValues) -> int:
+    """Records, or measures and prints."""
+    if values.out is not None:
+        shared.write_text(values.out, "")  # better now than after the measurements
+    if values.record is not None:
+        bench.write_recording(
+            values.record, bench.record(values.loop, values.seed, values.iterations)
+        )
+        return 0
+    rows = []
+    with Progress() as progress:
+        if values.trace:
+            rows = [bench.replayed(bench.read_recording(path)) for path in values.trace]
+        for name in () if values.trace else bench.LOOPS:
+            progress.stage(name)
+            rows.append(bench.measure(name, values.seed))
+    profiles_table(rows).print(shared.console())
+    if values.out is not None:
+        text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
+        shared.write_text(values.out, text + "\n")
+    return 0

@@ -1,0 +1,139 @@
+"""Plans random train steps in random ways and compares each with jax.jit, bit for bit.
+
+What fails is shrunk; with --failures the smallest programs are kept, and --again runs one again.
+Exit code 1 if a result is wrong, a referee refuses what the planner made, a total is larger than
+jit's, or a plan fails without a reason that names a limit.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib.util
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from benchmarks.random_programs.check import FAILURES, check_case
+from benchmarks.random_programs.processes import run as run_shares
+from benchmarks.random_programs.processes import shares
+from benchmarks.random_programs.spec import Case
+from benchmarks.random_programs.text import from_text
+from benchmarks.report.programs import Tally, tally_table
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    whole = {"lower_bound": 1, "flag_values": values}
+    flags.DEFINE_integer("count", 3000, "Programs.", **whole)
+    flags.DEFINE_integer("plans", 2, "Plans of each program.", **whole)
+    flags.DEFINE_integer("seed", 0, "Of the programs and their plans.", flag_values=values)
+    flags.DEFINE_bool(
+        "scans", False, "Only programs that loop over layers or time.", flag_values=values
+    )
+    flags.DEFINE_integer("workers", 2, "Processes at a time.", **whole)
+    flags.DEFINE_float("shrink_seconds", 120.0, "To shrink one failure.", flag_values=values)
+    flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
+    flags.DEFINE_bool("resume", False, "Go on where the rows in --out end.", flag_values=values)
+    flags.DEFINE_string("failures", None, "Folder for what failed.", flag_values=values)
+    flags.DEFINE_string("again", None, "File of a failure to run again.", flag_values=values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Runs all programs, or one again, and prints what came of them."""
+    if values.again is not None:
+        return _again(values.again)
+    if importlib.util.find_spec("hypothesis") is None:
+        raise InputError("random programs are drawn by hypothesis; pip install hypothesis")
+    for name in ("out", "failures"):
+        path = values[name].value
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise InputError(f"cannot write {path}: there is no such folder")
+    return _many(values)
+
+
+def _many(values: flags.FlagValues) -> int:
+    tallies: dict[str, Tally] = {}
+    lost, started = 0, time.monotonic()
+    known = _rows(values.out) if values.resume else []
+    for row in known:
+        tallies.setdefault(row["kind"], Tally()).add(row)
+    if values.out is not None and not known:
+        shared.write_text(values.out, "")
+    counted = collections.Counter(row["share"] for row in known)
+    work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
+    work = [dataclasses.replace(s, skip=counted[s.number], scans=values.scans) for s in work]
+    work = [share for share in work if share.skip < share.count]
+    done = len(known)
+    with Progress() as progress:
+        for event in run_shares(work, values.workers):
+            if "row" in event:
+                row = event["row"]
+                tallies.setdefault(row["kind"], Tally()).add(row)
+                done += 1
+                if values.out is not None:
+                    shared.write_text(values.out, json.dumps(row) + "\n", append=True)
+                wrong = sum(tally.failures for tally in tallies.values())
+                progress(f"{done:,} of {values.count:,} programs, {wrong:,} plans failed")
+            elif "failure" in event:
+                progress.stage(_kept(values.failures, event["failure"]))
+            elif "lost" in event:
+                lost += 1
+                progress.stage(event["lost"])
+    tally_table(tallies).print(shared.console())
+    seconds = time.monotonic() - started
+    now = done - len(known)
+    print(
+        f"{now:,} programs in {seconds:.0f} s, {60 * now / seconds:.1f} a minute; {done:,} in all"
+    )
+    return 1 if lost or any(tally.failures for tally in tallies.values()) else 0
+
+
+def _rows(path: str | None) -> list[dict[str, Any]]:
+    """The rows of an earlier run; none if there was none.
+
+    Raises:
+      InputError: no file was named, or it holds something else.
+    """
+    if path is None:
+        raise InputError("--resume goes on with the file of --out; give that too")
+    if not Path(path).exists():
+        return []
+    try:
+        return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no rows of this command: {error}") from error
+
+
+def _kept(folder: str | None, failure: dict[str, Any]) -> str:
+    """Writes a failure down; returns a line about it."""
+    line = f"{failure['kind']}: {failure['program']}: {' '.join(failure['reason'].split())}"
+    if folder is None:
+        return f"{line}\n{failure['case']}"
+    Path(folder).mkdir(exist_ok=True)
+    name = f"{failure['kind']}-{failure['share']}"
+    number = sum(path.name.startswith(f"{name}-") for path in Path(folder).iterdir())
+    path = Path(folder) / f"{name}-{number}.txt"
+    shared.write_text(str(path), f"# {line}\n{failure['case']}\n")
+    return f"{line}; python -m benchmarks programs --again={path}"
+
+
+def _again(path: str) -> int:
+    try:
+        case = from_text(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    if not isinstance(case, Case):
+        raise InputError(f"{path} holds no program with its plans (`Case`)")
+    outcomes = check_case(case)
+    for settings, outcome in zip(case.plans, outcomes, strict=True):
+        print(f"{outcome.kind}: {outcome.reason or 'planned'}; {settings}")
+    return 1 if any(outcome.kind in FAILURES for outcome in outcomes) else 0

@@ -1,0 +1,219 @@
+"""The figures of Chen et al. (2016) and Sekiyama et al. (2018), from what our benchmarks wrote.
+
+`benchmarks sublinear --out` and `benchmarks profile --out` write JSON; each figure is a CSV and a
+PNG.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures.published import (
+    LAYERS_1000,
+    LESS_BY_PROFILE,
+    TIME_OF_SUBLINEAR,
+    Mark,
+)
+from olla_xla.errors import InputError
+
+__all__ = ["Chart", "profile_charts", "sublinear_charts", "write_csv", "write_png"]
+
+_MB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Lines over a number, or bars over names.
+
+    Attributes:
+      name: of its files. title: above it. x: what the horizontal axis says, y: the vertical one.
+      at: where the values stand: numbers for lines, names for bars.
+      lines: label -> values, in the order of `at`.
+      marks: what the paper prints. log: whether the vertical axis is logarithmic.
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    at: tuple[float, ...] | tuple[str, ...]
+    lines: Mapping[str, tuple[float, ...]]
+    marks: tuple[Mark, ...] = ()
+    log: bool = False
+
+
+_MEMORY = {
+    "none": "none_bytes",
+    "in place": "in_place_bytes",
+    "sharing": "sharing_bytes",
+    "both": "both_bytes",
+    "both, what is cheap dropped": "cheap_bytes",
+    "both, sublinear": "sublinear_bytes",
+    "both, sublinear, exact budget": "exact_bytes",
+}
+
+
+def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
+    """Figures 5 to 7 of Chen et al. 2016 from JSON of `benchmarks sublinear`, rows of all files.
+
+    Raises InputError if one is none.
+    """
+    parts = [_read(path, dict, "benchmarks sublinear") for path in paths]
+    charts = []
+    try:
+        memory, times = (sum((part[key] for part in parts), []) for key in ("memory", "time"))
+        memory.sort(key=lambda row: row["size"])
+        for number, network, x in (("5", "resnet", "layers"), ("6", "lstm", "steps")):
+            rows = [row for row in memory if row["network"] == network]
+            if rows:
+                charts.append(
+                    Chart(
+                        f"sublinear_{network}",
+                        f"Feature maps, {network} (figure {number} of Chen et al. 2016)",
+                        x, "MB", tuple(row["size"] for row in rows),
+                        {label: tuple(math.nan if row[c] is None else row[c] / _MB for row in rows)
+                         for label, c in _MEMORY.items()},
+                        LAYERS_1000 if network == "resnet" else (), log=True,
+                    )
+                )  # fmt: skip
+        if times:
+            charts.append(
+                Chart(
+                    "sublinear_time",
+                    "Step time, recomputing in segments (figure 7 of Chen et al. 2016)",
+                    "", "times that without",
+                    tuple(f"{row['network']} {row['size']}" for row in times),
+                    {"sublinear": tuple(row["ratio"] for row in times)}, TIME_OF_SUBLINEAR,
+                )
+            )  # fmt: skip
+    except (KeyError, TypeError) as error:
+        names = ", ".join(map(str, paths))
+        raise InputError(f"{names}: not of this version's benchmarks sublinear") from error
+    return charts
+
+
+def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
+    """After figures 2 and 3 of Sekiyama et al. 2018, from the JSON of `benchmarks profile`.
+
+    (4, best fit's time against the number of blocks, comes from a sweep.) Raises InputError if it
+    is none.
+    """
+    rows = _read(path, list, "python -m benchmarks profile")
+    try:
+        names = tuple(row["loop"] for row in rows)
+
+        def column(*keys: str, scale: float = _MB) -> tuple[float, ...]:
+            return tuple(sum(row[key] for key in keys) / scale for row in rows)
+
+        arena, caching = column("arena_bytes", "elsewhere_bytes"), column("caching_bytes")
+        return [
+            Chart(
+                "profile_memory", "Memory of a loop (after figure 2 of Sekiyama et al. 2018)", "",
+                "MB",
+                names,
+                {
+                    "live at most": column("live_bytes"),
+                    "planned arena, and what is served beside it": arena,
+                    "caching allocator": caching,
+                },
+            ),
+            Chart(
+                "profile_less", "Below the caching allocator (after Sekiyama et al. 2018)", "", "%",
+                names,
+                {"planned": tuple(100 * (1 - a / c) for a, c in zip(arena, caching, strict=True))},
+                LESS_BY_PROFILE,
+            ),
+            Chart(
+                "profile_time", "Time of a request (after figure 3 of Sekiyama et al. 2018)", "",
+                "microseconds", names,
+                {
+                    "planned, placing anew included": column("planned_seconds", scale=1e-6),
+                    "planned, serving alone": column("serving_seconds", scale=1e-6),
+                    "caching allocator (Python)": column("caching_seconds", scale=1e-6),
+                    "malloc (C)": column("malloc_seconds", scale=1e-6),
+                },
+                log=True,
+            ),
+        ]  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is not of this version's python -m benchmarks profile") from error
+
+
+def write_csv(chart: Chart, path: Path) -> None:
+    """Writes a line for each place of a chart, a column for each label."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([chart.x or "name", *(f"{label} ({chart.y})" for label in chart.lines)])
+        for at, *values in zip(chart.at, *chart.lines.values(), strict=True):
+            writer.writerow([at, *(f"{v:.4g}" for v in values)])
+
+
+def write_png(chart: Chart, path: Path) -> None:
+    """Draws a chart. Raises InputError if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ModuleNotFoundError as error:
+        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
+    bars = isinstance(chart.at[0], str)
+    height = 1.5 + 0.12 * len(chart.at) * (len(chart.lines) + 1) if bars else 5.0
+    canvas = Canvas(figsize=(7, max(height, 3.0)), layout="constrained")
+    axes = canvas.subplots()
+    (_draw_bars if bars else _draw_lines)(axes, chart)
+    axes.set_title(chart.title, fontsize=9)
+    axes.grid(axis="x" if bars else "y", linewidth=0.3)
+    canvas.legend(fontsize=7, loc="outside lower center", ncols=2)
+    canvas.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _draw_lines(axes: Any, chart: Chart) -> None:
+    for label, values in chart.lines.items():
+        axes.plot(chart.at, values, marker=".", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(chart.at, [f"{at:,}" for at in chart.at])
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.y)
+    if chart.log:
+        axes.set_yscale("log")
+    axes.margins(y=0.1)
+    for mark in chart.marks:
+        axes.plot([mark.x], [mark.value], "D", color="#c0392b", markersize=5)
+        axes.annotate(
+            mark.label, (mark.x, mark.value), (-6, 4), textcoords="offset points",
+            fontsize=7, color="#c0392b", ha="right",
+        )  # fmt: skip
+
+
+def _draw_bars(axes: Any, chart: Chart) -> None:
+    """Names from top to bottom; a percentage far below nothing is drawn shorter than it is."""
+    width = 0.8 / len(chart.lines)
+    for k, (label, values) in enumerate(chart.lines.items()):
+        places = [j + (k + 0.5) * width - 0.4 for j in range(len(values))]
+        axes.barh(places, values, width, label=label)
+    axes.set_yticks(range(len(chart.at)), chart.at, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel(chart.y)
+    if chart.log:
+        axes.set_xscale("log")
+    elif min(map(min, chart.lines.values())) < -100:
+        axes.set_xscale("symlog", linthresh=100)
+    for mark in chart.marks:
+        axes.axvline(mark.value, color="#c0392b", linestyle="--", label=mark.label)
+
+
+def _read(path: str | os.PathLike[str], kind: type, command: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not JSON"
+        raise InputError(f"cannot read {path}: {reason}") from error
+    if not isinstance(found, kind):
+        raise InputError(f"{path} is not what {command} --out writes")
+    return found

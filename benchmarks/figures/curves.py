@@ -1,0 +1,244 @@
+"""How good orders and places are after how long, and best fit against the number of blocks.
+
+A point of an order's or a packing's progress is a run of its own with its own limit, timed whole:
+what one gets who stops there. Only the public entry points of the search are used.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from olla_xla import schedule
+from olla_xla.errors import InputError
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.forced_live import forced_live_bound
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.place.tensors.process import arenas
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.stop_reason import StopReason
+from olla_xla.schedule.search import phases
+
+__all__ = [
+    "BestFit",
+    "Curve",
+    "Point",
+    "best_fits",
+    "hardest",
+    "order_curve",
+    "place_curve",
+    "read_curves",
+    "write_best_fit_csv",
+    "write_best_fit_png",
+    "write_curves_csv",
+    "write_curves_png",
+]
+
+Row = Mapping[str, str]
+
+_ORDER_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """The best known after `seconds`: `bytes`, found by `source`."""
+
+    seconds: float
+    bytes: int
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Progress on one case.
+
+    Attributes:
+      name: of the case. points: by time, each lower than the one before but for the last.
+      bound_bytes: what no order, or no packing, can be below.
+    """
+
+    name: str
+    points: tuple[Point, ...]
+    bound_bytes: int
+
+
+def hardest(rows: Sequence[Row], column: str, count: int) -> list[Row]:
+    """The rows of mode eager with the largest values in a column, largest first."""
+    mine = [row for row in rows if row["mode"] == "eager"]
+    return sorted(mine, key=lambda row: -float(row[column]))[:count]
+
+
+def _falling(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Those that improve on all before them in time, and the last as it stood."""
+    kept: list[Point] = []
+    ordered = sorted(points, key=lambda p: (p.seconds, p.bytes))
+    for point in ordered:
+        if not kept or point.bytes < kept[-1].bytes:
+            kept.append(point)
+    if kept and ordered[-1].seconds > kept[-1].seconds:
+        kept.append(dataclasses.replace(kept[-1], seconds=ordered[-1].seconds))
+    return tuple(kept)
+
+
+def order_curve(
+    name: str, graph: TensorGraph, *, seed: int = 0, limits: Sequence[float] = _ORDER_SECONDS
+) -> tuple[Curve, np.ndarray]:
+    """Orders of a graph: program order, the best rule, and the search under growing limits.
+
+    Args:
+      name: of the case. graph: a TensorGraph in program order. seed: of the search.
+      limits: seconds of search; the curve ends where a longer limit is not used up.
+
+    Returns:
+      (the curve, the order of the last run).
+    """
+    arrays = GraphArrays.of(graph)
+    program = np.arange(arrays.n)
+    points = [Point(0.0, peak_bytes(arrays, program), "program order")]
+    started = time.monotonic()
+    starts = {"program": program, **schedule.candidates(arrays)}
+    rule = min(starts, key=lambda s: peak_bytes(arrays, starts[s]))
+    bound = forced_live_bound(arrays)[0]
+    before = time.monotonic() - started
+    points.append(Point(before, peak_bytes(arrays, starts[rule]), rule))
+    order = starts[rule]
+    for limit in limits:
+        started = time.monotonic()
+        found = phases.search(arrays, starts, time_limit=limit, seed=seed, bound_bytes=bound)
+        seconds = before + time.monotonic() - started
+        points.append(Point(seconds, found.peak_bytes, f"search, {limit:g} s"))
+        order, bound = found.order, max(bound, found.bound_bytes)
+        if found.stopped_by is not StopReason.TIME_LIMIT:
+            break
+    return Curve(name, _falling(points), bound), order
+
+
+def place_curve(
+    name: str, graph: TensorGraph, order: Sequence[int], seconds: float = 120.0
+) -> Curve:
+    """Places under an order: each heuristic, then the search under growing limits."""
+    found = arenas(graph, order, seconds)
+    points = [Point(p.seconds, p.bytes, p.source) for p in found]
+    return Curve(name, _falling(points), found[-1].live_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class BestFit:
+    """Best fit alone on one case: blocks, seconds, share above the largest live sum."""
+
+    name: str
+    blocks: int
+    seconds: float
+    above: float
+
+    @property
+    def optimal(self) -> bool:
+        """Proven: it meets the bound."""
+        return self.above <= 0
+
+
+def best_fits(rows: Sequence[Row]) -> list[BestFit]:
+    """One for each row of mode eager that has it, by the number of blocks."""
+    found = [
+        BestFit(
+            f"{row['model']}, batch {row['batch_size']}",
+            int(row["blocks"]),
+            float(row["best_fit_seconds"]),
+            int(row["best_fit_bytes"]) / int(row["load_bytes"]) - 1,
+        )
+        for row in rows
+        if row["mode"] == "eager" and row["blocks"]
+    ]
+    return sorted(found, key=lambda f: (f.blocks, f.name))
+
+
+def write_curves_csv(curves: Sequence[Curve], path: Path) -> None:
+    """Writes a line for each point."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", "seconds", "bytes", "bound_bytes", "source"])
+        for curve in curves:
+            for p in curve.points:
+                line = (curve.name, f"{p.seconds:.3f}", p.bytes, curve.bound_bytes, p.source)
+                writer.writerow(line)
+
+
+def read_curves(path: str) -> list[Curve]:
+    """The curves that `write_curves_csv` wrote. Raises InputError if the file is none."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        points: dict[tuple[str, int], list[Point]] = {}
+        for row in rows:
+            point = Point(float(row["seconds"]), int(row["bytes"]), row["source"])
+            points.setdefault((row["name"], int(row["bound_bytes"])), []).append(point)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(f"cannot read {path}: {reason}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is no progress that benchmarks figures --hardest wrote"
+        ) from error
+    return [Curve(name, tuple(mine), bound) for (name, bound), mine in points.items()]
+
+
+def write_best_fit_csv(found: Sequence[BestFit], path: Path) -> None:
+    """Writes a line for each case."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", "blocks", "seconds", "above the bound (%)", "proven optimal"])
+        for f in found:
+            line = (f.name, f.blocks, f"{f.seconds:.6f}", f"{100 * f.above:.3f}")
+            writer.writerow([*line, "yes" if f.optimal else "no"])
+
+
+def write_curves_png(title: str, curves: Sequence[Curve], path: Path) -> None:
+    """Draws steps over time, each as a percentage above its bound."""
+
+    def draw(axes: Any) -> None:
+        for curve in curves:
+            base = max(curve.bound_bytes, 1)
+            values = [100 * (p.bytes / base - 1) for p in curve.points]
+            seconds = [max(p.seconds, 1e-3) for p in curve.points]
+            axes.step(seconds, values, where="post", marker=".", label=curve.name)
+        axes.set_xscale("log")
+        axes.set_xlabel("s")
+        axes.set_ylabel("above the bound, %")
+
+    _draw(title, draw, path)
+
+
+def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None:
+    """Draws best fit's time against the number of blocks, by whether it was proven optimal."""
+
+    def draw(axes: Any) -> None:
+        for optimal, label in ((True, "proven optimal"), (False, "not proven")):
+            mine = [f for f in found if f.optimal == optimal]
+            if mine:
+                axes.scatter([f.blocks for f in mine], [f.seconds for f in mine], 12, label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("blocks")
+        axes.set_ylabel("s")
+
+    _draw(title, draw, path)
+
+
+def _draw(title: str, draw: Callable[[Any], None], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ModuleNotFoundError as error:
+        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
+    canvas = Canvas(figsize=(6, 4), layout="constrained")
+    axes = canvas.subplots()
+    draw(axes)
+    axes.set_title(title, fontsize=9)
+    axes.grid(linewidth=0.3)
+    axes.legend(fontsize=7)
+    canvas.savefig(path, dpi=110, metadata={"Software": None})

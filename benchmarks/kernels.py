@@ -1,0 +1,115 @@
+"""Kernels of planned steps against those of XLA's own order: which arrays are the same memory.
+
+A step is compiled twice, by `jax.jit` and by `olla_xla.plan`. XLA's own buffer assignment says of
+both which of a kernel's arrays lie in one place; kernels whose rounding may depend on that must
+have the same pattern in both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import olla_xla
+from benchmarks.schedule import Case
+from hlo.buffer_assignment import dumped_parts
+from hlo.module import module_from_bytes
+from olla_xla import targets
+from olla_xla.check.executable import KernelMemory, check_executable
+from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
+from olla_xla.compile.assignment import dump_options
+from olla_xla.errors import CheckError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+
+__all__ = ["KernelsRow", "measure"]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelsRow:
+    """One step.
+
+    Attributes:
+      case: its name. planned: whether a plan is in use.
+      kernels: of the planned module, whose rounding may depend on memory.
+      steered: of these, kernels that the plan binds to operands or keeps from writing over one.
+      differing: names of those that have other memory than in XLA's own executable.
+      simulated: names of those whose memory in XLA's own executable is not what the plan says.
+      xla_bytes, bytes: totals as assigned.
+    """
+
+    case: str
+    planned: bool
+    kernels: int
+    steered: int
+    differing: tuple[str, ...]
+    simulated: tuple[str, ...]
+    xla_bytes: int
+    bytes: int
+
+
+def measure(case: Case, options: PlanOptions) -> KernelsRow:
+    """Compiles a step in both ways.
+
+    Raises:
+      OllaError: it cannot be built or compiled.
+    """
+    import jax
+
+    model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
+    target = targets.target(case.target)
+    given = dataclasses.asdict(options)
+    with models.tracing(case.model):
+        arguments = target.place(model.arguments)
+        own, own_kernels = _compiled(jax.jit(model.step, **model.jit_options), arguments)
+        planned, kernels = _compiled(
+            olla_xla.plan(model.step, **model.jit_options, **given), arguments
+        )
+    plan = planned.plan
+    assert plan is not None
+    first = {name: memory.found for name, memory in own_kernels.items()}
+    copies = {name: original for name, original, *_ in plan.clones}
+    differing = [
+        name
+        for name, memory in kernels.items()
+        if first.get(copies.get(name, name), memory.found) != memory.found
+    ]
+    simulated = [
+        name for name, pattern in plan.kernels.items() if first.get(name, pattern) != pattern
+    ]
+    steered = {*plan.holds, *plan.aliases} & kernels.keys()
+    return KernelsRow(
+        case=case.name,
+        planned=planned.planned,
+        kernels=len(kernels),
+        steered=len(steered),
+        differing=tuple(differing),
+        simulated=tuple(simulated),
+        xla_bytes=assigned_bytes(own),
+        bytes=assigned_bytes(planned),
+    )
+
+
+def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, KernelMemory]]:
+    """An executable, and the memory of its kernels."""
+    lowered = function.lower(*arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
+        module, assignment = final_module(compiled), assignment_proto(compiled)
+        target = "cpu" if assignment else "cuda"
+        if not assignment:
+            module, assignment = _dumped(Path(folder), module)
+    return compiled, check_executable(module, target, assignment=assignment)
+
+
+def _dumped(folder: Path, module: bytes) -> tuple[bytes, bytes]:
+    """The module of an executable and its buffer assignment, of the last compile in a folder."""
+    order = module_from_bytes(module).order
+    for path in sorted(folder.glob("*after_optimizations.hlo.pb"), reverse=True):
+        dumped, assignment = dumped_parts(path)
+        if module_from_bytes(dumped).order == order:
+            return dumped, assignment
+    raise CheckError("XLA dumped no buffer assignment of the executable")

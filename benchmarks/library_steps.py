@@ -1,0 +1,199 @@
+"""Small train steps as other libraries' users write them: what planning costs programs like these.
+
+Each function is a model as `bench.models` takes it. The libraries are no dependencies of this
+package: `uv run --group libraries` has them.
+"""
+
+# The libraries are not installed where types are checked.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.schedule import Case
+from olla_xla.errors import InputError
+
+__all__ = [
+    "CASES",
+    "diffrax_ode",
+    "equinox_mlp",
+    "haiku_lstm",
+    "jraph_network",
+    "made_optimizer",
+    "numpyro_svi",
+    "updated",
+]
+
+Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def made_optimizer(name: str) -> Any:
+    """Optax's optimizer of that name. Raises InputError."""
+    import optax
+
+    if name not in ("sgd", "adam", "adamw"):
+        raise InputError(f"optimizer {name!r} is not known here; use sgd, adam or adamw")
+    return getattr(optax, name)(1e-3)
+
+
+def updated(optimizer: Any, loss: Callable[..., Any], params: Any, state: Any, *batch: Any) -> Any:
+    """Parameters and state after a step, and the loss before it."""
+    import optax
+
+    value, grads = jax.value_and_grad(loss)(params, *batch)
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+
+def diffrax_ode(*, batch_size: int, optimizer: str) -> Built:
+    """A neural ODE fitted to trajectories (diffrax, equinox): an adaptive solver in a loop."""
+    import diffrax
+    import equinox as eqx
+
+    class Field(eqx.Module):
+        net: Any
+
+        def __call__(self, t: Any, y: Any, args: Any) -> Any:
+            return self.net(y)
+
+    net = eqx.nn.MLP(2, 2, width_size=64, depth=2, activation=jnp.tanh, key=jax.random.key(0))
+    params, rest = eqx.partition(Field(net), eqx.is_inexact_array)
+    times = jnp.linspace(0.0, 1.0, 16)
+
+    def loss(params: Any, start: Any, wanted: Any) -> Any:
+        field = eqx.combine(params, rest)
+
+        def solve(y: Any) -> Any:
+            found = diffrax.diffeqsolve(
+                diffrax.ODETerm(field), diffrax.Tsit5(), 0.0, 1.0, 0.1, y,
+                saveat=diffrax.SaveAt(ts=times),
+                stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-6),
+            )  # fmt: skip
+            return found.ys
+
+        return ((jax.vmap(solve)(start) - wanted) ** 2).mean()
+
+    rule = made_optimizer(optimizer)
+    arguments = (
+        params,
+        rule.init(params),
+        jnp.ones((batch_size, 2)),
+        jnp.zeros((batch_size, 16, 2)),
+    )
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
+def equinox_mlp(*, batch_size: int, optimizer: str) -> Built:
+    """A classifier (equinox)."""
+    import equinox as eqx
+    import optax
+
+    net = eqx.nn.MLP(784, 10, width_size=512, depth=3, key=jax.random.key(0))
+    params, rest = eqx.partition(net, eqx.is_inexact_array)
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        scores = jax.vmap(eqx.combine(params, rest))(x)
+        return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
+
+    rule = made_optimizer(optimizer)
+    batch = (jnp.zeros((batch_size, 784)), jnp.zeros((batch_size,), jnp.int32))
+    return (
+        functools.partial(updated, rule, loss),
+        (params, rule.init(params), *batch),
+        {"donate_argnums": (0, 1)},
+    )
+
+
+def haiku_lstm(*, batch_size: int, optimizer: str) -> Built:
+    """A character model, an LSTM scanned over time (haiku)."""
+    import haiku as hk
+    import optax
+
+    def forward(text: Any) -> Any:
+        core = hk.LSTM(256)
+        inputs = hk.Embed(128, 64)(text)
+        states, _ = hk.dynamic_unroll(core, inputs, core.initial_state(text.shape[1]))
+        return hk.BatchApply(hk.Linear(128))(states)
+
+    net = hk.without_apply_rng(hk.transform(forward))
+    text = jnp.zeros((64, batch_size), jnp.int32)
+    params = net.init(jax.random.key(0), text)
+
+    def loss(params: Any, text: Any) -> Any:
+        scores = net.apply(params, text)[:-1]
+        return optax.softmax_cross_entropy_with_integer_labels(scores, text[1:]).mean()
+
+    rule = made_optimizer(optimizer)
+    arguments = (params, rule.init(params), text)
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
+def jraph_network(*, batch_size: int, optimizer: str) -> Built:
+    """Messages between the nodes of random graphs (jraph), three rounds of them."""
+    import jraph
+
+    random = np.random.default_rng(0)
+    nodes, edges, width = 32 * batch_size, 128 * batch_size, 64
+    graph = jraph.GraphsTuple(
+        nodes=jnp.asarray(random.standard_normal((nodes, width)), jnp.float32),
+        edges=jnp.asarray(random.standard_normal((edges, width)), jnp.float32),
+        senders=jnp.asarray(random.integers(0, nodes, edges)),
+        receivers=jnp.asarray(random.integers(0, nodes, edges)),
+        n_node=jnp.full(batch_size, 32),
+        n_edge=jnp.full(batch_size, 128),
+        globals=None,
+    )
+    scale = width**-0.5
+    params = [
+        {
+            "edge": jnp.asarray(random.standard_normal((3 * width, width)) * scale, jnp.float32),
+            "node": jnp.asarray(random.standard_normal((2 * width, width)) * scale, jnp.float32),
+        }
+        for _ in range(3)
+    ]
+
+    def loss(params: Any, graph: Any) -> Any:
+        for layer in params:
+            network = jraph.InteractionNetwork(
+                lambda *v, w=layer["edge"]: jax.nn.relu(jnp.concatenate(v[:3], -1) @ w),
+                lambda *v, w=layer["node"]: jax.nn.relu(jnp.concatenate(v[:2], -1) @ w),
+            )
+            graph = network(graph)
+        return (graph.nodes**2).mean()
+
+    rule = made_optimizer(optimizer)
+    arguments = (params, rule.init(params), graph)
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
+def numpyro_svi(*, batch_size: int, optimizer: str) -> Built:
+    """Variational inference of a regression (numpyro)."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+
+    def model(x: Any, y: Any) -> None:
+        weights = numpyro.sample("w", dist.Normal(jnp.zeros(x.shape[1]), 1.0).to_event(1))
+        spread = numpyro.sample("s", dist.Exponential(1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ weights, spread), obs=y)
+
+    inference = SVI(model, AutoNormal(model), made_optimizer(optimizer), Trace_ELBO())
+    x, y = jnp.ones((256 * batch_size, 32)), jnp.ones(256 * batch_size)
+    state = inference.init(jax.random.key(0), x, y)
+    return inference.update, (state, x, y), {"donate_argnums": 0}
+
+
+CASES = tuple(
+    Case(f"{__name__}:{name}", batch_size, "adam", "cpu")
+    for name in ("diffrax_ode", "equinox_mlp", "haiku_lstm", "jraph_network", "numpyro_svi")
+    for batch_size in (8, 64)
+)
+"""What `benchmarks first_call --libraries` times."""

@@ -1,0 +1,101 @@
+"""What a scan keeps: policies of `jax.checkpoint` on its body, and plans of the scan without any.
+
+The step's scans are compiled as they are and with each policy. Then the step without any is planned
+at each policy's own predicted time, and at given parts of the step's; totals and times are those of
+`olla_xla.tools.ways`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.schedule import Case
+from olla_xla import targets
+from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+from olla_xla.tools.checkpointed import POLICIES, checkpointed_scans
+from olla_xla.tools.ways import Way, Ways
+
+__all__ = ["CASES", "LoopsRow", "as_json", "loops"]
+
+CASES = (Case("llama_scan_saved", 8, "adam", "h100"), Case("gpt_scan", 8, "adam", "h100"))
+"""Scans over layers without `jax.checkpoint`."""
+
+
+_NOTHING = 1e-6
+"""Allowed where a policy adds no time: 0 would be an order alone, and leave out what costs none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopsRow:
+    """One way to run a step and what to hold it against.
+
+    Attributes:
+      way: XLA's own, a policy's, or a plan. added: its predicted time above XLA's, as a part of it.
+      planned: for a policy, our plan that was allowed to add as much, else None.
+      planned_added: what that added.
+    """
+
+    way: Way
+    added: float
+    planned: Way | None = None
+    planned_added: float | None = None
+
+    @property
+    def at_or_below(self) -> bool | None:
+        """Whether our plan takes no more than the policy; None where there is no policy."""
+        return None if self.planned is None else self.planned.bytes <= self.way.bytes
+
+
+def loops(
+    case: Case, options: PlanOptions, overheads: Sequence[float], progress: Callable[[str], None]
+) -> list[LoopsRow]:
+    """Compiles a step in every way: XLA's own comes first, then the policies, then our plans.
+
+    Args:
+      case: a step that scans. options: of the plans.
+      overheads: allowances of more plans, parts of the step's predicted time.
+      progress: called with one line for each way.
+
+    Raises:
+      InputError: the step cannot be built or traced.
+      OllaError: planning failed.
+    """
+    model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
+    work = Ways(model, targets.target(case.target), dataclasses.replace(options, loops=True))
+    progress("XLA's own schedule")
+    xla = work.row("XLA", work.compiled())
+    plans: dict[float, Way] = {}
+
+    def added(way: Way) -> float:
+        return way.seconds / xla.seconds - 1
+
+    def planned(overhead: float) -> Way:
+        """Policies of one price share a plan."""
+        if overhead not in plans:
+            progress(f"planned, {overhead:.1%} overhead at most")
+            plans[overhead] = work.planned(overhead)
+        return plans[overhead]
+
+    rows = [LoopsRow(xla, 0.0)]
+    for policy in POLICIES:
+        progress(f"jax.checkpoint, {policy}")
+        with checkpointed_scans(policy):
+            way = work.row(f"jax.checkpoint, {policy}", work.compiled())
+        ours = planned(max(added(way), _NOTHING))
+        rows.append(LoopsRow(way, added(way), ours, added(ours)))
+    rows += [LoopsRow(way, added(way)) for way in map(planned, overheads)]
+    return rows
+
+
+def as_json(found: Sequence[tuple[Case, Sequence[LoopsRow]]]) -> list[dict[str, Any]]:
+    """Cases and their rows as plain JSON."""
+    return [
+        {
+            "case": case.name,
+            "rows": [dataclasses.asdict(r) | {"at_or_below": r.at_or_below} for r in rows],
+        }
+        for case, rows in found
+    ]

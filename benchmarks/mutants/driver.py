@@ -1,0 +1,235 @@
+"""Runs workers, one a step, watches them, starts them again, and makes rows of what they say."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import json
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mutants.cases import CASES
+
+__all__ = ["UNMUTATED", "Row", "run"]
+
+UNMUTATED = ("xla", "planned")
+"""Kinds of the rows that have no fault: XLA's own module and the planned one."""
+
+_SECONDS = 30.0  # for one mutant, all of it
+_START_SECONDS = 600.0  # for a step to be compiled and planned
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One mutant, or an unmutated module.
+
+    Attributes:
+      case: the step. kind: of fault, or one of UNMUTATED. number: of the try.
+      description: what was done.
+      outcome: "same", "differs", "failed" (its run ends with an error), "crashed" (its run ends the
+        process), "hung", "refused" by XLA, or "aborted" (XLA's compile ends the process).
+      planned, executable: what the referee objects to in the module that is handed back, before XLA
+        gets it, and in the executable; "".
+      error: of XLA. seconds: all of it.
+    """
+
+    case: str
+    kind: str
+    number: int
+    description: str
+    outcome: str
+    planned: str = ""
+    executable: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def caught(self) -> bool:
+        """Whether the referee objects."""
+        return bool(self.planned or self.executable)
+
+    @property
+    def runs(self) -> bool:
+        """Whether XLA made an executable of it."""
+        return self.outcome not in ("refused", "aborted")
+
+    @property
+    def differs(self) -> bool:
+        """Whether its outputs differ; those of a run that does not end well do."""
+        return self.runs and self.outcome != "same"
+
+    @property
+    def is_wrong(self) -> bool:
+        """A mutant that differs, or ends the process, and is missed; or a false alarm."""
+        if self.kind in UNMUTATED:
+            return self.caught or self.differs
+        return (self.differs or self.outcome == "aborted") and not self.caught
+
+
+def run(
+    cases: Sequence[str],
+    kinds: Sequence[str],
+    *,
+    count: int,
+    seed: int,
+    workers: int = 1,
+    row: Callable[[Row], None],
+) -> list[Row]:
+    """Judges `count` mutants, and each step without a fault.
+
+    Args:
+      cases, kinds: names. count: of mutants in all. seed: equal seeds give equal mutants.
+      workers: processes at a time. row: called with each row as it is made.
+
+    Returns:
+      A row each; where a step cannot be compiled or planned, one that says so.
+    """
+    shares = _shares(cases, count)
+    lock = threading.Lock()
+    rows: list[Row] = []
+
+    def add(found: Row) -> None:
+        with lock:
+            rows.append(found)
+            row(found)
+
+    with tempfile.TemporaryDirectory() as folder:
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            jobs = [
+                pool.submit(_Watched(case, kinds, share, seed, Path(folder), add).run)
+                for case, share in zip(cases, shares, strict=True)
+            ]
+            for job in jobs:
+                job.result()
+    return rows
+
+
+def _shares(cases: Sequence[str], count: int) -> list[int]:
+    """How many mutants each step gets."""
+    weights = [CASES[case].share for case in cases]
+    ends = [round(count * sum(weights[:k]) / sum(weights)) for k in range(len(cases) + 1)]
+    return [b - a for a, b in itertools.pairwise(ends)]
+
+
+class _Watched:
+    """The mutants of one step, by as many processes as it takes."""
+
+    def __init__(
+        self,
+        case: str,
+        kinds: Sequence[str],
+        count: int,
+        seed: int,
+        folder: Path,
+        add: Callable[[Row], None],
+    ) -> None:
+        self._case = case
+        self._request: dict[str, Any] = {
+            "case": case,
+            "kinds": list(kinds),
+            "count": count,
+            "seed": f"{seed}/{case}",
+            "planned": str(folder / f"{case}.pb"),
+            "skip": 0,
+        }
+        self._add = add
+
+    def run(self) -> None:
+        """Starts processes until all mutants are judged."""
+        while not self._process():
+            pass
+
+    def _process(self) -> bool:
+        """Runs one process; whether all is done. If not, it ended on the mutant it was at."""
+        request = json.dumps(self._request)
+        with tempfile.TemporaryFile("w+") as errors, _Lines(request, errors) as lines:
+            current: dict[str, Any] = {}
+            ready, started, stage = False, time.monotonic(), ""
+            for line in lines.until(_START_SECONDS):
+                if line is None:
+                    break
+                stage = line.pop("stage")
+                if stage == "done":
+                    return True
+                if stage == "unmutated":
+                    self._add(Row(self._case, number=0, description="", **line))
+                elif stage == "begun":
+                    current, started = line, time.monotonic()
+                elif stage != "ready":
+                    current |= line
+                    if stage == "ran":
+                        self._finish(current, started)
+                        current = {}
+                ready = True
+                lines.limit = _SECONDS
+            if not ready or not current:
+                errors.seek(0)
+                last = [text for text in errors.read().splitlines() if text.strip()][-1:]
+                said = last[0] if last else "its process ended"
+                self._add(Row(self._case, UNMUTATED[1], 0, "", "failed", error=said[:300]))
+                return True
+            ended = "hung" if lines.hung else "aborted" if stage != "compiled" else "crashed"
+            self._finish({**current, "outcome": ended}, started)
+        return False
+
+    def _finish(self, current: dict[str, Any], started: float) -> None:
+        self._request["skip"] += 1
+        self._add(Row(self._case, **current, seconds=round(time.monotonic() - started, 2)))
+
+
+class _Lines:
+    """A worker process and the JSON lines it prints.
+
+    Attributes:
+      limit: seconds to wait for a line. hung: whether it was passed.
+    """
+
+    def __init__(self, request: str, errors: Any) -> None:
+        command = [sys.executable, "-m", "benchmarks.mutants.worker", request]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.limit = 0.0
+        self.hung = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def until(self, limit: float) -> Iterator[dict[str, Any] | None]:
+        """The lines; None at last, when the process has ended or takes too long."""
+        self.limit = limit
+        while True:
+            try:
+                line = self._lines.get(timeout=self.limit)
+            except queue.Empty:
+                self.hung = True
+                line = None
+            if line is None:
+                yield None
+                return
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

@@ -1,0 +1,86 @@
+"""The kinds of fault, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from benchmarks.mutants import (
+    aliases,
+    attributes,
+    copies,
+    operands,
+    order,
+    patterns,
+    tuples,
+)
+from benchmarks.mutants.draft import Draft
+
+__all__ = ["KINDS", "OVERLAP", "Kind", "mutated"]
+
+Seed = Callable[[Draft, random.Random], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+      seed: puts one into a draft and says which; None where the module has no place for it. It is
+        None itself where the fault is in the executable, not in the module.
+      share: how many of a round's mutants are of this kind.
+    """
+
+    seed: Seed | None
+    share: int = 1
+
+
+OVERLAP = "overlap"
+"""Two buffers of the executable that live together, moved onto each other."""
+
+KINDS: dict[str, Kind] = {
+    "alias_read_later": Kind(aliases.read_later, 2),
+    "alias_read_inside": Kind(aliases.read_inside, 2),
+    "bound_and_late": Kind(aliases.bound_and_late, 2),
+    "behind_writer": Kind(copies.behind_writer, 3),
+    "shuffled": Kind(copies.shuffled, 2),
+    "lost_edge": Kind(order.lost_edge, 2),
+    "effects": Kind(order.effects, 3),
+    "before_operand": Kind(order.before_operand),
+    "clone_operand": Kind(operands.clone_operand, 3),
+    "remade_operand": Kind(operands.remade_operand, 3),
+    "remade_part": Kind(attributes.remade_part, 2),
+    "operand": Kind(operands.any_operand),
+    "fused_operand": Kind(operands.fused_operand),
+    "exchanged": Kind(operands.exchanged),
+    "index": Kind(operands.index),
+    "lost_copy": Kind(copies.lost_copy),
+    OVERLAP: Kind(None, 3),
+    "loop_state": Kind(tuples.loop_state, 3),
+    "results": Kind(tuples.results),
+    "donation": Kind(tuples.donation),
+    "constant": Kind(attributes.constant),
+    "attribute": Kind(attributes.attribute),
+    "fusion": Kind(attributes.fusion),
+    "configuration": Kind(attributes.configuration),
+    "kernel_bound": Kind(patterns.bound, 2),
+    "kernel_held": Kind(patterns.held, 2),
+    "kernel_freed": Kind(patterns.freed, 2),
+    "kernel_read_late": Kind(patterns.read_late, 2),
+}
+"""Name -> kind."""
+
+
+def mutated(module: bytes, kind: str, seed: str) -> tuple[str, bytes] | None:
+    """A module with one fault in it, and what that is; None where there is no place for it.
+
+    Args:
+      module: serialized, scheduled HloModuleProto.
+      kind: one of `KINDS` but OVERLAP. seed: equal seeds give equal faults.
+    """
+    put = KINDS[kind].seed
+    assert put is not None, "this fault is not one of the module"
+    draft = Draft(module)
+    text = put(draft, random.Random(f"{seed}/{kind}"))
+    return None if text is None else (text, draft.finish())

@@ -1,0 +1,212 @@
+"""One step under test: XLA's executable and the planned one; each mutant made, judged and run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from benchmarks.mutants.cases import Case
+from benchmarks.mutants.inputs import arguments, outputs
+from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
+from benchmarks.mutants.overlap import overlapped
+from hlo.cpu_executable import CpuExecutable
+from hlo.module import HloError
+from olla_xla import planner
+from olla_xla.check.executable import check_executable, differing, results_digest
+from olla_xla.compile import objection
+from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.capture import Compiled, capture, compile_rewritten
+from olla_xla.compile.jax_private import reloaded
+from olla_xla.errors import CheckError, OllaError
+
+__all__ = ["Mutant", "Subject"]
+
+Mutant = tuple[str, int, str, bytes]
+"""(kind, number of the try, what was done, module or executable)."""
+
+_TRIES = 12  # for a fault that was not seeded before
+_INPUTS = (1, 2)
+
+
+class Subject:
+    """A step, its plan and its expected outputs.
+
+    Args:
+      case: the step. planned: a planned module made before for the same step, and its plan's
+        kernels; or None.
+
+    Attributes:
+      planned: the module as it is handed back to XLA. kernels: `Plan.kernels` as JSON.
+    """
+
+    def __init__(self, case: Case, planned: tuple[bytes, str] | None = None) -> None:
+        step, shapes, jit_options = case.build()
+        self._lowered = jax.jit(step, **jit_options).lower(*shapes)
+        captured = capture(self._lowered)
+        self._scheduled = captured.module
+        self.planned, self.kernels = planned or _planned(captured, case)
+        expected: dict[str, list[int]] = json.loads(self.kernels)
+        self._kernels = {name: tuple(pattern) for name, pattern in expected.items()}
+        # As for the plan itself: loops that do without stacks are numbered element by element.
+        digests = (results_digest(m, "cpu") for m in (captured.module, self.planned))
+        loops = len(set(digests)) > 1
+        self._case = objection.Case(
+            target="cpu", results=results_digest(captured.module, "cpu", loops=loops)
+        )
+        self._inputs = [arguments(shapes, seed) for seed in _INPUTS]
+        own = compile_rewritten(self._lowered, lambda module: module)
+        self._expected = self._run(own)
+        self._own = own
+        self._own_kernels = check_executable(
+            final_module(own), "cpu", assignment=assignment_proto(own)
+        )
+        self._compiled = compile_rewritten(self._lowered, lambda _: self.planned)
+        self._executable = _serialized(self._compiled)
+
+    def unmutated(self) -> Iterator[dict[str, Any]]:
+        """What the referee says of XLA's own executable and of the planned one, as of a mutant."""
+        for name, module, compiled in (
+            ("xla", self._scheduled, self._own),
+            ("planned", self.planned, self._compiled),
+        ):
+            yield {
+                "kind": name,
+                "planned": self._handed_back(module),
+                "executable": self._judge(compiled),
+                "outcome": "same" if self._run(compiled) == self._expected else "differs",
+            }
+
+    def mutants(self, seed: str, kinds: tuple[str, ...]) -> Iterator[Mutant]:
+        """Mutants without end, in rounds of all kinds, none twice; ends where all are used up."""
+        seen: set[str] = set()
+        numbers = dict.fromkeys(kinds, 0)
+        while numbers:
+            for kind in list(numbers):
+                for _ in range(KINDS[kind].share):
+                    mutant = self._next(seed, kind, numbers, seen)
+                    if mutant is None:
+                        del numbers[kind]
+                        break
+                    yield mutant
+
+    def _next(self, seed: str, kind: str, numbers: dict[str, int], seen: set[str]) -> Mutant | None:
+        for _ in range(_TRIES):
+            numbers[kind] += 1
+            number = numbers[kind]
+            if kind == OVERLAP:
+                made = self._overlapped(f"{seed}/{number}")
+            else:
+                made = mutated(self.planned, kind, f"{seed}/{number}")
+            if made is None:
+                return None
+            text, data = made
+            if f"{kind}: {text}" not in seen:
+                seen.add(f"{kind}: {text}")
+                return kind, number, text, data
+        return None
+
+    def _overlapped(self, seed: str) -> tuple[str, bytes] | None:
+        if not self._executable:
+            return None
+        try:
+            return overlapped(self._executable, seed)
+        except (HloError, OllaError):
+            self._executable = b""
+            return None
+
+    def judged(self, mutant: Mutant) -> Iterator[dict[str, Any]]:
+        """Compiles, judges and runs a mutant; says after each stage what is known.
+
+        Yields:
+          {"stage": "made" | "compiled" | "ran", ...}, the last with the outcome.
+        """
+        kind, _, _, data = mutant
+        planned = "" if kind == OVERLAP else self._handed_back(data)
+        yield {"stage": "made", "planned": planned}
+        try:
+            if kind == OVERLAP:
+                compiled = reloaded(self._compiled, lambda _: data)
+            else:
+                compiled = compile_rewritten(self._lowered, lambda _: data)
+        except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
+            yield {"stage": "ran", "outcome": "refused", "error": _line(error)}
+            return
+        assignment = None
+        if kind == OVERLAP:
+            assignment = CpuExecutable(data).assignment.SerializeToString()
+        yield {"stage": "compiled", "executable": self._judge(compiled, assignment)}
+        try:
+            same = self._run(compiled) == self._expected
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            yield {"stage": "ran", "outcome": "failed", "error": _line(error)}
+            return
+        yield {"stage": "ran", "outcome": "same" if same else "differs"}
+
+    def _handed_back(self, module: bytes) -> str:
+        """What the referee says before XLA gets a module."""
+        case = dataclasses.replace(self._case, scheduled=self._scheduled, planned=module)
+        return _objection(case)
+
+    def _judge(self, compiled: jax.stages.Compiled, assignment: bytes | None = None) -> str:
+        """What the referee says of an executable."""
+        if assignment is None:
+            assignment = assignment_proto(compiled)
+        final = final_module(compiled)
+        case = dataclasses.replace(self._case, final=final, assignment=assignment)
+        try:
+            kernels = case.check().kernels
+        except CheckError as error:
+            return _line(error)
+        other = [
+            name
+            for name in differing(kernels, self._kernels)
+            if name not in self._own_kernels or kernels[name].found != self._own_kernels[name].found
+        ]
+        return f"{other[0]} has other memory than in XLA's own order" if other else ""
+
+    def _run(self, compiled: jax.stages.Compiled) -> list[list[bytes]]:
+        """Outputs for all inputs, and for the first once more: what is left behind matters."""
+        return [outputs(compiled, given) for given in (*self._inputs, self._inputs[0])]
+
+    def take(self, seed: str, kinds: tuple[str, ...], skip: int, count: int) -> Iterator[Mutant]:
+        """Mutants number `skip` to `count` of those of a seed."""
+        return itertools.islice(self.mutants(seed, kinds), skip, count)
+
+
+def _planned(captured: Compiled, case: Case) -> tuple[bytes, str]:
+    plan = planner.plan_module(
+        captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
+    )
+    return planner.apply_plan(captured.module, plan), json.dumps(dict(plan.kernels))
+
+
+def _serialized(compiled: jax.stages.Compiled) -> bytes:
+    """The executable's bytes; b"" where JAX cannot serialize it."""
+    found: list[bytes] = []
+
+    def take(data: bytes) -> bytes:
+        found.append(data)
+        return data
+
+    try:
+        reloaded(compiled, take)
+    except Exception:  # Whatever pickling says of callbacks and the like.
+        return b""
+    return found[0]
+
+
+def _objection(case: objection.Case) -> str:
+    try:
+        case.check()
+    except CheckError as error:
+        return _line(error)
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,386 @@
+"""Profile and replay on real loops: NumPy programs, recorded, then served from a planned arena.
+
+Sekiyama et al. (2018), section 5: a recurrent network over sequences and one that translates a
+sequence into another (seq2seq), trained and run, of one length, of changing lengths, and of lengths
+padded to one of a few, each with a profile of its own. Each iteration's requests are recorded as
+NumPy makes them, or come from a recorded trace. The first of its kind is the profile; all are
+replayed by the planned allocator, by the simulated caching allocator and by the C library's malloc.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from olla_xla.errors import CheckError, InputError
+from olla_xla.place.profile import PlannedAllocator, Recorder
+from olla_xla.place.record_arrays import RecordedArray, recorded
+from olla_xla.tools.eager.allocator import BlockSplittingAllocator
+from olla_xla.tools.eager.allocator_time import malloc_seconds
+
+__all__ = [
+    "LOOPS",
+    "Recording",
+    "RequestLog",
+    "Row",
+    "measure",
+    "read_recording",
+    "record",
+    "replayed",
+    "write_recording",
+]
+
+_BATCH, _WIDTH = 32, 256
+_ITERATIONS = 20
+_LENGTHS = (10, 40)
+
+Event = tuple[int, int]
+"""A request's number and its bytes, or -1 where it is released."""
+
+
+class RequestLog:
+    """Notes all requests of a loop, by iteration."""
+
+    def __init__(self) -> None:
+        self.iterations: list[list[Event]] = []
+        self._count = 0
+
+    def begin(self) -> None:
+        """A new iteration."""
+        self.iterations.append([])
+        self._count = 0
+
+    def allocate(self, size: int) -> tuple[int, int]:
+        """Notes a request."""
+        self._count += 1
+        self.iterations[-1].append((self._count - 1, size))
+        return len(self.iterations) - 1, self._count - 1
+
+    def free(self, request: tuple[int, int]) -> None:
+        """Notes a release."""
+        self.iterations[request[0]].append((request[1], -1))
+
+
+def _forward(
+    inputs: RecordedArray, weights: Sequence[RecordedArray], keep: bool
+) -> list[np.ndarray]:
+    """The states of a recurrent network; the last alone unless all are to be kept."""
+    states = [inputs[0] @ weights[0]]
+    for x in inputs:
+        states.append(np.tanh(x @ weights[0] + states[-1] @ weights[1]))
+        if not keep:
+            del states[0]
+    return states
+
+
+def _inference(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    _forward(inputs, weights, keep=False)
+
+
+def _training(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    """A step of training: back through time, gradients summed up."""
+    states = _forward(inputs, weights, keep=True)
+    gradient = states[-1] - 1.0
+    sums = [weights[0] * 0.0, weights[1] * 0.0]
+    for x in inputs[::-1]:
+        local = gradient * (1.0 - states.pop() ** 2)
+        sums[0] += x.T @ local
+        sums[1] += states[-1].T @ local
+        gradient = local @ weights[1].T
+
+
+def _translating(inputs: RecordedArray, weights: Sequence[RecordedArray], train: bool) -> None:
+    """Encodes a sequence and decodes one of three quarters of its length, step by step.
+
+    Training goes back through both; running keeps the last state alone.
+    """
+    encoded = _forward(inputs, weights, keep=train)
+    decoded = [encoded[-1]]
+    for _ in range(3 * len(inputs) // 4):
+        decoded.append(np.tanh(decoded[-1] @ weights[1] + encoded[-1]))
+        if not train:
+            del decoded[0]
+    if not train:
+        return
+    gradient, context = decoded[-1] - 1.0, encoded[-1] * 0.0
+    sums = [weights[0] * 0.0, weights[1] * 0.0]
+    for states, xs in ((decoded, None), (encoded, inputs[::-1])):
+        for step in range(len(states) - 1):
+            local = gradient * (1.0 - states.pop() ** 2)
+            sums[1] += states[-1].T @ local
+            gradient = local @ weights[1].T
+            if xs is None:
+                context += local
+            else:
+                sums[0] += xs[step].T @ local
+        gradient = gradient + context
+
+
+def _translation_training(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    _translating(inputs, weights, train=True)
+
+
+def _translation(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
+    _translating(inputs, weights, train=False)
+
+
+_KINDS = ("one length", "changing lengths", "a profile for each of four lengths")
+
+LOOPS: dict[str, tuple[Callable[..., None], int]] = {
+    f"{what}, {kind}": (run, number)
+    for what, run in (
+        ("training", _training),
+        ("inference", _inference),
+        ("seq2seq training", _translation_training),
+        ("seq2seq inference", _translation),
+    )
+    for number, kind in enumerate(_KINDS)
+}
+"""Name -> an iteration, and which kind of lengths sequences have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """The requests of a loop.
+
+    Attributes:
+      name: of the loop. iterations: their requests and releases, in order.
+      profiles: by iteration, which profile it belongs to; equal numbers share one.
+    """
+
+    name: str
+    iterations: tuple[tuple[Event, ...], ...]
+    profiles: tuple[int, ...]
+
+
+def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording:
+    """Runs a loop of LOOPS and records it."""
+    run, kind = LOOPS[name]
+    random = np.random.default_rng(seed)
+    log = RequestLog()
+    given = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
+    profiles = []
+    for _ in range(iterations):
+        log.begin()
+        length = int(random.integers(*_LENGTHS)) if kind else _LENGTHS[1]
+        if kind == 2:
+            length = -(-length // _LENGTHS[0]) * _LENGTHS[0]
+        profiles.append(length if kind == 2 else 0)
+        inputs = random.standard_normal((length, _BATCH, _WIDTH))
+        run(recorded(inputs, log), [recorded(w, log) for w in given])
+    return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
+
+
+_COLUMNS = ("iteration", "profile", "request", "bytes")
+
+
+def write_recording(path: str | os.PathLike[str], recording: Recording) -> None:
+    """Writes a recording as CSV: a line for each request, and one with -1 bytes for its release.
+
+    Raises InputError if the file cannot be written.
+    """
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            pairs = zip(recording.profiles, recording.iterations, strict=True)
+            for k, (profile, events) in enumerate(pairs):
+                writer.writerows((k, profile, request, size) for request, size in events)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Reads what `write_recording` wrote.
+
+    Raises InputError if it is no such file, or releases what was not requested.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+        lines = [tuple(map(int, row)) for row in rows]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a table of whole numbers"
+        raise InputError(f"cannot read {path}: {reason}") from error
+    if tuple(header) != _COLUMNS or any(len(line) != len(_COLUMNS) for line in lines):
+        raise InputError(f"{path} is no recording; its columns are {','.join(_COLUMNS)}")
+    iterations: list[list[Event]] = []
+    profiles: list[int] = []
+    live: set[int] = set()
+    made = 0
+    for number, (k, profile, request, size) in enumerate(lines, 2):
+        if k == len(iterations):
+            iterations.append([])
+            profiles.append(profile)
+            live, made = set(), 0
+        fits = request == made if size >= 0 else size == -1 and request in live
+        if k != len(iterations) - 1 or not fits or profile != profiles[-1]:
+            raise InputError(f"{path}, line {number}: does not go on from the line before")
+        live ^= {request}
+        made += size >= 0
+        iterations[-1].append((request, size))
+    return Recording(
+        os.path.splitext(os.path.basename(path))[0],
+        tuple(map(tuple, iterations)),
+        tuple(profiles),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A loop replayed. Bytes; seconds for one request or release.
+
+    Attributes:
+      loop: its name. iterations, requests: how many in all.
+      live_bytes: the most that was live. caching_bytes: what the caching allocator reserved.
+      arena_bytes: of the planned allocator, grown as it was. profiles: how many there were.
+      replans: how often it placed anew.
+      elsewhere: requests past the profile's end, which the caching allocator served beside it;
+        elsewhere_bytes: what it reserved for them.
+      planned_seconds, caching_seconds: of the two allocators, both in Python; replans count.
+      serving_seconds: of the planned one without its replans. malloc_seconds: of the C library's.
+    """
+
+    loop: str
+    iterations: int
+    requests: int
+    live_bytes: int
+    caching_bytes: int
+    arena_bytes: int
+    profiles: int
+    replans: int
+    elsewhere: int
+    elsewhere_bytes: int
+    planned_seconds: float
+    serving_seconds: float
+    caching_seconds: float
+    malloc_seconds: float
+
+
+def measure(name: str, seed: int = 0) -> Row:
+    """Records a loop and replays it; see `replayed`."""
+    return replayed(record(name, seed))
+
+
+def replayed(recording: Recording) -> Row:
+    """Replays a recording by each allocator.
+
+    Raises:
+      CheckError: blocks that were live together overlapped in the arena (a bug).
+    """
+    iterations, keys = recording.iterations, recording.profiles
+    beside = BlockSplittingAllocator()
+    count = sum(map(len, iterations))
+    planned: dict[int, PlannedAllocator] = {}
+    seconds = replanning = 0.0
+    elsewhere = 0
+    for key, events in zip(keys, iterations, strict=True):
+        if key not in planned:
+            planned[key] = PlannedAllocator(_profile(events))
+        spent, again, others = _replay([events], planned[key], beside)
+        seconds, replanning, elsewhere = seconds + spent, replanning + again, elsewhere + others
+    caching = BlockSplittingAllocator()
+    started = time.perf_counter()
+    live = peak = 0
+    for number, size, handles in _flat(iterations):
+        if size >= 0:
+            handles[number] = (caching.allocate(size), size)
+            live += size
+            peak = max(peak, live)
+        else:
+            handle, freed = handles.pop(number)
+            caching.free(handle)
+            live -= freed
+    own = time.perf_counter() - started
+    requests, sizes = _numbered(iterations)
+    return Row(
+        loop=recording.name,
+        iterations=len(iterations),
+        requests=sum(size >= 0 for events in iterations for _, size in events),
+        live_bytes=peak,
+        caching_bytes=caching.reserved,
+        arena_bytes=max(p.arena_bytes for p in planned.values()),
+        profiles=len(planned),
+        replans=sum(p.replans for p in planned.values()),
+        elsewhere=elsewhere,
+        elsewhere_bytes=beside.reserved,
+        planned_seconds=seconds / count,
+        serving_seconds=(seconds - replanning) / count,
+        caching_seconds=own / count,
+        malloc_seconds=malloc_seconds(requests, sizes) / count,
+    )
+
+
+def _profile(events: Sequence[Event]):
+    recorder = Recorder()
+    for number, size in events:
+        if size >= 0:
+            recorder.allocate(size)
+        else:
+            recorder.free(number)
+    return recorder.problem()
+
+
+def _flat(iterations: Sequence[Sequence[Event]]) -> Iterator[tuple[int, int, dict]]:
+    """All events, each with a dictionary that belongs to its iteration."""
+    for events in iterations:
+        handles: dict = {}
+        for number, size in events:
+            yield number, size, handles
+
+
+def _replay(
+    iterations: Sequence[Sequence[Event]],
+    planned: PlannedAllocator,
+    beside: BlockSplittingAllocator,
+) -> tuple[float, float, int]:
+    """(seconds in the allocator, of these those with a replan, requests served elsewhere)."""
+    seconds = replanning = 0.0
+    elsewhere = 0
+    for events in iterations:
+        planned.begin()
+        served: dict[int, int] = {}
+        others: dict[int, int] = {}
+        places: dict[int, tuple[int, int]] = {}
+        for number, size in events:
+            before, started = planned.replans, time.perf_counter()
+            if size >= 0:
+                found = planned.allocate(size)
+            elif number in served:
+                planned.free(served.pop(number))
+                found = None
+            taken = time.perf_counter() - started
+            seconds += taken
+            replanning += taken if planned.replans > before else 0.0
+            if size < 0:
+                if number in others:
+                    beside.free(others.pop(number))
+                places.pop(number, None)
+                continue
+            if found is None:
+                others[number] = beside.allocate(size)
+                elsewhere += 1
+                continue
+            served[number], at = found
+            if any(at < o + s and o < at + size for o, s in places.values()):
+                raise CheckError(f"request {number} at {at} overlaps one that is live")
+            places[number] = (at, size)
+    return seconds, replanning, elsewhere
+
+
+def _numbered(iterations: Sequence[Sequence[Event]]) -> tuple[list[int], list[int]]:
+    """The requests as `malloc_seconds` takes them, all iterations end to end."""
+    requests: list[int] = []
+    sizes: list[int] = []
+    for events in iterations:
+        base = len(sizes)
+        for number, size in events:
+            requests.append(base + number + 1 if size >= 0 else -(base + number + 1))
+            if size >= 0:
+                sizes.append(max(size, 1))
+    return requests, sizes

@@ -1,0 +1,76 @@
+"""Steps that change a state of equal arrays in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.random_programs.spec import Update, Updates
+
+__all__ = ["UPDATES", "updates_batch", "updates_next", "updates_parameters"]
+
+UPDATES = ("set", "set_rows", "add", "scatter", "swap", "decay", "copy", "read", "shift", "write")
+"""What an update may do."""
+
+
+def updates_parameters(body: Updates, random: np.random.Generator) -> dict[str, Any]:
+    """The state."""
+    shape = (body.rows, body.cols)
+    return {f"array{k}": random.standard_normal(shape) for k in range(max(body.arrays, 1))}
+
+
+def updates_batch(body: Updates, random: np.random.Generator) -> dict[str, Any]:
+    """What the step is given anew each time."""
+    return {
+        "x": random.standard_normal((body.rows, body.cols)),
+        "at": random.integers(0, body.rows, (8,)).astype(np.int32),
+    }
+
+
+def updates_next(body: Updates, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+    """The next state, and values for additional results."""
+    names = [f"array{k}" for k in range(max(body.arrays, 1))]
+    arrays = [params[name] for name in names]
+    x, at = batch["x"].astype(arrays[0].dtype), batch["at"]
+
+    def once(number: Any, state: Any) -> Any:
+        arrays, total = list(state[0]), state[1]
+        for update in body.updates:
+            total = total + _apply(update, arrays, x, (at + number) % body.rows)
+        return tuple(arrays), total
+
+    state = (tuple(arrays), jnp.float32(0))
+    state = jax.lax.fori_loop(0, body.loop, once, state) if body.loop else once(0, state)
+    last = list(state[0])
+    return dict(zip(names, last, strict=True)), {"last": state[1], "middle": last[0] - x}
+
+
+def _apply(update: Update, arrays: list[Any], x: Any, at: Any) -> Any:
+    """Changes `arrays`; returns what was read."""
+    to, other = update.to % len(arrays), update.other % len(arrays)
+    a, b, k = arrays[to], arrays[other], update.k % 8
+    if update.op == "set":
+        row = jnp.tanh(b[k % b.shape[0]])[None]
+        arrays[to] = jax.lax.dynamic_update_slice(a, row, (at[k], jnp.int32(0)))
+    elif update.op == "set_rows":
+        arrays[to] = a.at[at].set(0.5 * b[:8] if b.shape[0] >= 8 else 0.5)
+    elif update.op == "add":
+        arrays[to] = 0.7 * a + 0.3 * b
+    elif update.op == "scatter":
+        arrays[to] = a.at[at, k % a.shape[1]].add(0.1)
+    elif update.op == "swap":
+        arrays[to], arrays[other] = b, a
+    elif update.op == "decay":
+        arrays[to] = a * 0.95 + 0.05 * x
+    elif update.op == "copy":
+        arrays[to] = b
+    elif update.op == "shift":
+        arrays[to] = jnp.roll(a, 1 + k, 0)
+    elif update.op == "write":
+        arrays[to] = jnp.tanh(x + b)
+    else:
+        return (a * b).astype(jnp.float32).mean()
+    return jnp.float32(0)

@@ -1,0 +1,218 @@
+"""A folder of dumped modules, as XLA's own benchmarks are: each compiled, and planned in some ways.
+
+Every dump has a process of its own, for XLA may abort over one. `python -m benchmarks.suite
+REQUEST` is such a process; it prints what it finds as it finds it, so that what came before an end
+is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.worker_lines import worker_lines
+from hlo.lowered import LoweredModule, read_lowered
+from hlo.module import HloError, module_from_bytes
+from olla_xla import targets
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.dumped import DumpedStage
+from olla_xla.errors import InputError, OllaError
+from olla_xla.planner.warm_up import loaded
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.targets.target import Target
+
+__all__ = ["SuitePlan", "SuiteRow", "asked", "dumps", "filled", "say", "say_plans", "suite_row"]
+
+_KINDS = (".hlo", ".txt", ".pb", ".mlir")
+_SCHEDULED = "it has a schedule: XLA's pipeline is behind it; olla_xla plan --hlo takes it as it is"
+
+
+@dataclasses.dataclass(frozen=True)
+class SuitePlan:
+    """A plan of a dump.
+
+    Attributes:
+      max_overhead: what it was allowed to add; None is the default.
+      bytes: XLA's total of what is used then. step_seconds: its predicted time.
+      seconds: of the first call: XLA's compile and the planning in its midst.
+      planned: whether it is used. reason: why not, or "".
+      trouble: whether that is a failure, and not that there is nothing to gain.
+    """
+
+    max_overhead: float | None
+    bytes: int
+    step_seconds: float
+    seconds: float
+    planned: bool
+    reason: str = ""
+    trouble: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteRow:
+    """A dump.
+
+    Attributes:
+      name: of the file. devices: that the module is for; 0 where that is not known.
+      xla_bytes: XLA's total; None where it did not compile the module.
+      step_seconds: predicted time in XLA's own order. seconds: of XLA's compile.
+      plans: in the order asked for; fewer where the process ended before.
+      error: why there is no more, or "".
+    """
+
+    name: str
+    devices: int = 0
+    xla_bytes: int | None = None
+    step_seconds: float = 0.0
+    seconds: float = 0.0
+    plans: tuple[SuitePlan, ...] = ()
+    error: str = ""
+
+    @property
+    def trouble(self) -> bool:
+        """Whether something failed that is ours: XLA compiled the module."""
+        return self.xla_bytes is not None and (
+            bool(self.error) or any(plan.trouble for plan in self.plans)
+        )
+
+
+def dumps(folder: Path, parts: Sequence[str] = ()) -> list[Path]:
+    """The dumps in a folder, by name.
+
+    Args:
+      folder: where they are. parts: of names, one of which each must have; all if empty.
+
+    Raises:
+      InputError: there are none.
+    """
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [
+        path
+        for path in files
+        if path.name.removesuffix(".gz").endswith(_KINDS)
+        and (not parts or any(part in path.name for part in parts))
+    ]
+    if not found:
+        raise InputError(f"{folder} holds no dumps ({', '.join(_KINDS)}, each also with .gz)")
+    return found
+
+
+def suite_row(
+    path: Path,
+    target: str,
+    overheads: Sequence[float],
+    options: PlanOptions,
+    progress: Callable[[str], None],
+) -> SuiteRow:
+    """Compiles and plans a dump, in a process of its own.
+
+    Args:
+      path: the dump. target: what to compile it for.
+      overheads: of the plans beside the default one. options: of all plans.
+      progress: called with one line at each stage.
+    """
+    about = {"path": str(path), **asked(target, overheads, options)}
+    return filled(SuiteRow(path.name), __name__, about, progress)
+
+
+def asked(target: str, overheads: Sequence[float], options: PlanOptions) -> dict[str, Any]:
+    """What a process is told of its plans. Args as for `suite_row`."""
+    names = ("time_limit", "step_limit", "seed", "collectives")
+    limits = {name: getattr(options, name) for name in names}
+    return {"target": target, "overheads": list(overheads), "limits": limits}
+
+
+def filled(
+    row: SuiteRow, module: str, about: dict[str, Any], progress: Callable[[str], None]
+) -> SuiteRow:
+    """A row with what a process of its own finds.
+
+    Args:
+      row: its name. module: of the process, which prints what it finds by `say`.
+      about: the argument of the process. progress: called with one line at each stage.
+    """
+    try:
+        for line in worker_lines(module, about, "its process"):
+            if "stage" in line:
+                progress(f"{row.name}: {line['stage']}")
+            elif "plan" in line:
+                row = dataclasses.replace(row, plans=(*row.plans, SuitePlan(**line["plan"])))
+            else:
+                row = dataclasses.replace(row, **line)
+    except OllaError as error:
+        return dataclasses.replace(row, error=str(error))
+    return row
+
+
+def say(**found: Any) -> None:
+    """Prints what a process found: a stage, a plan, or fields of its row."""
+    print(json.dumps(found), flush=True)
+
+
+def say_plans(about: dict[str, Any], planned: Callable[[dict[str, Any]], SuitePlan]) -> None:
+    """Makes the plans that a process is asked for, and prints each.
+
+    Args:
+      about: `asked`. planned: what comes of options, by name.
+    """
+    loaded()
+    for overhead in (None, *about["overheads"]):
+        kind = "by default" if overhead is None else f"{overhead:.0%} overhead at most"
+        say(stage=f"planned, {kind}")
+        say(plan=dataclasses.asdict(planned({"max_overhead": overhead, **about["limits"]})))
+
+
+def _work(about: dict[str, Any]) -> None:
+    """The work of one process; what XLA or the reader has against the dump is said as a result."""
+    try:
+        module = read_lowered(about["path"])
+    except HloError as error:
+        return say(error=str(error).removeprefix(f"{about['path']}: "))
+    if module is None:
+        return say(error=_SCHEDULED)
+    say(devices=module.devices)
+    try:
+        targets.prepare_environment(about["target"], module.devices)
+        target = targets.target(about["target"], module.devices)
+        cost = CostModel(device(target.platform, target.kind), target.platform)
+        say(stage="XLA's own schedule")
+        stage = DumpedStage(module, target)
+        started = time.monotonic()
+        own = stage.captured()
+        say(
+            xla_bytes=own.assigned_bytes,
+            seconds=time.monotonic() - started,
+            step_seconds=cost.step_seconds(module_from_bytes(own.final)),
+        )
+    except OllaError as error:
+        return say(error=str(error))
+    del stage, own  # executables, with their code
+    say_plans(about, lambda options: _planned(module, target, PlanOptions(**options), cost))
+
+
+def _planned(
+    module: LoweredModule, target: Target, options: PlanOptions, cost: CostModel
+) -> SuitePlan:
+    stage = DumpedStage(module, target)
+    started = time.monotonic()
+    outcome = stage.planned(options)
+    return SuitePlan(
+        max_overhead=options.max_overhead,
+        bytes=assigned_bytes(outcome.compiled),
+        seconds=time.monotonic() - started,
+        step_seconds=cost.step_seconds(module_from_bytes(final_module(outcome.compiled))),
+        planned=outcome.planned,
+        reason=outcome.reason,
+        trouble=outcome.fell_back,
+    )
+
+
+if __name__ == "__main__":
+    _work(json.loads(sys.argv[1]))

@@ -1,0 +1,100 @@
+"""Train steps of trainers, compiled and planned; each trainer and policy in a process of its own.
+
+`python -m benchmarks.trainers.rows REQUEST` is such a process.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import olla_xla
+from benchmarks.suite import SuitePlan, SuiteRow, asked, filled, say, say_plans
+from benchmarks.trainers import TRAINERS, Trainer, TrainerStep
+from hlo.module import module_from_bytes
+from olla_xla import targets
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.planned import NO_GAIN
+from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["trainer_row"]
+
+
+def trainer_row(
+    trainer: Trainer,
+    settings: Mapping[str, str],
+    policy: str,
+    target: str,
+    overheads: Sequence[float],
+    options: PlanOptions,
+    progress: Callable[[str], None],
+) -> SuiteRow:
+    """Compiles and plans the step of a trainer, in a process of its own.
+
+    Args:
+      trainer: which. settings: of its step. policy: one of its own.
+      target: what to compile it for. overheads: of the plans beside the default one.
+      options: of all plans. progress: called with one line at each stage.
+    """
+    named = [value for key, value in settings.items() if trainer.settings.get(key) != value]
+    name = " ".join([trainer.name, *named, policy])
+    about = {
+        "trainer": trainer.name,
+        "settings": dict(settings),
+        "policy": policy,
+        **asked(target, overheads, options),
+    }
+    return filled(SuiteRow(name), __name__, about, progress)
+
+
+def _work(about: dict[str, Any]) -> None:
+    """The work of one process."""
+    trainer = TRAINERS[about["trainer"]]
+    say(devices=trainer.devices)
+    try:
+        targets.prepare_environment(about["target"], trainer.devices)
+        target = targets.target(about["target"], trainer.devices)
+        cost = CostModel(device(target.platform, target.kind), target.platform)
+        say(stage="XLA's own schedule")
+        step = trainer.step(about["policy"], about["settings"], target)
+        compiled, seconds = _compiled(jax.jit, step)
+        own = cost.step_seconds(module_from_bytes(final_module(compiled)))
+        say(xla_bytes=assigned_bytes(compiled), seconds=seconds, step_seconds=own)
+        del compiled  # with its code
+        say_plans(about, lambda options: _planned(step, options, cost))
+    except OllaError as error:
+        say(error=str(error))
+
+
+def _planned(step: TrainerStep, options: dict[str, Any], cost: CostModel) -> SuitePlan:
+    compiled, seconds = _compiled(functools.partial(olla_xla.plan, **options), step)
+    return SuitePlan(
+        max_overhead=options["max_overhead"],
+        bytes=assigned_bytes(compiled),
+        seconds=seconds,
+        step_seconds=cost.step_seconds(module_from_bytes(final_module(compiled))),
+        planned=compiled.planned,
+        reason=compiled.reason,
+        trouble=not compiled.planned and compiled.reason != NO_GAIN,
+    )
+
+
+def _compiled(jit: Callable[..., Any], step: TrainerStep) -> tuple[Any, float]:
+    """The compiled step, and the seconds from `lower()` to there."""
+    with step.context():
+        started = time.monotonic()
+        lowered = jit(step.function, **step.options).lower(*step.arguments, **step.keywords)
+        return lowered.compile(), time.monotonic() - started
+
+
+if __name__ == "__main__":
+    _work(json.loads(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""Benchmarks and tests at scale that are more than one file each."""

@@ -1,0 +1,132 @@
+"""A program of several commands: `PROGRAM COMMAND --flag=value ...`.
+
+Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from olla_xla.errors import InputError, OllaError, VersionError
+
+__all__ = ["Program"]
+
+_LIST_TARGETS = "--list_targets"
+_HELP = ("-h", "--help", "-help", "--helpfull", "--helpshort", "help")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a program is called, and what it can do.
+
+    Attributes:
+      name: as it is typed. about: the first line of its help.
+      package: of its commands, a module each. commands: their names -> what they do, in one line.
+      others: where other commands are, for who looks for one that is not here; or "".
+    """
+
+    name: str
+    about: str
+    package: str
+    commands: Mapping[str, str]
+    others: str = ""
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Runs one command.
+
+        Args:
+          argv: program name, command and flags; the process's own by default.
+
+        Returns:
+          The exit code.
+        """
+        _, *arguments = sys.argv if argv is None else argv
+        if not arguments or arguments[0] in _HELP:
+            print(self._overview())
+            return 0 if arguments else 2
+        if _LIST_TARGETS in arguments:
+            _print_targets()
+            return 0
+        name, *rest = arguments
+        if name not in self.commands:
+            known = f"no command {name!r}; commands are {', '.join(self.commands)}"
+            return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
+        program = f"{self.name} {name}"
+        try:
+            command = importlib.import_module(f"{self.package}.{name}")
+            values = flags.FlagValues()
+            command.define_flags(values)
+            if any(argument in _HELP for argument in rest):
+                print(_help(program, command, values))
+                return 0
+            operands = getattr(command, "OPERANDS", ())
+            return command.run(values, *_parsed(values, program, rest, operands))
+        except OllaError as error:
+            return _failed(program, error)
+        except KeyboardInterrupt:
+            print(f"{program}: interrupted", file=sys.stderr)
+            return 130
+
+    def _overview(self) -> str:
+        width = max(map(len, self.commands))
+        lines = [f"  {name:{width}}  {summary}" for name, summary in self.commands.items()]
+        return "\n".join(
+            [
+                self.about,
+                "",
+                f"{self.name} COMMAND [--flag=value ...]",
+                "",
+                *lines,
+                "",
+                f"{self.name} COMMAND --help lists the flags of a command, {self.name} "
+                f"{_LIST_TARGETS} what",
+                "--target can be.",
+            ]
+        )
+
+
+def _parsed(
+    values: flags.FlagValues, program: str, arguments: Sequence[str], operands: Sequence[str]
+) -> Sequence[str]:
+    """Reads the flags into `values`; the operands that are left, as many as the command has."""
+    try:
+        left = values([program, *arguments])[1:]
+    except flags.Error as error:
+        raise InputError(f"{_one_line(error)}; see {program} --help") from error
+    if len(left) > len(operands):
+        extra = left[len(operands)]
+        raise InputError(f"unexpected argument {extra!r}; flags are --name=value")
+    if len(left) < len(operands):
+        raise InputError(f"give {' and '.join(operands)}; see {program} --help")
+    return left
+
+
+def _failed(program: str, error: OllaError) -> int:
+    print(f"{program}: {_one_line(error)}", file=sys.stderr)
+    return 2 if isinstance(error, InputError | VersionError) else 1
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _print_targets() -> None:
+    # Targets take JAX, which no other word of this module does.
+    shared = importlib.import_module("olla_xla.cli.commands.shared")
+    report = importlib.import_module("olla_xla.cli.report.target_list")
+    report.targets_table().print(shared.console())
+
+
+def _help(program: str, command: Any, values: flags.FlagValues) -> str:
+    lines = [f"{program} [--flag=value ...]", "", (command.__doc__ or "").strip(), ""]
+    for name in sorted(values):
+        flag = values[name]
+        default = "" if flag.default in (None, "") else f" (default {flag.default_as_str})"
+        lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {flag.help}{default}")
+    return "\n".join(lines)

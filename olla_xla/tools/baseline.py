@@ -1,0 +1,106 @@
+"""Analyses of steps, and a step compiled again, as a snapshot to hold against an earlier one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hlo.lowered import LoweredModule
+from olla_xla.compile.analyze import analyze
+from olla_xla.compile.assignment import dump_options, read_assignment
+from olla_xla.compile.dumped import DumpedStage
+from olla_xla.errors import InputError, OllaError
+from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.memory.analysis.difference import Difference, Snapshot, difference
+from olla_xla.problem.options import PlanOptions
+from olla_xla.targets.target import Target
+from olla_xla.tools.models import BuiltModel, tracing
+from olla_xla.tools.step import plan_model
+
+__all__ = ["analyze_dump", "analyze_model", "compare_with"]
+
+Progress = Callable[[str], None]
+
+
+def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None) -> Analysis:
+    """The analysis of a model's step for a target; planned too if there are options for that."""
+    with tracing(model.name):
+        return analyze(
+            jax.jit(model.step, **model.jit_options),
+            *model.arguments,
+            target=target,
+            plan=False if options is None else vars(options),
+            title=_title(model, target),
+        )
+
+
+def analyze_dump(
+    module: LoweredModule, target: Target, options: PlanOptions | None, progress: Progress
+) -> Analysis:
+    """The analysis of a module that was dumped before XLA's pipeline, compiled for a target.
+
+    Args:
+      module: the dump. target: what to compile it for. options: of a plan, None for none.
+      progress: called with one line at each stage.
+
+    Raises:
+      InputError: XLA cannot read the module.
+      OllaError: XLA cannot compile it, or planning failed.
+    """
+    stage = DumpedStage(module, target)
+
+    def executable(make: Callable[[dict[str, Any] | None], jax.stages.Compiled]) -> Executable:
+        with tempfile.TemporaryDirectory() as folder:
+            dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+            return Executable(*read_assignment(make(dump), Path(folder)))
+
+    progress("compiling")
+    own, plan, planned = executable(stage.compiled), None, None
+    if options is not None:
+        progress("compiling and planning")
+        outcomes = []
+
+        def make(dump: dict[str, Any] | None) -> jax.stages.Compiled:
+            outcomes.append(stage.planned(options, None, dump))
+            return outcomes[0].compiled
+
+        planned = executable(make)
+        plan = outcomes[0].plan
+        if plan is None:
+            raise OllaError(f"planning failed: {outcomes[0].reason}")
+    title = f"{module.name}, {target.name}"
+    return analyze_module(own, target.platform, title=title, planned=planned, plan=plan)
+
+
+def _title(model: BuiltModel, target: Target) -> str:
+    return f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
+
+
+def compare_with(
+    baseline: Snapshot, model: BuiltModel, target: Target, options: PlanOptions, stage: Progress
+) -> Difference:
+    """Compiles a model's step as it was for a baseline, and compares.
+
+    Args:
+      baseline: of a plan or an analysis. model: the step. target: what to compile it for.
+      options: of the plan. stage: called with one line at each stage.
+
+    Raises:
+      InputError: the baseline is of another model, batch size, optimizer or target.
+      OllaError: planning failed.
+    """
+    if baseline.of_plan:
+        result = plan_model(model, target, options, stage=stage, progress=stage, compare=False)
+        return difference(baseline, Snapshot.of_plan_file(result.plan, "now"))
+    title = _title(model, target)
+    if title != baseline.title:
+        raise InputError(
+            f"{baseline.name} is of {baseline.title}, the flags say {title}; give the same"
+        )
+    stage("tracing, compiling")
+    now = analyze_model(model, target, options if baseline.planned else None)
+    return difference(baseline, Snapshot.of_analysis(now, "now"))

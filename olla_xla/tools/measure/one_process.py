@@ -1,0 +1,306 @@
+"""Runs one request of `measure.processes` in this process, which is to be a fresh one.
+
+`python -m olla_xla.tools.measure.one_process REQUEST`, with a request and a result in JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import hashlib
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.assignment import check_compiled
+from olla_xla.compile.order import compare_orders
+from olla_xla.compile.planned import compile_without_clones
+from olla_xla.compile.process_memory import (
+    device_bytes,
+    give_memory_back,
+    has_profiler,
+    profiled_peak,
+    reset_peak,
+    status_bytes,
+)
+from olla_xla.errors import InputError, OllaError
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.tools import models
+from olla_xla.tools.measure.records import Measured, Recomputation, Request, Variant
+from olla_xla.tools.models import tracing
+
+__all__ = ["main"]
+
+
+def _run(request: Request) -> Measured:
+    import jax
+
+    compiles: list[str] = []
+
+    def listener(event: str, **_: str | int) -> None:
+        if event.endswith(("/cache_hits", "/cache_misses")):
+            compiles.append(event)
+
+    jax.monitoring.register_event_listener(listener)
+    model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
+    function, compiled, reason = _compiled(model, request)
+    cached = bool(compiles) and all(event.endswith("hits") for event in compiles)
+    device = jax.devices()[0]
+    held = device_bytes(device, "bytes_in_use")
+    arguments = _arguments(model, request.seed, device) if request.steps else ()
+    gc.collect()
+    give_memory_back()
+    resident = status_bytes("VmRSS")
+    own = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if _is_array(leaf))
+    if resident is not None:
+        resident -= own
+    before = device_bytes(device, "peak_bytes_in_use")
+    can_reset = reset_peak()
+    names, digests, times = _steps(function, arguments, model, request, device)
+    peak = status_bytes("VmHWM")
+    device_peak = device_bytes(device, "peak_bytes_in_use")
+    process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    plan = getattr(compiled, "plan", None)
+    profiled = None
+    if request.steps and request.platform == "gpu" and has_profiler():
+        arguments = None
+        profiled = _profiled(function, model, request, device)
+    return Measured(
+        planned=bool(getattr(compiled, "planned", False)),
+        reason=reason,
+        leaves=names,
+        digests=tuple(digests),
+        step_seconds=tuple(times[1:]),
+        assigned_bytes=assigned_bytes(compiled),
+        xla_bytes=None if plan is None else plan.xla_bytes,
+        process_peak_bytes=process_peak,
+        steps_peak_bytes=peak - resident if can_reset and peak and resident else None,
+        device_peak_bytes=None
+        if device_peak is None or before is None or held is None or device_peak <= before
+        else device_peak - held,
+        cached=cached,
+        device=device.device_kind,
+        clones=0 if plan is None else len(plan.clones),
+        stacks=0 if plan is None else sum(len(gone) for _, _, gone, _ in plan.loops),
+        overhead=0.0 if plan is None else plan.overhead,
+        predicted_seconds=_predicted(compiled, "cpu")
+        if request.steps and request.platform == "cpu"
+        else None,
+        predicted_bytes=None if plan is None else plan.predicted_bytes,
+        xla_predicted_bytes=None if plan is None else plan.xla_predicted_bytes,
+        arguments_bytes=own if request.steps else None,
+        profiled_bytes=profiled,
+    )
+
+
+def _profiled(
+    function: Callable[..., Any], model: Any, request: Request, device: Any
+) -> int | None:
+    """The profiler's peak over one step."""
+    import jax
+
+    arguments = _arguments(model, request.seed, device)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(function(*arguments))
+        return profiled_peak(Path(folder))
+
+
+def _run_in_turns(request: Request) -> Recomputation:
+    """A plan and one that computes nothing again, step by step in turns."""
+    import jax
+
+    model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
+    _, again, _ = _compiled(model, request)
+    with models.tracing(model.name):
+        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
+    plan = again.plan
+    kept = lowered.compile() if plan.loops else compile_without_clones(lowered, plan)
+    executables = (kept, again)
+    device = jax.devices()[0]
+    digests = []
+    arguments: Any = None
+    for executable in executables:
+        arguments = None  # those of the other are in nobody's way
+        arguments = _arguments(model, request.seed, device)
+        outputs = jax.block_until_ready(executable(*arguments))
+        digests.append(tuple(map(_digest, jax.tree.leaves(outputs))))
+        arguments = _next_arguments(outputs, arguments, model, request, device)
+        del outputs
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(request.turns):
+        for k in (turn % 2, 1 - turn % 2):
+            started = time.perf_counter()
+            outputs = jax.block_until_ready(executables[k](*arguments))
+            times[k].append(time.perf_counter() - started)
+            arguments = _next_arguments(outputs, arguments, model, request, device)
+            del outputs
+    kept, again = (
+        Variant(
+            assigned_bytes=assigned_bytes(executables[k]),
+            predicted_seconds=_predicted(executables[k], request.platform),
+            step_seconds=tuple(times[k]),
+            digests=digests[k],
+        )
+        for k in range(2)
+    )
+    return Recomputation(kept, again, plan.overhead, bool(plan.loops))
+
+
+def _predicted(compiled: Any, platform: str) -> float:
+    """Seconds of a step by the cost model, by the rates that plans are made with."""
+    import jax
+
+    target = "cuda" if platform == "gpu" else "cpu"
+    kind = jax.devices()[0].device_kind
+    temporaries = compiled.memory_analysis().temp_size_in_bytes
+    module = module_from_bytes(final_module(compiled))
+    return CostModel(device(target, kind), target).run_seconds(module, temporaries)
+
+
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, str]:
+    """The function to call, its executable, and why it is not planned."""
+    import jax
+
+    with tracing(model.name):
+        if not request.planned:
+            function = jax.jit(model.step, **model.jit_options)
+            return function, function.lower(*model.arguments).compile(), "not asked for"
+        function = olla_xla.plan(
+            model.step,
+            time_limit=request.time_limit,
+            step_limit=request.step_limit,
+            seed=request.seed,
+            memory_budget=request.memory_budget,
+            max_overhead=request.max_overhead,
+            loops=request.loops,
+            collectives=request.collectives,
+            **model.jit_options,
+        )
+        lowered = function.lower(*model.arguments)
+    compiled = lowered.compile()
+    if compiled.plan is None:
+        raise OllaError(f"planning failed: {compiled.reason}")
+    if request.platform == "cpu":
+        check_compiled(compiled, compiled.plan)
+    else:  # on a GPU the buffer assignment is known to dumps only
+        executable = compiled.runtime_executable()
+        assert executable is not None
+        module = executable.hlo_modules()[0]
+        view = module_from_bytes(module.as_serialized_hlo_module_proto())
+        compare_orders(compiled.plan, view)
+    return function, compiled, compiled.reason
+
+
+def _arguments(model: Any, seed: int, device: Any) -> Any:
+    """The arguments on the device, made elsewhere so that making them takes no memory there."""
+    import jax
+
+    if device.platform == "cpu":
+        return jax.block_until_ready(model.arrays(seed))
+    with jax.default_device(jax.devices("cpu")[0]):
+        arguments = jax.block_until_ready(model.arrays(seed))
+    return jax.block_until_ready(jax.device_put(arguments, device))
+
+
+def _steps(
+    function: Callable[..., Any], arguments: Any, model: Any, request: Request, device: Any
+) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[float]]:
+    """Runs the steps; returns the output's leaf names, digests by step, and seconds by step.
+
+    A step that returns its first argument anew, a train state, gets it back; others get the same
+    arguments each time.
+    """
+    import jax
+
+    digests: list[tuple[str, ...]] = []
+    times: list[float] = []
+    names: tuple[str, ...] = ()
+    for _ in range(request.steps):
+        started = time.perf_counter()
+        outputs = jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - started)
+        leaves = jax.tree_util.tree_leaves_with_path(outputs)
+        names = tuple(jax.tree_util.keystr(path) for path, _ in leaves)
+        digests.append(tuple(_digest(leaf) for _, leaf in leaves))
+        del leaves
+        arguments = _next_arguments(outputs, arguments, model, request, device)
+        del outputs
+    return names, digests, times
+
+
+def _next_arguments(outputs: Any, arguments: Any, model: Any, request: Request, device: Any) -> Any:
+    """What the next step gets: the state that was returned, else the same or the like."""
+    import jax
+
+    if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
+        return (outputs[0], *arguments[1:])
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if _is_array(leaf)):
+        return _arguments(model, request.seed, device)
+    return arguments
+
+
+def _is_array(leaf: Any) -> bool:
+    import jax
+
+    return isinstance(leaf, jax.Array)
+
+
+def _same_shapes(a: Any, b: Any) -> bool:
+    import jax
+
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(
+        getattr(x, "shape", None) == getattr(y, "shape", None)
+        and getattr(x, "dtype", None) == getattr(y, "dtype", None)
+        for x, y in pairs
+    )
+
+
+def _digest(leaf: Any) -> str:
+    """Of a leaf's dtype, shape and bytes."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    if _is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    digest = hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode())
+    if _is_array(leaf) and leaf.nbytes and leaf.devices().pop().platform == "cpu":
+        # numpy's view of it would stay with the array, and a viewed array cannot be donated.
+        view = (ctypes.c_char * leaf.nbytes).from_address(leaf.unsafe_buffer_pointer())
+        digest.update(memoryview(view))
+    else:
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one request; prints a result, or what went wrong, as the last line of stdout."""
+    request = Request(**json.loads(arguments[0]))
+    try:
+        result = _run_in_turns(request) if request.turns else _run(request)
+        print(json.dumps(dataclasses.asdict(result)))
+    except OllaError as error:
+        print(json.dumps({"error": str(error), "misuse": isinstance(error, InputError)}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

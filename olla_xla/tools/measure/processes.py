@@ -1,0 +1,135 @@
+"""Measures a train step planned and unplanned.
+
+Every figure comes from a fresh process (one_process.py) that got plan and executable from a
+cache that another process filled, so that neither compiling nor planning is in its memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, Request, compare
+
+__all__ = ["gpu_kind", "measure", "measure_one"]
+
+Progress = Callable[[str], None]
+
+
+_FIND_GPU = (
+    "import jax; print(next((d.device_kind for d in jax.devices() if d.platform == 'gpu'), ''))"
+)
+
+
+def gpu_kind() -> str:
+    """The kind of the GPU on which `measure` runs requests for one; "" if JAX finds none."""
+    run = subprocess.run(
+        [sys.executable, "-c", _FIND_GPU],
+        env={**os.environ, **_device_environment("gpu")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = run.stdout.splitlines()
+    return lines[-1].strip() if run.returncode == 0 and lines else ""
+
+
+def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison:
+    """Measures a request planned and unplanned, one after the other.
+
+    Args:
+      request: what to run; its `planned` is overridden.
+      progress: called with one line at each stage.
+      turns: steps with and without recomputation, where the plan has any; at least 2.
+
+    Raises:
+      InputError: the model cannot be built or traced.
+      OllaError: a process failed.
+    """
+    if request.steps < 2:
+        raise InputError(f"steps={request.steps} must be at least 2: the first is not timed")
+    with tempfile.TemporaryDirectory() as cache:
+        unplanned = _measure(dataclasses.replace(request, planned=False), progress, cache)
+        request = dataclasses.replace(request, planned=True)
+        planned = _measure(request, progress, cache)
+        recomputation = None
+        if planned.clones or planned.stacks:
+            progress(f"with and without recomputation: {turns} steps of each in turns")
+            fields = _spawn(dataclasses.replace(request, turns=turns), cache)
+            recomputation = msgspec.convert(fields, Recomputation)
+    difference = compare(planned, unplanned)
+    if recomputation and recomputation.kept.digests != recomputation.again.digests:
+        difference = difference or "the plan without recomputation gives other outputs"
+    return Comparison(planned, unplanned, difference, recomputation)
+
+
+def measure_one(request: Request, progress: Progress) -> Measured:
+    """Measures a request as it is; see `measure`."""
+    with tempfile.TemporaryDirectory() as cache:
+        return _measure(request, progress, cache)
+
+
+def _measure(request: Request, progress: Progress, cache: str) -> Measured:
+    what = "planned" if request.planned else "unplanned"
+    progress(f"{what}: compiling")
+    _spawn(dataclasses.replace(request, steps=0), cache)
+    progress(f"{what}: running {request.steps} steps")
+    return msgspec.convert(_spawn(request, cache), Measured)
+
+
+def _spawn(request: Request, cache: str) -> dict[str, Any]:
+    """Runs a request in a fresh process; returns the fields of its result."""
+    text = json.dumps(dataclasses.asdict(request))
+    run = subprocess.run(
+        [sys.executable, "-m", "olla_xla.tools.measure.one_process", text],
+        env={**os.environ, **_environment(request, cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = run.stdout.splitlines()
+    if run.returncode == 0 and lines:
+        return json.loads(lines[-1])
+    if lines and lines[-1].startswith('{"error"'):
+        failure = json.loads(lines[-1])
+        raise (InputError if failure["misuse"] else OllaError)(failure["error"])
+    last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
+    what = "planned" if request.planned else "unplanned"
+    raise OllaError(f"the {what} process ended with code {run.returncode}: {last}")
+
+
+def _environment(request: Request, cache: str) -> dict[str, str]:
+    paths = [str(Path(__file__).parents[3]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **_device_environment(request.platform),
+    }
+
+
+def _device_environment(platform: str) -> dict[str, str]:
+    """What has JAX run on "cpu" or "gpu", and there the same bits each time."""
+    if platform == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
+    flags = os.environ.get("XLA_FLAGS", "")
+    for flag in ("--xla_gpu_autotune_level=0", "--xla_gpu_deterministic_ops=true"):
+        # Kernels that are chosen by timing, or add in any order, differ from run to run.
+        if flag.split("=")[0] not in flags:
+            flags += f" {flag}"
+    return {
+        "JAX_PLATFORMS": "cuda,cpu",
+        "XLA_FLAGS": flags.strip(),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }

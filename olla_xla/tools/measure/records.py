@@ -1,0 +1,214 @@
+"""What was measured of a step run planned and unplanned: outputs, memory, time.
+
+What recomputation costs is measured apart. An order alone changes the step time too, so a plan with
+clones is run in turns with the same plan without them: noise of the machine meets both alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+
+__all__ = ["Comparison", "Measured", "Recomputation", "Request", "Variant", "compare"]
+
+_CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What one process is to run.
+
+    Attributes:
+      model, batch_size, optimizer: which step; see `olla_xla.tools.models`.
+      steps: how many, at least 2; 0 only compiles.
+      planned: through `olla_xla.plan`, else through `jax.jit`.
+      turns: if not 0, runs that many steps of the plan and of one that computes nothing again, in
+        turns (`Recomputation`).
+      platform: "cpu" or "gpu".
+      time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
+      memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
+    """
+
+    model: str
+    batch_size: int
+    optimizer: str
+    steps: int
+    planned: bool
+    platform: str = "cpu"
+    time_limit: float = 20.0
+    step_limit: int | None = None
+    seed: int = 0
+    memory_budget: int | str | None = None
+    max_overhead: float | None = None
+    loops: bool = True
+    collectives: bool = False
+    turns: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What one process measured; sizes in bytes, times in seconds.
+
+    Attributes:
+      planned: True when the executable ran another order than XLA's own. reason: why not, or "".
+      leaves: names of the output's leaves. digests: of each leaf after each step.
+      step_seconds: of each step but the first.
+      assigned_bytes: XLA's total for the executable.
+      xla_bytes: its total for its own order, where a plan knows it.
+      process_peak_bytes: the most that was resident in the whole life of the process.
+      steps_peak_bytes: the most that was resident while the steps ran, less what was resident
+        before them besides the arguments; None where the system does not say.
+      device_peak_bytes: the most that the device's allocator held, less what it held before the
+        arguments were made; None on CPU, or where something before the steps took more.
+      cached: True when nothing was compiled in the process.
+      device: its kind.
+      clones: instructions that are computed again. stacks: that loops do without. overhead: the
+        time that both were predicted to add, as a part of the step's.
+      predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
+      predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
+        None where nothing was planned.
+      arguments_bytes: the arguments' own part of what was in use.
+      profiled_bytes: the peak that JAX's profiler saw over another step; None without XProf, and
+        on CPU.
+    """
+
+    planned: bool
+    reason: str
+    leaves: tuple[str, ...]
+    digests: tuple[tuple[str, ...], ...]
+    step_seconds: tuple[float, ...]
+    assigned_bytes: int
+    xla_bytes: int | None
+    process_peak_bytes: int
+    steps_peak_bytes: int | None
+    device_peak_bytes: int | None
+    cached: bool
+    device: str
+    clones: int = 0
+    stacks: int = 0
+    overhead: float = 0.0
+    predicted_seconds: float | None = None
+    predicted_bytes: int | None = None
+    xla_predicted_bytes: int | None = None
+    arguments_bytes: int | None = None
+    profiled_bytes: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return statistics.median(self.step_seconds)
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """The most that was in use: on the device, or on CPU what was resident over the steps."""
+        return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One of two executables that were run in turns.
+
+    Attributes:
+      assigned_bytes: XLA's total. predicted_seconds: of a step, by the cost model.
+      step_seconds: measured, by turn. digests: of each leaf after one step from the same arguments.
+    """
+
+    assigned_bytes: int
+    predicted_seconds: float
+    step_seconds: tuple[float, ...]
+    digests: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return statistics.median(self.step_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recomputation:
+    """A plan with and without what it computes again, run in turns.
+
+    Attributes:
+      kept: without clones, the order otherwise the same; where loops do without stacks, XLA's own
+        order. again: the plan.
+      planned: time that is added as the plan predicts it, as a part of the step's: that of the
+        operators that run again, less what they save.
+      from_xla: whether `kept` is XLA's own order.
+    """
+
+    kept: Variant
+    again: Variant
+    planned: float
+    from_xla: bool = False
+
+    @property
+    def _overheads(self) -> list[float]:
+        """Measured time that the clones add as a part of a step without, by turn, ascending."""
+        pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
+        return sorted(again / kept - 1 for again, kept in pairs)
+
+    @property
+    def overhead(self) -> float:
+        """Measured time that the clones add, as a part of a step without: median over turns."""
+        return statistics.median(self._overheads)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where that median lies, with a confidence of 95 % or the most that so few turns give.
+
+        Of n independent turns, the k-th least and the k-th most enclose the median unless fewer
+        than k fall to one side of it: a matter of tossing n coins, however times are distributed.
+        """
+        found = self._overheads
+        turns = len(found)
+        k, outside = 0, math.comb(turns, 0) / 2**turns
+        while k < (turns - 1) // 2 and 2 * outside <= 1 - _CONFIDENCE:
+            k += 1
+            outside += math.comb(turns, k) / 2**turns
+        k = max(k - 1, 0)
+        return found[k], found[-1 - k]
+
+    @property
+    def predicted(self) -> float:
+        """As `planned`, by what both executables run and the temporaries that they ask for.
+
+        A smaller temporary takes less time to get from the system, and what XLA drops because the
+        clones made it useless does not run.
+        """
+        return self.again.predicted_seconds / self.kept.predicted_seconds - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A step planned and unplanned.
+
+    Attributes:
+      planned, unplanned: what was measured.
+      difference: "" if every leaf of every step is identical bit for bit, else the first that is
+        not.
+      recomputation: of what the plan computes again; None if that is nothing.
+    """
+
+    planned: Measured
+    unplanned: Measured
+    difference: str
+    recomputation: Recomputation | None = None
+
+    @property
+    def time_ratio(self) -> float:
+        """Median step time, planned over unplanned."""
+        return self.planned.seconds / self.unplanned.seconds
+
+
+def compare(planned: Measured, unplanned: Measured) -> str:
+    """The first output that differs, or "" if all are identical bit for bit."""
+    if planned.leaves != unplanned.leaves:
+        return "the outputs have different structures"
+    if len(planned.digests) != len(unplanned.digests):
+        return f"{len(planned.digests)} steps planned, {len(unplanned.digests)} unplanned"
+    for step, (ours, theirs) in enumerate(zip(planned.digests, unplanned.digests, strict=True)):
+        for leaf, a, b in zip(planned.leaves, ours, theirs, strict=True):
+            if a != b:
+                return f"output {leaf} differs after step {step + 1}"
+    return ""

@@ -1,0 +1,163 @@
+"""Models by name: the zoo of a checkout, and any function of the user's.
+
+A model is a function called with `batch_size=` and `optimizer=` that returns
+`(step, example_args, jit_kwargs)`: a plain function to be jitted, its arguments as arrays or
+`jax.ShapeDtypeStruct`s, and the keyword arguments of `jax.jit` (donation, static arguments).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from olla_xla.errors import InputError, OllaError
+
+__all__ = ["BuiltModel", "build", "load", "tracing", "zoo"]
+
+_ZOO = "examples.zoo"
+"""What a checkout has, and no installation: looked up by its name alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltModel:
+    """A train step ready to be jitted.
+
+    Attributes:
+      name: as given on the command line. batch_size, optimizer: as given.
+      step: a plain function. arguments: its arguments, arrays or shapes.
+      jit_options: keyword arguments of `jax.jit`.
+      make: the model's function.
+    """
+
+    name: str
+    batch_size: int
+    optimizer: str
+    step: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    jit_options: Mapping[str, Any]
+    make: Callable[..., Any] = dataclasses.field(repr=False)
+
+    def arrays(self, seed: int = 0) -> tuple[Any, ...]:
+        """Real arguments that depend on `seed` alone.
+
+        The zoo's models initialise their state. For other models, arrays they gave are copied
+        (a donated one can be used once), and shapes filled: small normal floats, zeros for the
+        rest.
+        """
+        initialise: Any = getattr(self.make, "init", None)
+        if initialise is not None:
+            return tuple(initialise(self.batch_size, self.optimizer, seed=seed))
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        random = np.random.default_rng(seed)
+
+        def fill(leaf: Any) -> Any:
+            if not isinstance(leaf, jax.ShapeDtypeStruct):
+                return jnp.array(leaf, copy=True)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return jax.random.split(jax.random.key(seed), leaf.shape)
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                values = random.standard_normal(leaf.shape, np.float32) * 0.02
+                return jnp.asarray(values, leaf.dtype)
+            return jnp.zeros(leaf.shape, leaf.dtype)
+
+        return tuple(jax.tree.map(fill, self.arguments))
+
+
+def zoo() -> Any:
+    """The module of the zoo: `MODELS`, their names and paths; `ZOO`, those of the benchmarks.
+
+    Raises InputError where it is not to be found.
+    """
+    _look_here()
+    try:
+        return importlib.import_module(_ZOO)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "the zoo's models are in examples/zoo of a checkout, and this is none; a model of your "
+            "own is package.module:function"
+        ) from error
+
+
+def _look_here() -> None:
+    """Lets modules be found in the working directory, as `python -m` does."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
+    """Builds the model of that name.
+
+    Args:
+      name: a registry name, or "package.module:function".
+      batch_size, optimizer: what the model's function is called with.
+
+    Raises:
+      InputError: there is no such model, it cannot be imported, or it returns something else.
+    """
+    make = load(name)
+    with _failures(f"model {name} with batch_size={batch_size}, optimizer={optimizer}"):
+        built = make(batch_size=batch_size, optimizer=optimizer)
+    try:
+        step, arguments, jit_options = built
+        arguments, jit_options = tuple(arguments), dict(jit_options)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"model {name} must return (step, example_args, jit_kwargs), not {type(built).__name__}"
+        ) from error
+    if not callable(step):
+        raise InputError(f"the step of model {name} is a {type(step).__name__}, not a function")
+    return BuiltModel(name, batch_size, optimizer, step, arguments, jit_options, make)
+
+
+def tracing(name: str) -> contextlib.AbstractContextManager[None]:
+    """Turns what a step raises while JAX traces it into one line: InputError."""
+    return _failures(f"jax.jit cannot trace the step of model {name}")
+
+
+@contextlib.contextmanager
+def _failures(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OllaError:
+        raise
+    except Exception as error:  # the model is the user's code: anything may come out of it
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise InputError(f"{what}: {type(error).__name__}: {reason}".rstrip(": ")) from error
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function of a registry name or of "package.module:function". Raises InputError."""
+    path = name
+    if ":" not in name:
+        known = zoo().MODELS
+        if name not in known:
+            raise InputError(
+                f"unknown model {name!r}; known are {', '.join(sorted(known))}, "
+                "or give package.module:function"
+            )
+        path = known[name]
+    _look_here()
+    module_name, function_name = path.split(":", 1)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name in ("flax", "optax"):
+            raise InputError(
+                f"model {name} needs {error.name}; pip install 'olla-xla[examples]'"
+            ) from error
+        raise InputError(f"cannot import model {name}: {error}") from error
+    except Exception as error:  # whatever the user's module raises while it is imported
+        reason = next(iter(str(error).splitlines()), "")
+        raise InputError(f"cannot import model {name}: {type(error).__name__}: {reason}") from error
+    make = getattr(module, function_name, None)
+    if not callable(make):
+        raise InputError(f"{module_name} has no function {function_name}; check --model={name}")
+    return make

@@ -1,0 +1,221 @@
+"""Plans one model, or dumped module, for one target: what `olla_xla plan` and `table` show."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import olla_xla
+from hlo.lowered import LoweredModule
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
+from olla_xla.compile.capture import Compiled, capture
+from olla_xla.compile.compiles import MEMORY_OPTIMIZED
+from olla_xla.compile.dumped import DumpedStage
+from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+from olla_xla.targets.target import Target
+from olla_xla.tools.models import BuiltModel, tracing
+
+if TYPE_CHECKING:
+    import jax
+
+__all__ = ["PlannedModel", "plan_dump", "plan_model", "plan_progress"]
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedModel:
+    """A model compiled with its plan; nothing was run.
+
+    Attributes:
+      plan: the plan in use, XLA's own order when `planned` is False.
+      planned: True when the executable runs another order than XLA's own. reason: why not, or "".
+      memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
+        none (GPU) or was not asked.
+      report: the comparison of XLA's buffer assignment with the plan.
+      module: the executable's serialized HloModuleProto.
+      scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
+      seconds: of it all: tracing, compiling, planning, checking.
+    """
+
+    plan: Plan
+    planned: bool
+    reason: str
+    memory_optimized_bytes: int | None
+    report: AssignmentReport
+    module: bytes
+    scheduled: bytes
+    seconds: float
+
+
+def plan_model(
+    model: BuiltModel,
+    target: Target,
+    options: PlanOptions,
+    *,
+    stage: Progress,
+    progress: Progress,
+    compare: bool = True,
+    given: Plan | None = None,
+) -> PlannedModel:
+    """Plans and compiles a model's step.
+
+    Args:
+      model: the step. target: what to compile it for. options: limits and seed.
+      stage: called with one line at each stage. progress: at each improvement.
+      compare: also compile with XLA's scheduler for memory, where it has one.
+      given: a plan to apply instead of looking for one.
+
+    Raises:
+      InputError: the step cannot be traced.
+      VersionError: JAX is too old.
+      CheckError: XLA's buffer assignment contradicts the plan.
+      PlanMismatchError: the given plan is of another program.
+      OllaError: planning failed.
+    """
+    import jax
+
+    started = time.monotonic()
+    arguments = target.place(model.arguments)
+    settings = dataclasses.asdict(options)
+    with tracing(model.name):
+        planned = olla_xla.plan(model.step, plan=given, **settings, **model.jit_options)
+        stage("tracing")
+        lowered = planned.lower(*arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        # The CPU backend hands its buffer assignment over with the executable.
+        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        stage("compiling and planning")
+        with plan_progress(progress), warnings.catch_warnings():
+            warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+            compiled = lowered.compile(compiler_options=dump)
+        if compiled.plan is None:
+            raise OllaError(f"planning failed: {compiled.reason}")
+        stage("checking XLA's buffer assignment")
+        report = check_compiled(compiled, compiled.plan, Path(folder))
+
+    def jitted() -> jax.stages.Lowered:
+        return jax.jit(model.step, **model.jit_options).lower(*arguments)
+
+    def with_options(given: dict[str, Any]) -> jax.stages.Compiled:
+        return jitted().compile(compiler_options=given)
+
+    outcome = _Outcome(compiled.plan, compiled.planned, compiled.reason, compiled.stage, report)
+    optimized = with_options if compare else None
+    return _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+
+
+def plan_dump(
+    module: LoweredModule,
+    target: Target,
+    options: PlanOptions,
+    *,
+    stage: Progress,
+    progress: Progress,
+    given: Plan | None = None,
+) -> PlannedModel:
+    """Plans and compiles a module that was dumped before XLA's pipeline; see `plan_model`.
+
+    Raises:
+      InputError: XLA cannot read the module.
+      CheckError, PlanMismatchError: as there.
+      OllaError: XLA cannot compile the module, or planning failed.
+    """
+    started = time.monotonic()
+    step = DumpedStage(module, target)
+    with tempfile.TemporaryDirectory() as folder:
+        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        stage("compiling and planning")
+        with plan_progress(progress):
+            outcome = step.planned(options, given, dump)
+        if outcome.plan is None:
+            raise OllaError(f"planning failed: {outcome.reason}")
+        stage("checking XLA's buffer assignment")
+        report = check_compiled(outcome.compiled, outcome.plan, Path(folder))
+    found = _Outcome(outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report)
+    return _beside(found, target, stage, started, step.captured, step.compiled)
+
+
+class _Outcome(NamedTuple):
+    """What became of a plan; as in `PlannedModel`, with the executable."""
+
+    plan: Plan
+    planned: bool
+    reason: str
+    compiled: jax.stages.Compiled
+    report: AssignmentReport
+
+
+def _beside(
+    outcome: _Outcome,
+    target: Target,
+    stage: Progress,
+    started: float,
+    own: Callable[[], Compiled],
+    optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
+) -> PlannedModel:
+    """A planned step beside what XLA makes of it by itself.
+
+    Args:
+      outcome: of the plan. target: what it is for. stage: called with each stage.
+      started: when all began. own: compiles it in XLA's own order.
+      optimized: compiles it with options, for XLA's scheduler for memory; None leaves that out.
+    """
+    plan, scheduled, memory_optimized = outcome.plan, b"", None
+    if outcome.planned:  # its XLA total is predicted
+        stage("compiling with XLA's own schedule")
+        captured = own()
+        plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
+        scheduled = captured.module
+    scheduler = MEMORY_OPTIMIZED.get(target.platform)
+    if optimized is not None and scheduler is not None:
+        stage("compiling with XLA's memory-optimized scheduler")
+        memory_optimized = assigned_bytes(optimized(dict(scheduler)))
+    return PlannedModel(
+        plan=plan,
+        planned=outcome.planned,
+        reason=outcome.reason,
+        memory_optimized_bytes=memory_optimized,
+        report=outcome.report,
+        module=final_module(outcome.compiled),
+        scheduled=scheduled,
+        seconds=time.monotonic() - started,
+    )
+
+
+@contextmanager
+def plan_progress(progress: Progress) -> Iterator[None]:
+    """Within it the planner's log, each improvement of the search included, goes to `progress`."""
+    logger = logging.getLogger("olla_xla")
+    handler = _Handler(progress)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+class _Handler(logging.Handler):
+    """Hands each record's message on."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress(record.getMessage())

@@ -1,0 +1,145 @@
+"""Runs one cell in this process: `python -m olla_xla.tools.sweep.cell REQUEST`.
+
+Its row is the last line of stdout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from olla_xla import targets
+from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.tools import models
+from olla_xla.tools.eager.unfused import plan_unfused
+from olla_xla.tools.step import plan_model
+from olla_xla.tools.sweep.grid import Cell, Settings
+
+__all__ = ["run_cell"]
+
+_MOST_OVERHEAD = 0.05
+_QUICK_CODE = "--xla_backend_optimization_level=0"
+"""Nothing is run, so machine code need not be good. LLVM comes after buffer assignment, so module
+and totals are the same; compiling for a CPU takes about half as long."""
+
+
+def run_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Runs a cell in this process.
+
+    Returns:
+      The row's fields besides those that name the cell; what went wrong is its `error`.
+    """
+    started = time.monotonic()
+    try:
+        row = _eager(cell, settings) if cell.mode == "eager" else _planned(cell, settings)
+    except OllaError as error:
+        row = {"error": " ".join(str(error).split())}
+    except MemoryError:
+        row = {"error": "out of memory"}
+    return {**row, "seconds": round(time.monotonic() - started, 3)}
+
+
+def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+
+    options = PlanOptions(
+        time_limit=settings.time_limit,
+        step_limit=settings.step_limit,
+        seed=settings.seed,
+        max_overhead=_MOST_OVERHEAD if cell.mode == "overhead" else None,
+    )
+    target = targets.target(cell.target)
+    _check_fit("its arguments alone", _argument_bytes(model.arguments), target)
+    result = plan_model(
+        model,
+        target,
+        options,
+        stage=_quiet,
+        progress=_quiet,
+        compare=cell.mode == "order",  # the other mode's row would say the same
+    )
+    plan = result.plan
+    total = result.report.assigned_bytes
+    _check_fit("planned", total, target)
+    return {
+        "xla_bytes": plan.xla_bytes,
+        "memory_optimized_bytes": result.memory_optimized_bytes,
+        "planned_bytes": total,
+        "bound_bytes": plan.lower_bound_bytes,
+        "lifetime_gap": plan.gap,
+        "assignment_loss": plan.loss,
+        "xla_error": plan.xla_predicted_bytes / plan.xla_bytes - 1,
+        "planned_error": plan.predicted_bytes / total - 1,
+        "clones": len(plan.clones),
+        "added_time": plan.overhead,
+        "peak_bytes": plan.peak_bytes,
+        "operators": sum(map(len, plan.order.values())),
+        "order_seconds": plan.seconds,
+    }
+
+
+def _argument_bytes(arguments: Any) -> int:
+    import jax
+
+    leaves = [leaf for leaf in jax.tree.leaves(arguments) if hasattr(leaf, "dtype")]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _check_fit(what: str, size: int, target: targets.Target) -> None:
+    """Raises InputError if that many bytes are more than the target has."""
+    if target.memory_bytes is not None and size > target.memory_bytes:
+        raise InputError(
+            f"does not fit: {what} {size / 2**30:,.1f} GiB, {target.name} has "
+            f"{target.memory_bytes / 2**30:,.1f} GiB; take a smaller batch"
+        )
+
+
+def _eager(cell: Cell, settings: Settings) -> dict[str, Any]:
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+
+    found = plan_unfused(
+        model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed
+    )
+    return dataclasses.asdict(found)
+
+
+def _quiet(line: str) -> None:
+    """Nobody watches a cell."""
+
+
+def _end_with_parent() -> None:
+    """Ends this process soon after the one that started it is gone, killed or not."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the request and prints the row."""
+    request = json.loads(arguments[0])
+    settings = Settings(**request.pop("settings"))
+    cell = Cell(**request)
+    _end_with_parent()
+    targets.prepare_environment(cell.target)
+    given = os.environ.get("XLA_FLAGS", "")
+    if "xla_backend_optimization_level" not in given:
+        os.environ["XLA_FLAGS"] = f"{given} {_QUICK_CODE}".strip()
+    print(json.dumps(run_cell(cell, settings)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

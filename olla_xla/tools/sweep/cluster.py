@@ -1,0 +1,46 @@
+"""Cells on a Dask cluster: each still runs in a fresh process, on the worker that gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.process import run_process
+
+__all__ = ["run_dask"]
+
+
+def run_dask(
+    grid: Sequence[Cell], settings: Settings, address: str
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Runs cells on the cluster of that scheduler and yields each with its row as it ends.
+
+    The workers need olla_xla installed. How many cells run at a time is the cluster's affair:
+    start its workers with one thread for each cell that their memory holds.
+
+    Args:
+      grid: what to run. settings: common to all. address: of the scheduler, as tcp://host:8786.
+
+    Raises:
+      InputError: Dask is not installed, or there is no scheduler.
+      OllaError: the cluster went away.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ModuleNotFoundError as error:
+        raise InputError("--executor=dask needs distributed; pip install distributed") from error
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler at {address}: {error}") from error
+    with client:
+        futures = {
+            client.submit(run_process, cell, settings, pure=False): cell for cell in grid
+        }  # each is a process of its own: equal cells are not equal results
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is not None:
+                raise OllaError(f"the cluster failed on {futures[future]}: {error}") from error
+            yield futures[future], future.result()

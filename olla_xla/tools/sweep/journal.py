@@ -1,0 +1,107 @@
+"""Rows on disk: JSON lines as they come, and a CSV in the order of the grid.
+
+Each row is one line, written and flushed to disk at once. A process that is killed leaves at most
+one torn line, which the next one drops. The CSV is written anew with each row, to another file that
+then takes its place, so that it is whole at any time.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from olla_xla.errors import InputError
+from olla_xla.tools.sweep.grid import COLUMNS, KEY, Cell, Settings
+
+__all__ = ["Journal"]
+
+_FORMAT = "olla_xla.sweep/1"
+
+
+class Journal:
+    """The rows of one sweep.
+
+    Args:
+      path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
+      grid: the cells of the sweep, in the order of the CSV.
+      settings: what the rows depend on besides.
+
+    Raises:
+      InputError: the files cannot be read or written, or are of another sweep.
+    """
+
+    def __init__(self, path: str, grid: Sequence[Cell], settings: Settings) -> None:
+        self.path = Path(path)
+        self.lines = self.path.with_suffix(".jsonl")
+        if self.lines == self.path:
+            raise InputError(f"--out={path} must not end in .jsonl: JSON lines go there too")
+        self._grid = list(grid)
+        self._header = {"format": _FORMAT, **dataclasses.asdict(settings)}
+        self.rows: dict[Cell, dict[str, Any]] = {}
+        try:
+            self._read()
+            self._write_csv()
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+    @property
+    def missing(self) -> list[Cell]:
+        """The cells that have no row yet."""
+        return [cell for cell in self._grid if cell not in self.rows]
+
+    def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
+        """Keeps a row. Raises InputError if it cannot be written."""
+        full = {**dataclasses.asdict(cell), **row}
+        if unknown := set(full) - set(COLUMNS):
+            raise ValueError(f"no columns {sorted(unknown)}")
+        try:
+            with open(self.lines, "a", encoding="utf-8") as file:
+                _write_line(file, full)
+            self.rows[cell] = full
+            self._write_csv()
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def _read(self) -> None:
+        """Takes over the rows of an earlier run, or starts the file."""
+        text = self.lines.read_text(encoding="utf-8") if self.lines.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if not whole:
+            with open(self.lines, "w", encoding="utf-8") as file:
+                _write_line(file, self._header)
+            return
+        try:
+            header, *rows = [json.loads(line) for line in whole.splitlines()]
+            made = {Cell(**{k: row[k] for k in KEY}): row for row in rows}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise InputError(f"{self.lines} is not a sweep's; give --out another name") from error
+        if header != self._header:
+            raise InputError(
+                f"{self.lines} was made with other limits or seed; delete it or give --out "
+                "another name"
+            )
+        self.rows = made
+        if whole != text:
+            os.truncate(self.lines, len(whole.encode()))
+
+    def _write_csv(self) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        kept = [*self._grid, *(cell for cell in self.rows if cell not in set(self._grid))]
+        writer.writerows(self.rows[cell] for cell in kept if cell in self.rows)
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(text.getvalue(), encoding="utf-8")
+        os.replace(beside, self.path)
+
+
+def _write_line(file: io.TextIOBase | Any, fields: Mapping[str, Any]) -> None:
+    file.write(json.dumps(fields) + "\n")
+    file.flush()
+    os.fsync(file.fileno())

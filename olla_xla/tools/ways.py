@@ -1,0 +1,108 @@
+"""One train step compiled in several ways, each with XLA's total and a time from one cost model."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+import warnings
+from typing import Any
+
+import olla_xla
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.targets.target import Target
+from olla_xla.tools.models import BuiltModel, tracing
+
+__all__ = ["Way", "Ways"]
+
+_STEPS = 3
+"""Timed steps, after one that is not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to run the step.
+
+    Attributes:
+      name: what was done.
+      bytes: XLA's assigned total. seconds: predicted time of a step. moved: bytes it moves.
+      clones: instructions that are computed again by our plan. stacks: those that its loops do
+        without.
+      measured: median seconds of a step, or None where nothing was run.
+    """
+
+    name: str
+    bytes: int
+    seconds: float
+    moved: int
+    clones: int = 0
+    stacks: int = 0
+    measured: float | None = None
+
+
+class Ways:
+    """Compiles one step in several ways."""
+
+    def __init__(self, model: BuiltModel, target: Target, options: PlanOptions) -> None:
+        self.model = model
+        self.target = target
+        self.options = options
+        self.arguments = target.place(model.arguments)
+        self.cost = CostModel(device(target.platform, target.kind), target.platform)
+
+    def compiled(self, options: dict[str, Any] | None = None) -> Any:
+        """The step as JAX compiles it, traced anew."""
+        import jax
+
+        def step(*args: Any, **kwargs: Any) -> Any:  # of its own: nothing traced before is used
+            return self.model.step(*args, **kwargs)
+
+        with tracing(self.model.name):
+            lowered = jax.jit(step, **self.model.jit_options).lower(*self.arguments)
+        return lowered.compile(compiler_options=options)
+
+    def planned(self, overhead: float) -> Way:
+        """The step with our plan."""
+        settings = dataclasses.asdict(self.options)
+        settings["max_overhead"] = overhead
+        with tracing(self.model.name):
+            function = olla_xla.plan(self.model.step, **settings, **self.model.jit_options)
+            lowered = function.lower(*self.arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+            compiled = lowered.compile()
+        if compiled.plan is None:
+            raise OllaError(f"planning failed: {compiled.reason}")
+        name = "planned order" if not overhead else f"planned, at most {100 * overhead:.3g}%"
+        plan = compiled.plan
+        stacks = sum(len(gone) for _, _, gone, _ in plan.loops)
+        row = self.row(name, compiled)
+        return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
+
+    def row(self, name: str, compiled: Any) -> Way:
+        """The figures of one executable."""
+        module = module_from_bytes(final_module(compiled))
+        return Way(
+            name=name,
+            bytes=assigned_bytes(compiled),
+            seconds=self.cost.step_seconds(module),
+            moved=module_work(module, self.target.platform).bytes,
+            measured=self._measured(compiled) if self.target.device is None else None,
+        )
+
+    def _measured(self, compiled: Any) -> float:
+        """Median seconds of a step; each has arguments of its own, which it may overwrite."""
+        import jax
+
+        seconds = []
+        for _ in range(_STEPS + 1):
+            arguments = jax.block_until_ready(self.model.arrays())
+            started = time.perf_counter()
+            jax.block_until_ready(compiled(*arguments))
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds[1:])

@@ -1,0 +1,139 @@
+"""The loops benchmark: policies on a scan's body against plans, on a case that compiles at once."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import loops as bench
+from benchmarks.__main__ import main
+from benchmarks.report.loops import loops_summary, loops_table
+from benchmarks.schedule import Case
+from olla_xla import planner
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.roofline import Device
+from olla_xla.tools import models, ways
+from olla_xla.tools.checkpointed import POLICIES, checkpointed_scans
+from olla_xla.tools.ways import Way
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+LAYERS, WIDTH = 16, 64
+NAME = "tests.benchmarks.test_loops:gated"
+
+
+def gated(*, batch_size, optimizer):
+    """A step over scanned layers, each a product and a chain that its gradient reads."""
+
+    def step(weights, x):
+        def layer(x, w):
+            return x + jnp.tanh(jnp.sin(x @ w) * jnp.cos(x @ w)), None
+
+        def loss(weights):
+            return (jax.lax.scan(layer, x, weights)[0] ** 2).sum()
+
+        return weights - 0.1 * jax.grad(loss)(weights)
+
+    shapes = (LAYERS, WIDTH, WIDTH), (batch_size, WIDTH)
+    arguments = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return step, arguments, {"donate_argnums": (0,)}
+
+
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch):
+    for module in (planner, ways):
+        monkeypatch.setattr(module, "device", lambda *_: CPU)
+
+
+def test_policies_reach_the_bodies_of_scans():
+    model = models.build(NAME, batch_size=8, optimizer="sgd")
+    scan = jax.lax.scan
+    sizes = {}
+    for policy in ("everything_saveable", "nothing_saveable"):
+        with checkpointed_scans(policy):
+            text = str(jax.make_jaxpr(lambda *args: model.step(*args))(*model.arguments))
+        sizes[policy] = text.count("dot_general")
+        assert "remat" in text or "checkpoint" in text
+    assert jax.lax.scan is scan, "JAX is as it was"
+    assert sizes["nothing_saveable"] > sizes["everything_saveable"]
+
+
+def test_every_policy_stands_beside_a_plan_of_its_own_time(monkeypatch):
+    monkeypatch.setattr(bench, "POLICIES", POLICIES[2:])
+    options, seen = PlanOptions(time_limit=5, step_limit=2000), []
+    rows = bench.loops(Case(NAME, 512, "sgd", "cpu"), options, [0.5], seen.append)
+    assert [row.way.name for row in rows] == [
+        "XLA",
+        *(f"jax.checkpoint, {policy}" for policy in bench.POLICIES),
+        "planned, at most 50%",
+    ]
+    xla, *compared, last = rows
+    assert xla.added == 0 and xla.planned is None and xla.at_or_below is None
+    for row in compared:
+        assert row.planned is not None and row.planned.bytes <= xla.way.bytes
+        assert row.at_or_below == (row.planned.bytes <= row.way.bytes)
+        assert row.planned_added is not None
+        assert row.planned_added <= max(row.added, 0) + 1e-5
+    nothing = compared[-1]
+    assert nothing.way.bytes < xla.way.bytes, "the policy keeps less"
+    assert nothing.added > 0
+    assert last.way.stacks and last.way.bytes < xla.way.bytes and 0 < last.added <= 0.5
+    assert last.planned is None
+    assert len(seen) == len(set(seen))
+
+
+def _row(name, size, planned=None):
+    def way(name, size):
+        return Way(name, size * 2**20, 1e-3, 1)
+
+    ours = None if planned is None else way("planned", planned)
+    return bench.LoopsRow(way(name, size), 0.1, ours, None if planned is None else 0.05)
+
+
+def test_table_and_summary():
+    rows = [_row("XLA", 10), _row("all", 9, 8), _row("none", 4, 5), _row("planned, at most 5%", 6)]
+    table = loops_table(rows, "a case")
+    assert table.rows[0] == ("XLA", "10.0", "0.0", "1.00", "10.0", "-", "-", "")
+    assert table.rows[1] == ("all", "9.0", "10.0", "1.00", "10.0", "8.0", "5.0", "yes")
+    assert [row[-1] for row in table.rows] == ["", "yes", "no", ""]
+    assert loops_summary(rows) == "at or below 1 of 2 policies at their own time; above none"
+    assert loops_summary(rows[:2]) == "at or below 1 of 1 policies at their own time"
+
+
+def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
+    rows = [_row("XLA", 10), _row("none", 4, 5)]
+    asked = []
+
+    def loops(case, options, overheads, progress):
+        asked.append((case.name, overheads))
+        return rows
+
+    monkeypatch.setattr(bench, "loops", loops)
+    out = tmp_path / "rows.json"
+    command = ["benchmarks", "loops", f"--cases={NAME}/8/sgd/cpu", f"--out={out}"]
+    assert main([*command, "--overheads=0.1", "--format=markdown"]) == 0
+    assert asked == [(f"{NAME}/8/sgd/cpu", [0.1])]
+    assert "| none | 4.0 |" in capsys.readouterr().out
+    (found,) = json.loads(out.read_text())
+    assert found["case"] == f"{NAME}/8/sgd/cpu"
+    assert [row["at_or_below"] for row in found["rows"]] == [None, False]
+    assert found["rows"][1]["planned"]["bytes"] == 5 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--cases=mlp", "must read model/batch_size/optimizer/target"),
+        ("--cases=mlp/1/sgd/tpu", "target='tpu' is not known; use cpu, v100"),
+        ("--overheads=x", "0.05 for 5%"),
+        ("--out=no/such/folder/rows.json", "there is no such folder"),
+    ],
+)
+def test_misuse_is_said_at_once(flag, message, capsys):
+    assert main(["benchmarks", "loops", flag]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_case_that_fails_is_said(capsys):
+    assert main(["benchmarks", "loops", "--cases=resnet5O/1/sgd/cpu"]) == 1
+    assert "unknown model 'resnet5O'" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""Steps of other people's trainers: named on the command line, compiled and planned, a row each."""
+
+import json
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.trainers import TRAINERS, parse_trainer
+from olla_xla.errors import InputError
+
+
+def test_settings_are_the_trainers_own_or_those_given():
+    trainer, settings = parse_trainer("maxtext:model_name=llama2-7b:ici_tensor_parallelism=2")
+    assert trainer is TRAINERS["maxtext"]
+    assert settings == {
+        "model_name": "llama2-7b",
+        "per_device_batch_size": "1",
+        "ici_tensor_parallelism": "2",
+    }
+    assert parse_trainer("nnx")[1] == {"batch_size": "8"}
+
+
+@pytest.mark.parametrize("text", ["axlearn", "nnx:width=3", "maxtext:model_name=", "maxtext:x"])
+def test_what_is_not_known_is_refused(text):
+    with pytest.raises(InputError, match="--trainers"):
+        parse_trainer(text)
+
+
+def test_a_policy_that_no_chosen_trainer_has_is_misuse(capsys):
+    assert main(["benchmarks", "trainers", "--trainers=nnx", "--policies=minimal"]) == 2
+    assert "blocks, none" in capsys.readouterr().err
+
+
+def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    command = ["benchmarks", "trainers", "--trainers=maxtext", "--policies=full"]
+    command.append("--target=cpu")
+    assert main([*command, f"--out={out}"]) == 0
+    assert "--group trainers" in json.loads(out.read_text())[0]["error"]
+    assert "does not compile" in capsys.readouterr().out
+
+
+def test_each_policy_is_a_row(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    command = ["benchmarks", "trainers", "--trainers=nnx:batch_size=1", "--target=cpu"]
+    limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4"]
+    assert main([*command, *limits, f"--out={out}"]) == 0
+    kept, again = json.loads(out.read_text())
+    assert (kept["name"], again["name"]) == ("nnx 1 none", "nnx 1 blocks")
+    assert again["xla_bytes"] < kept["xla_bytes"]
+    assert again["step_seconds"] > kept["step_seconds"] > 0
+    for row in kept, again:
+        assert not row["error"]
+        assert [plan["max_overhead"] for plan in row["plans"]] == [None, 0.2]
+        assert all(plan["bytes"] <= row["xla_bytes"] for plan in row["plans"])
+        assert not any(plan["trouble"] for plan in row["plans"])
+    assert "nnx 1 blocks" in capsys.readouterr().out

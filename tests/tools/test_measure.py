@@ -1,0 +1,145 @@
+"""Planned and unplanned steps run in fresh processes and are compared."""
+
+import dataclasses
+
+import pytest
+
+from olla_xla.cli import main
+from olla_xla.cli.commands import measure as command
+from olla_xla.cli.report.measured import (
+    measured_verdict,
+    memory_table,
+    recomputation_table,
+)
+from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.measure.processes import measure
+from olla_xla.tools.measure.records import Comparison, Recomputation, Request, Variant, compare
+from tests.support.measurements import measured
+
+REQUEST = Request("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
+
+
+def test_the_first_difference_is_named():
+    assert compare(measured(), measured()) == ""
+    other = measured(digests=(("a", "b"), ("c", "x")))
+    assert compare(measured(), other) == "output loss differs after step 2"
+    assert "structures" in compare(measured(), measured(leaves=("loss",)))
+    assert compare(measured(), measured(digests=(("a", "b"),))) == "2 steps planned, 1 unplanned"
+
+
+def test_real_processes_agree_bit_for_bit():
+    stages = []
+    result = measure(REQUEST, stages.append)
+    assert result.difference == ""
+    assert result.planned.cached and result.unplanned.cached  # nothing compiled while measuring
+    assert len(result.planned.digests) == 3 and len(result.planned.step_seconds) == 2
+    assert result.planned.xla_bytes == result.unplanned.assigned_bytes
+    assert result.planned.assigned_bytes <= result.unplanned.assigned_bytes
+    assert result.planned.process_peak_bytes > result.planned.assigned_bytes
+    digests = result.planned.digests
+    assert digests[0] != digests[1]  # the state went around: the comparison sees later steps
+    assert stages[0] == "unplanned: compiling" and stages[-1] == "planned: running 3 steps"
+
+
+def test_recomputation_is_measured_against_the_same_order_without():
+    stages = []
+    request = Request(
+        "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
+        max_overhead=0.3,
+    )  # fmt: skip
+    result = measure(request, stages.append, turns=10)
+    assert result.difference == "" and result.planned.clones and result.recomputation
+    kept, again = result.recomputation.kept, result.recomputation.again
+    assert again.assigned_bytes == result.planned.assigned_bytes < kept.assigned_bytes
+    assert again.digests == kept.digests == result.unplanned.digests[0]
+    assert len(again.step_seconds) == len(kept.step_seconds) == 10
+    assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
+    assert result.recomputation.planned == result.planned.overhead > 0
+    assert stages[-1] == "with and without recomputation: 10 steps of each in turns"
+
+
+def test_noise_that_meets_both_variants_alike_cancels():
+    kept = Variant(100, 2.0, (1.0, 4.0, 2.0), ("a",))
+    again = Variant(90, 2.2, (1.1, 4.4, 9.0), ("a",))
+    found = Recomputation(kept, again, planned=0.12)
+    assert found.overhead == pytest.approx(0.1) and found.predicted == pytest.approx(0.1)
+    without, with_ = recomputation_table(found).rows
+    assert without[2:] == ("2000.0", "2000.0", "0.0", "", "", "", "")
+    assert with_[2:] == ("2200.0", "4400.0", "-50.0", "12.0", "10.0", "10.0", "10.0 to 350.0")
+    ours = measured(clones=3, overhead=0.08)
+    verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
+    assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
+    assert "10.0 % measured against the same order without" in verdict
+
+
+@pytest.mark.parametrize(("turns", "first"), [(5, 0), (6, 0), (9, 1), (40, 13), (100, 39)])
+def test_the_interval_encloses_the_median_in_95_of_100_cases(turns, first):
+    kept = Variant(100, 2.0, (1.0,) * turns, ("a",))
+    again = Variant(90, 2.2, tuple(1.0 + k for k in range(turns)), ("a",))
+    assert Recomputation(kept, again, 0.0).interval == (first, turns - 1 - first)
+
+
+@pytest.mark.parametrize(("difference", "code"), [("", 0), ("output loss differs", 1)])
+def test_a_gpu_runs_both(monkeypatch, capsys, difference, code):
+    asked = []
+
+    def on_gpu(request, progress, turns):
+        asked.append(request)
+        ours = measured(device_peak_bytes=50 << 20)
+        return Comparison(ours, measured(planned=False, device_peak_bytes=100 << 20), difference)
+
+    monkeypatch.setattr(command, "gpu_kind", lambda: "a GPU")
+    monkeypatch.setattr(command, "measure", on_gpu)
+    flags = ["--target=gpu", "--model=mlp", "--steps=3"]
+    assert main.main(["olla_xla", "measure", *flags]) == code
+    (request,) = asked
+    assert (request.platform, request.model, request.steps) == ("gpu", "mlp", 3)
+    printed = capsys.readouterr().out
+    assert "mlp, batch 4, adam, a GPU" in printed
+    (peak,) = [line for line in printed.splitlines() if "peak in use on device" in line]
+    assert "100.0 MB" in peak and "50.0 MB" in peak and "-50.0 %" in peak
+    assert ("identical bit for bit" in printed) == (code == 0)
+
+
+def test_predicted_assigned_and_measured_stand_in_a_row():
+    mb = 2**20
+    theirs = measured(
+        planned=False, assigned_bytes=9 * mb, device_peak_bytes=8 * mb, arguments_bytes=mb,
+        profiled_bytes=7 * mb,
+    )  # fmt: skip
+    ours = measured(assigned_bytes=5 * mb, predicted_bytes=4 * mb, xla_predicted_bytes=6 * mb)
+    assert memory_table(Comparison(ours, theirs, "")).rows == [
+        ("XLA's order", "6.0", "9.0", "8.0", "1.0", "7.0"),
+        ("planned", "4.0", "5.0", "not measured", "-", "-"),
+    ]
+    assert measured(steps_peak_bytes=3, device_peak_bytes=4).measured_bytes == 4
+    assert measured(steps_peak_bytes=3).measured_bytes == 3
+
+
+def test_a_card_that_is_not_here_is_compiled_for(capsys):
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
+    flags = ("--target=a100_40", "--model=mlp", "--batch_size=8", "--time_limit=2")
+    assert main.main(["olla_xla", "measure", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "NVIDIA A100-SXM4-40GB" in out and out.count("not measured") == 2
+    assert "Not measured: nothing runs for a target that is not there" in out
+
+
+def test_without_a_gpu_there_is_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert main.main(["olla_xla", "measure", "--target=gpu", "--model=mlp"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "JAX finds no GPU here" in line
+
+
+def test_misuse():
+    with pytest.raises(InputError, match="steps=1 must be at least 2"):
+        measure(dataclasses.replace(REQUEST, steps=1), print)
+    with pytest.raises(InputError, match="unknown model 'nothing'"):
+        measure(dataclasses.replace(REQUEST, model="nothing"), print)
+
+
+def test_a_process_that_dies_is_reported(monkeypatch):
+    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "nonsense")
+    with pytest.raises(OllaError, match="the unplanned process ended with code"):
+        measure(REQUEST, print)

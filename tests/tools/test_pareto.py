@@ -1,0 +1,89 @@
+"""The Pareto command: its rows, its stars, its misuse."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from olla_xla import planner, targets
+from olla_xla.cli.main import main
+from olla_xla.cli.report.pareto import pareto_table
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.roofline import Device
+from olla_xla.tools import models, pareto, ways
+from olla_xla.tools.checkpointed import checkpointed_loss, sublinear_loss
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch):
+    for module in (planner, ways):
+        monkeypatch.setattr(module, "device", lambda *_: CPU)
+
+
+def test_every_way_is_compiled_run_and_priced(monkeypatch):
+    monkeypatch.setattr(pareto, "POLICIES", pareto.POLICIES[1:3])
+    model = models.build("mlp", batch_size=64, optimizer="momentum")
+    options = PlanOptions(time_limit=5, step_limit=2000)
+    seen, differentiate = [], (jax.grad, jax.value_and_grad)
+    rows = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
+    names = [row.name for row in rows]
+    assert names[0] == "XLA" and names[-2:] == ["planned order", "planned, at most 30%"]
+    assert names[-4:-2] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
+    assert len(names) == len(seen) == 5 + len(pareto.POLICIES)
+    assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
+    order, recomputed = rows[-2:]
+    assert order.clones == 0 and order.bytes <= rows[0].bytes
+    assert recomputed.bytes <= order.bytes and recomputed.seconds <= 1.3 * rows[0].seconds
+    assert (jax.grad, jax.value_and_grad) == differentiate, "JAX is as it was"
+    table = pareto_table(rows, "mlp")
+    assert [line[0] for line in table.rows] == names
+    best = min(rows, key=lambda row: (row.bytes, row.seconds))
+    assert table.rows[rows.index(best)][-1] == "*"
+
+
+def test_checkpoint_policies_reach_the_step():
+    model = models.build("mlp", batch_size=8, optimizer="sgd")
+    work = ways.Ways(model, targets.target("cpu"), PlanOptions())
+    with checkpointed_loss("nothing_saveable"):
+        again = work.compiled().as_text().count("dot(")
+    assert again > work.compiled().as_text().count("dot(")
+
+
+@pytest.mark.parametrize("transform", ["grad", "value_and_grad"])
+def test_sublinear_reaches_what_is_differentiated(transform):
+    def deep(x):
+        for _ in range(24):
+            x = jnp.tanh(x @ x)
+        return jnp.sum(x)
+
+    def dots():
+        return (
+            jax.jit(getattr(jax, transform)(deep)).lower(jnp.ones((8, 8))).as_text().count("dot_")
+        )
+
+    plain = dots()
+    with sublinear_loss("nothing"):
+        segments = dots()
+    with sublinear_loss("dots"):
+        kept = dots()
+    assert segments > plain == kept == dots()
+
+
+@pytest.mark.parametrize("value", ["x", "-1"])
+def test_bad_overheads_are_misuse(value, capsys):
+    assert main(["olla_xla", "pareto", "--model=mlp", f"--overheads={value}"]) == 2
+    assert "0.05 for 5%" in capsys.readouterr().err
+
+
+def test_a_model_is_needed(capsys):
+    assert main(["olla_xla", "pareto"]) == 2
+    assert "--model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "form"), [("--memory_budget=big", "512MiB"), ("--max_overhead=-1", "0.05 for 5%")]
+)
+def test_plan_flags_show_the_right_form(flag, form, capsys):
+    assert main(["olla_xla", "plan", "--model=mlp", flag]) == 2
+    assert form in capsys.readouterr().err

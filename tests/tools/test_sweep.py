@@ -1,0 +1,247 @@
+"""Sweeps: the grid, rows that survive a kill, processes, a cluster."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from olla_xla.cli import main
+from olla_xla.errors import InputError
+from olla_xla.tools.sweep import local
+from olla_xla.tools.sweep.grid import COLUMNS, Cell, Settings, cells
+from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.process import KILLED, run_process
+
+SETTINGS = Settings(time_limit=2.0, step_limit=2000, seed=0, cell_timeout=300.0)
+FLAGS = ("--batch_sizes=1,2", "--targets=cpu", "--time_limit=2", "--step_limit=2000")
+
+
+def grid(models=("mlp", "lenet"), sizes=("1", "8"), modes=("order",)):
+    return cells(models, sizes, ("cpu",), ("adam",), modes, targets=("cpu", "h100"))
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def untimed(rows):
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+
+
+def test_grid():
+    assert [(c.model, c.batch_size) for c in grid()] == [
+        ("mlp", 1), ("mlp", 8), ("lenet", 1), ("lenet", 8),
+    ]  # fmt: skip
+    assert str(grid()[1]) == "mlp, batch 8, cpu, adam, order"
+
+
+def test_the_unfused_graph_is_planned_once_for_all_targets():
+    modes, names = ("order", "eager"), ("h100", "cpu")
+    found = cells(("mlp",), ("1",), names, ("adam",), modes, targets=("cpu", "h100"))
+    assert [(c.target, c.mode) for c in found] == [
+        ("h100", "order"), ("h100", "eager"), ("cpu", "order"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"models": ()}, "--models names none"),
+        ({"models": ("mlp", "mlp")}, "--models names one twice"),
+        ({"sizes": ("0",)}, "'0' is not a positive integer"),
+        ({"modes": ("fast",)}, "--modes: 'fast' is not one of order, overhead, eager"),
+    ],
+)
+def test_grids_that_are_none(changed, message):
+    with pytest.raises(InputError, match=message):
+        grid(**changed)
+
+
+def test_rows_come_in_the_order_of_the_grid(tmp_path):
+    out, whole = tmp_path / "rows.csv", grid()
+    journal = Journal(str(out), whole, SETTINGS)
+    for cell in (whole[2], whole[0]):
+        journal.add(cell, {"xla_bytes": 5, "error": ""})
+    assert [row["model"] for row in read(out)] == ["mlp", "lenet"]
+    assert tuple(read(out)[0]) == COLUMNS
+    lines = [json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines()]
+    assert [line["model"] for line in lines[1:]] == ["lenet", "mlp"]
+    with pytest.raises(ValueError, match="no columns"):
+        journal.add(whole[1], {"colour": 1})
+
+
+def test_a_torn_line_is_dropped_and_nothing_doubled(tmp_path):
+    out, whole = tmp_path / "rows.csv", grid()
+    journal = Journal(str(out), whole, SETTINGS)
+    journal.add(whole[0], {"xla_bytes": 5})
+    lines = out.with_suffix(".jsonl")
+    text = lines.read_text()
+    lines.write_text(text + text.splitlines()[1][:30])
+    again = Journal(str(out), whole, SETTINGS)
+    assert again.missing == whole[1:] and lines.read_text() == text
+    again.add(whole[1], {"xla_bytes": 6})
+    assert [row["xla_bytes"] for row in read(out)] == ["5", "6"]
+    lines.write_text("{")  # killed while the very first line was written
+    assert Journal(str(out), whole, SETTINGS).missing == whole
+
+
+def test_rows_of_a_wider_sweep_are_kept(tmp_path):
+    out = tmp_path / "rows.csv"
+    Journal(str(out), grid(), SETTINGS).add(grid()[3], {"xla_bytes": 5})
+    narrow = Journal(str(out), grid()[:1], SETTINGS)
+    assert narrow.missing == grid()[:1] and [row["xla_bytes"] for row in read(out)] == ["5"]
+
+
+def test_files_of_something_else(tmp_path):
+    out = tmp_path / "rows.csv"
+    Journal(str(out), grid(), SETTINGS)
+    other = Settings(time_limit=3.0, step_limit=None, seed=0, cell_timeout=300.0)
+    with pytest.raises(InputError, match="made with other limits or seed"):
+        Journal(str(out), grid(), other)
+    out.with_suffix(".jsonl").write_text("a letter\n")
+    with pytest.raises(InputError, match="is not a sweep's"):
+        Journal(str(out), grid(), SETTINGS)
+    with pytest.raises(InputError, match="cannot write"):
+        Journal(str(tmp_path / "no" / "rows.csv"), grid(), SETTINGS)
+    with pytest.raises(InputError, match="must not end in .jsonl"):
+        Journal(str(tmp_path / "rows.jsonl"), grid(), SETTINGS)
+
+
+@pytest.mark.parametrize("mode", ["order", "eager"])
+def test_a_real_cell(mode):
+    row = run_process(Cell("mlp", 8, "cpu", "adam", mode), SETTINGS)
+    assert "error" not in row and set(row) <= set(COLUMNS)
+    if mode == "order":
+        assert 0 < row["planned_bytes"] <= row["xla_bytes"]
+        assert abs(row["planned_error"]) <= 0.005 and row["bound_bytes"] <= row["planned_bytes"]
+    else:
+        assert row["bound_bytes"] <= row["peak_bytes"] <= row["placed_bytes"]
+        assert row["placed_bytes"] < row["eager_reserved_bytes"]
+
+
+def test_quick_code_changes_no_total(monkeypatch):
+    """The cell compiles without optimizing machine code, unless told otherwise."""
+    cell = Cell("lenet", 2, "cpu", "adam", "order")
+    quick = run_process(cell, SETTINGS)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    full = run_process(cell, SETTINGS)
+    assert untimed([quick]) == untimed([full]) and quick["xla_bytes"] > 0
+
+
+def test_failures_are_rows(monkeypatch):
+    unknown = Cell("nothing", 1, "cpu", "adam", "order")
+    assert "unknown model" in run_process(unknown, SETTINGS)["error"]
+    hasty = Settings(time_limit=2.0, step_limit=None, seed=0, cell_timeout=0.01)
+    assert run_process(unknown, hasty)["error"] == "took longer than 0.01 s"
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert "ended with code 1" in run_process(unknown, SETTINGS)["error"]
+
+
+def test_a_batch_that_does_not_fit():
+    pytest.importorskip("jax_plugins")
+    row = run_process(Cell("resnet18", 1_000_000, "h100", "adam", "order"), SETTINGS)
+    assert "does not fit: its arguments alone 560.9 GiB, h100 has 79.1 GiB" in row["error"]
+
+
+def test_a_cell_killed_beside_others_runs_again_alone(monkeypatch):
+    calls = []
+
+    def fake(cell, settings):
+        calls.append(cell)
+        time.sleep(0.05)
+        greedy = cell.model == "lenet" and calls.count(cell) == 1
+        return {"error": KILLED} if greedy else {"xla_bytes": 1}
+
+    monkeypatch.setattr(local, "run_process", fake)
+    rows = dict(local.run_local(grid(), SETTINGS, workers=4, worker_bytes=0))
+    assert set(rows) == set(grid()) and not any("error" in row for row in rows.values())
+    assert len(calls) == 6
+    calls.clear()
+    lone = [c for c in grid() if c.model == "lenet"][:1]
+    rows = dict(local.run_local(lone, SETTINGS, workers=4, worker_bytes=0))
+    assert rows[lone[0]] == {"error": KILLED}  # it had the machine to itself
+
+
+def test_one_process_runs_whatever_memory_is_left(monkeypatch):
+    running = []
+
+    def fake(cell, settings):
+        running.append(cell)
+        assert len(running) == 1
+        time.sleep(0.02)
+        running.remove(cell)
+        return {}
+
+    monkeypatch.setattr(local, "run_process", fake)
+    rows = list(local.run_local(grid(), SETTINGS, workers=4, worker_bytes=1 << 60))
+    assert [cell for cell, _ in rows] == grid()
+
+
+def command(out, *more):
+    return [sys.executable, "-m", "olla_xla.cli", "sweep", *FLAGS, f"--out={out}", *more]
+
+
+def test_killed_and_started_again(tmp_path):
+    """Cells of models that do not exist are quick, and their rows as good as any."""
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    models = "--models=" + ",".join(f"nothing{k}" for k in range(3))
+    out, straight = tmp_path / "rows.csv", tmp_path / "straight.csv"
+    with subprocess.Popen(
+        command(out, models, "--workers=2"), env=environment, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 300
+        while not (out.exists() and read(out)):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    done = read(out)
+    assert 1 <= len(done) < 6
+    for path in (out, straight):
+        run = subprocess.run(
+            command(path, models), env=environment, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 1  # every cell failed, and says so
+        assert "6 failed" in run.stdout
+    assert untimed(read(out)) == untimed(read(straight)) and len(read(out)) == 6
+    kept = {(row["model"], row["batch_size"]): row for row in read(out)}
+    assert all(kept[row["model"], row["batch_size"]] == row for row in done)  # not run again
+
+
+def test_a_dask_cluster(tmp_path, capsys):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster:
+        out = tmp_path / "rows.csv"
+        code = main.main(
+            ["olla_xla", "sweep", "--models=nothing", *FLAGS, f"--out={out}", "--executor=dask",
+             f"--scheduler={cluster.scheduler_address}"]
+        )  # fmt: skip
+    assert code == 1 and len(read(out)) == 2
+    assert all("unknown model" in row["error"] for row in read(out))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--executor=dask"], "--executor=dask and --scheduler=ADDRESS go together"),
+        (["--scheduler=tcp://x:1"], "--executor=dask and --scheduler=ADDRESS go together"),
+        (["--workers=0"], "workers"),
+        (["--targets=tpu"], "'tpu' is not one of"),
+        (["--worker_memory=much"], "worker_memory='much'"),
+        (["--out=/no/such/rows.csv"], "cannot write /no/such/rows.csv"),
+    ],
+)
+def test_misuse(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code = main.main(["olla_xla", "sweep", "--models=nothing", "--batch_sizes=1", *arguments])
+    assert code == 2 and message in capsys.readouterr().err.splitlines()[-1]
