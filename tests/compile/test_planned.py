@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import jax
+import jax.extend.core  # noqa: F401 - as the decorator does; JAX compiles all anew after it
 import jax.numpy as jnp
 import numpy as np
 import pytest
