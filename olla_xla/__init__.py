@@ -29,14 +29,16 @@ from olla_xla.errors import (
     SolverError,
     VersionError,
 )
+from olla_xla.version import __version__
 
 if TYPE_CHECKING:
-    from olla_xla import check as check
+    import olla_xla.check as check
     from olla_xla.compile.analyze import analyze
-    from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
+    from olla_xla.compile.decorator import plan
     from olla_xla.compile.events import PlanEvent, on_plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
+    from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
     from olla_xla.compile.stages import PlannedCompiled
     from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.problem.options import PlanOptions
@@ -75,16 +77,15 @@ __all__ = [
     "sublinear",
 ]
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Analysis": "memory.analysis.analysis",
     "Plan": "problem.plan",
     "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
-    "PlanWarning": "compile.decorator",
+    "PlanWarning": "compile.planned_function",
     "PlannedCompiled": "compile.stages",
-    "PlannedFunction": "compile.decorator",
+    "PlannedFunction": "compile.planned_function",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
     "analyze": "compile.analyze",

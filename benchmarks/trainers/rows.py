@@ -20,7 +20,7 @@ from benchmarks.trainers import TRAINERS, Trainer, TrainerStep
 from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.planned import NO_GAIN
+from olla_xla.compile.outcomes import NO_GAIN
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device

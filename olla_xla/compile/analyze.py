@@ -12,9 +12,10 @@ import jax
 
 from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import dump_options, read_assignment
-from olla_xla.compile.decorator import PlannedFunction, PlanWarning, plan
+from olla_xla.compile.decorator import plan
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.leaves import leaves
+from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.memory.analysis.leaves import Leaf

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import jax
 
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
-from olla_xla.compile.compiles import Captured, Compiles
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Compiles
 
 __all__ = ["Captured", "Compiled", "capture", "compile_rewritten"]
 

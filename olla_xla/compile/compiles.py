@@ -13,16 +13,14 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
 
-from hlo import gc_pause
 from hlo.digest import module_digest
-from hlo.module import Module, module_from_bytes
+from hlo.module import module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
-from olla_xla import __version__
 from olla_xla.check.executable import (
     Accepted,
     KernelMemory,
@@ -32,6 +30,7 @@ from olla_xla.check.executable import (
 )
 from olla_xla.compile import objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
+from olla_xla.compile.captured import MEMORY_OPTIMIZED, Captured
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
@@ -40,48 +39,19 @@ from olla_xla.compile.jax_private import (
     keep_executable,
     no_cache_writes,
 )
+from olla_xla.compile.meanwhile import meanwhile
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError, ResultsError
 from olla_xla.problem.plan import Plan
+from olla_xla.version import __version__
 
-__all__ = ["MEMORY_OPTIMIZED", "NO_HOOK", "Applied", "Captured", "Compiles"]
+__all__ = ["NO_HOOK", "Applied", "Compiles"]
 
 _logger = logging.getLogger("olla_xla")
 
-MEMORY_OPTIMIZED = {
-    "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
-}
-"""By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
 NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
-
-
-@dataclasses.dataclass(frozen=True)
-class Captured:
-    """A function as XLA scheduled it.
-
-    Attributes:
-      platform: it was compiled for. module: as XLA scheduled it.
-      more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
-        a compile takes; None where XLA has no other scheduler.
-      seconds: what XLA took to get there, or None.
-      device_kind: JAX's name of the devices, or "".
-      device_bytes: what each has for a step; None where that is not known.
-      view: of the module, read once for all that look at it (hlo.module.module_from_bytes).
-    """
-
-    platform: str
-    module: bytes
-    more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
-    seconds: float | None = None
-    device_kind: str = ""
-    device_bytes: int | None = None
-
-    @functools.cached_property
-    def view(self) -> Module:
-        """The module, read."""
-        return module_from_bytes(self.module)
 
 
 class Applied(NamedTuple):
@@ -252,7 +222,7 @@ class Compiles:
         Raises:
           PlanMismatchError: the module is not the plan's.
         """
-        from olla_xla import planner
+        import olla_xla.planner as planner
 
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
@@ -268,10 +238,10 @@ class Compiles:
         self._accepted = self._text = self._results = None
         objects = self._objection(self._case, plan)
         if self._accepted is not None and self._accepted.is_reordered:
-            self._text = _meanwhile(began, module_text, planned)
+            self._text = meanwhile(began, module_text, planned)
         elif not objects:
             digest = functools.partial(results_digest, loops=bool(plan.loops or plan.sunk))
-            self._results = _meanwhile(began, digest, module, plan.target)
+            self._results = meanwhile(began, digest, module, plan.target)
         return planned, objects
 
     def judged(
@@ -434,39 +404,6 @@ def _says_results(plan: Plan, final: Final) -> bool:
     if is_text_digest(plan.results):
         return text_digest(text_of(final.module)) == plan.results
     return bool(plan.results)
-
-
-_HEAD_START, _HEAD_START_PART = 0.02, 0.2
-"""Seconds in which a caller gets back into XLA, and part of those that writing a plan took, for it
-frees what it made; what XLA does for a thread holds Python's lock."""
-
-
-def _meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """What a function finds, in a thread of its own, while the caller goes on.
-
-    Nor does the caller collect garbage before it is back in XLA.
-
-    Args:
-      began: when the caller did, on the monotonic clock. find, arguments: the function and its own.
-    """
-    head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
-
-    def found() -> str:
-        try:
-            time.sleep(head_start)
-        finally:
-            gc_pause.release()
-        return find(*arguments)
-
-    pool = ThreadPoolExecutor(1, "olla_xla referee")
-    gc_pause.hold()
-    try:
-        return pool.submit(found)
-    except BaseException:
-        gc_pause.release()
-        raise
-    finally:
-        pool.shutdown(wait=False)
 
 
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:

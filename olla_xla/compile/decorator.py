@@ -1,75 +1,34 @@
-"""`olla_xla.plan`: a jitted function whose executables run planned schedules.
-
-A planned function is a thin layer over a jitted function of its own. JAX serves calls of known
-signatures from C++; for a new one it calls a Python handler, before which ours runs: it lowers,
-plans and compiles, once. JAX keeps the executable for `lower(...).compile()` and for the call
-alike, so from then on the call is jit's own.
-"""
+"""`olla_xla.plan`: like `jax.jit`, with less memory."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 import logging
-import threading
-import time
-import types
-import warnings
-import weakref
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Unpack, overload
+from collections.abc import Callable
+from typing import Any, Unpack, overload
 
 import jax
 import jax.core
 import jax.extend.core
 
-from olla_xla.compile import environment as settings
-from olla_xla.compile import loading, together, verification
-from olla_xla.compile.events import PlanEvent, tell
-from olla_xla.compile.foreign import caution
+from olla_xla.compile import verification
 from olla_xla.compile.jax_private import (
-    devices_of,
     jit_parameters,
-    lowering_identity,
     plain_jit,
-    with_miss_handler,
 )
 from olla_xla.compile.keywords import PlanKeywords
-from olla_xla.compile.leaves import donation_hint
-from olla_xla.compile.plan_store import is_filled
-from olla_xla.compile.planned import Outcome, compile_given, compile_planned, require_budget
-from olla_xla.compile.shared import Outcomes, Shared, shared
-from olla_xla.compile.stages import PlannedCompiled, PlannedLowered, PlannedTraced
-from olla_xla.errors import FallbackError, InputError, JitError, VersionError
+from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_function
+from olla_xla.errors import InputError, JitError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.summary import in_a_line
-from olla_xla.remat.cost.calibrate import is_measuring
 
-__all__ = [
-    "PlanWarning",
-    "PlannedCompiled",
-    "PlannedFunction",
-    "PlannedLowered",
-    "PlannedTraced",
-    "plan",
-]
+__all__ = ["plan"]
 
 _logger = logging.getLogger("olla_xla")
 
-_INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
-"""Where a warning is not located: it points at the caller's line."""
 _OLDEST_JAX = (0, 11, 2)
-_BENCHMARK = "benchmarks of this machine are not planned"
-_DISABLED = "enabled=False"
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
-
-
-class PlanWarning(UserWarning):
-    """Planning failed; the function runs with XLA's own schedule."""
 
 
 @overload
@@ -155,22 +114,13 @@ def plan(
         raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
     if not isinstance(enabled, bool):
         raise InputError(f"enabled={enabled!r} must be True or False")
-    ways = _Ways(settings, verification.wanted(verify), plan, enabled)
+    ways = Ways(settings, verification.wanted(verify), plan, enabled)
     told = bool(ours) or verify is not None or plan is not None or not enabled
 
     def planned(function: Any) -> PlannedFunction:
-        return _planned(*_to_jit(function, jit_options, ways if told else None), ways)
+        return planned_function(*_to_jit(function, jit_options, ways if told else None), ways)
 
     return planned if fn is None else planned(fn)
-
-
-class _Ways(NamedTuple):
-    """How a function is planned: options, and the arguments of `plan` beside them."""
-
-    options: PlanOptions
-    verify: bool = False
-    plan: Plan | None = None
-    enabled: bool = True
 
 
 def _is_jits(name: str, value: Any) -> bool:
@@ -187,7 +137,7 @@ def _check_jax() -> None:
 
 
 def _to_jit(
-    fn: Any, jit_options: dict[str, Any], told: _Ways | None
+    fn: Any, jit_options: dict[str, Any], told: Ways | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function to be jitted, and `jax.jit`'s arguments.
 
@@ -213,301 +163,3 @@ def _to_jit(
     if function is None:
         raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
     return function, read
-
-
-def _planned(
-    function: Callable[..., Any], jit_options: dict[str, Any], ways: _Ways
-) -> PlannedFunction:
-    """The planned form of a function, jitted with these arguments."""
-    function, alike = shared(function, (ways, jit_options), functools.partial(_jitted, jit_options))
-    return PlannedFunction(function, alike, ways, jit_options)
-
-
-def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.stages.Wrapped:
-    try:
-        return plain_jit(function, **jit_options)
-    except TypeError as error:
-        raise JitError(f"jax.jit refuses the function: {error}") from error
-
-
-class _First(NamedTuple):
-    """The first call of a planned executable: copies of its arguments, and its module's digest."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    digest: str
-    members: tuple[int, ...]
-
-
-class PlannedFunction:
-    """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
-
-    Args:
-      function: the plain function.
-      alike: what it shares with functions of it that are planned alike.
-      ways: how it is planned.
-      jit_options: the arguments that `jitted` was made with.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        alike: Shared,
-        ways: _Ways,
-        jit_options: Mapping[str, Any],
-    ) -> None:
-        if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
-            loading.begin()
-        functools.update_wrapper(self, function)
-        # An object's own attributes hide no method: `_compiled` and `lower` are names of its too.
-        for name in vars(self).keys() & vars(PlannedFunction).keys():
-            if not name.startswith("__"):
-                del vars(self)[name]
-        self.__wrapped__ = function
-        self.__name__: str = getattr(function, "__name__", type(function).__name__)
-        self._shared, self._jitted = alike, alike.jitted
-        self._ways, self._options = ways, ways.options
-        # Held weakly: what the function refers to goes when the planned one does, not in some later
-        # garbage collection.
-        before_miss = weakref.WeakMethod(self._before_miss)
-        self._call = with_miss_handler(self._jitted, before_miss) if ways.enabled else self._jitted
-        self._jit_options = dict(jit_options)
-        self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
-        donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
-        self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._verify = ways.verify and ways.enabled
-        self._pending = threading.local()
-        self._say(caution(function))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, planning it first for a new signature."""
-        if not self._verify:
-            return self._call(*args, **kwargs)
-        self._pending.first = None
-        outputs = self._call(*args, **kwargs)
-        first: _First | None = self._pending.first
-        self._pending.first = None
-        return outputs if first is None else self._verified(outputs, first)
-
-    def _verified(self, outputs: Any, first: _First) -> Any:
-        """The outputs of a planned executable's first call, or XLA's own where they differ."""
-        expected = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)(
-            *first.args, **first.kwargs
-        )
-        difference = self._difference(expected, outputs, first.digest, first.members)
-        if not difference:
-            return outputs
-        self._shared.refused.add(first.digest)
-        self.clear_cache()
-        self._warn(verification.report(self.__name__, difference))
-        return expected
-
-    def _difference(self, expected: Any, found: Any, digest: str, members: tuple[int, ...]) -> str:
-        """Where outputs differ, here or in another process that runs the same plan; or ""."""
-        difference = verification.difference(expected, found)
-        if len(members) > 1:
-            topic = f"results of {digest}"
-            difference = together.settled_together(members, topic, self.__name__, difference)
-        return difference
-
-    def _before_miss(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], None] | None:
-        """Has the executable planned that JAX is about to compile and run for these arguments.
-
-        Returns:
-          What is to be done once JAX has run it, or None.
-        """
-        config: Any = jax.config
-        if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
-            return None
-        if settings.disabled():
-            return None
-        traced = self._jitted.trace(*args, **kwargs)
-        try:
-            lowered = traced.lower()
-        except Exception as error:
-            return self._not_lowered(error)
-        known = len(self._shared.plans)
-        outcome = self._outcome(lowered, _device_key(args, kwargs))
-        if self._verify and outcome.planned and len(self._shared.plans) > known:
-            if reason := verification.reason_not_to(outcome.compiled):
-                self._say(reason)
-                return None
-            own_args, own_kwargs = verification.copies((args, kwargs))
-            digest = verification.digest(lowered)
-            self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
-        return None
-
-    def _not_lowered(self, error: Exception) -> Callable[[], None]:
-        """Leaves a call to JAX, and returns the warning for where that can lower it.
-
-        What it cannot it raises itself. What it can: `lower()` has pytrees of the user's own hold
-        descriptions of arrays, which some refuse; a call does not.
-        """
-        _logger.debug("lowering failed", exc_info=error)
-        reason = f"{type(error).__name__}: {error}"
-        if settings.strict() or self._options.budget_bytes is not None:
-            raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
-        text = f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}"
-        return functools.partial(self._warn, text)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds as a function does, so methods can be planned."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles as what was given to `plan`; executables do not travel."""
-        return _planned, (self.__wrapped__, self._jit_options, self._ways)
-
-    def __repr__(self) -> str:
-        count = len(self._shared.plans)
-        if not self._ways.enabled:
-            found = f"not planned: {_DISABLED}"
-        elif not count:
-            found = "nothing planned yet"
-        else:
-            found = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
-        return f"<olla_xla.plan of {self.__name__}: {found}>"
-
-    def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
-        """As `jax.jit`'s: traces for these arguments."""
-        return PlannedTraced(self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs))
-
-    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
-        """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
-        return PlannedLowered(self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit`'s: the shapes of the results."""
-        return self._jitted.eval_shape(*args, **kwargs)
-
-    def clear_cache(self) -> None:
-        """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""
-        with self._shared.lock:
-            self._jitted.clear_cache()
-            self._shared.outcomes.clear()
-
-    def _cache_size(self) -> int:
-        """As `jax.jit`'s: how many signatures calls have met; programs count compiles by it."""
-        return getattr(self._call, "_cache_size", self._jitted._cache_size)()
-
-    @property
-    def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that it was made with."""
-        return dict(self._jit_options)
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The plans made so far, in the order their signatures were compiled."""
-        return tuple(self._shared.plans)
-
-    def _outcome(
-        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
-    ) -> Outcome:
-        """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
-        if settings.disabled():
-            return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
-        if is_measuring():  # whoever calls it then: planning waits for the benchmarks
-            return Outcome(lowered.compile(**compile_kwargs), None, False, _BENCHMARK)
-        variant = repr(sorted(compile_kwargs.items()))
-        with self._shared.lock:
-            known = self._shared.outcomes.setdefault(lowering_identity(lowered), Outcomes())
-        # Other signatures are planned meanwhile: this one's lock alone is held through the search.
-        with known.lock:
-            outcomes = known.by_variant
-            if variant not in outcomes:
-                started = time.monotonic()
-                outcome = self._compiled(lowered, device_key, **compile_kwargs)
-                tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started))
-                if outcome.fell_back and self._ways.enabled and settings.strict():
-                    raise FallbackError(f"{self.__name__} is not planned: {outcome.reason}")
-                outcomes[variant] = outcome
-                self._report(outcome)
-            return outcomes[variant]
-
-    def _compiled(
-        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
-    ) -> Outcome:
-        """Compiles `lowered`: without a plan, with the one that was given, or with a new one."""
-        if not self._ways.enabled:
-            return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
-        members = ()
-        if jax.process_count() > 1:
-            devices = compile_kwargs.get("device_assignment") or devices_of(lowered)
-            members = tuple(sorted({d.process_index for d in devices}))
-        if reason := self._reason_not_to_plan(lowered, members):
-            compiled = lowered.compile(**compile_kwargs)
-            require_budget(compiled, self._options, reason)
-            return Outcome(compiled, None, False, reason)
-        environment = f"{device_key} {self._compiler_options}"
-        if len(members) > 1:
-            compile_kwargs |= {"members": members, "given": self._ways.plan}
-            return together.compile_together(
-                lowered, self._options, environment=environment, **compile_kwargs
-            )
-        if self._ways.plan is not None:
-            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
-        return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
-
-    def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
-        config: Any = jax.config
-        if self._shared.refused and verification.digest(lowered) in self._shared.refused:
-            return "its planned results differed from XLA's own"
-        if jax.process_count() > 1 and not members:
-            return "the processes that it is for are not known before it is compiled"
-        if len(members) > 1 and (reason := together.reason_not_to()):
-            return reason
-        if config.jax_enable_pgle:
-            return "jax_enable_pgle compiles anew from profiles, which are not planned"
-        if config.jax_debug_nans and self._donates:
-            self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
-        return ""
-
-    def _report(self, outcome: Outcome) -> None:
-        if outcome.objection:
-            self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
-        if outcome.plan is not None:
-            self._shared.plans.append(outcome.plan)
-            self._say(donation_hint(outcome.compiled))
-        elif outcome.error is None:
-            if self._ways.enabled:
-                self._say(outcome.reason)
-        else:
-            self._warn(
-                f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {outcome.reason}"
-            )
-
-    def _warn(self, text: str) -> None:
-        """Warns the user, once for each planned function."""
-        if "warned" not in self._shared.said:
-            self._shared.said.add("warned")
-            warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
-
-    def _say(self, text: str) -> None:
-        if text and text not in self._shared.said:
-            self._shared.said.add(text)
-            _logger.warning("%s: %s", self.__name__, text)
-
-
-def _under_trace(args: Any, kwargs: Any) -> bool:
-    """True inside another function's trace: jit, grad, vmap and the like."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-        return True
-    with jax.core.eval_context():
-        top = jax.extend.core.get_opaque_trace_state()
-    return jax.extend.core.get_opaque_trace_state() != top
-
-
-def _device_key(args: Any, kwargs: Any) -> str:
-    """Names the devices of the arguments, or the default device, and their runtime."""
-    devices: set[Any] = set()
-    for leaf in jax.tree.leaves((args, kwargs)):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, jax.sharding.Sharding):  # those of tracers are abstract
-            # On an abstract mesh there are none; the compile will say which.
-            with contextlib.suppress(ValueError):
-                devices |= sharding.device_set
-    devices = devices or {jax.local_devices()[0]}
-    kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
-    return repr((len(devices), sorted(kinds)))

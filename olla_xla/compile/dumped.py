@@ -21,7 +21,8 @@ from jax.interpreters import mlir
 
 from hlo.lowered import LoweredModule
 from olla_xla.compile.capture import Compiled, capture
-from olla_xla.compile.planned import Outcome, compile_given, compile_planned
+from olla_xla.compile.outcomes import Outcome
+from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan

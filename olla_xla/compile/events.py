@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from olla_xla.compile.environment import log_is_json
-from olla_xla.compile.planned import Outcome
+from olla_xla.compile.outcomes import Outcome
 
 __all__ = ["PlanEvent", "on_plan", "tell"]
 

@@ -1,4 +1,4 @@
-"""XLA's one entry point into olla_xla: the scheduled module, handed over in the midst of a compile.
+"""XLA's one entry point into olla_xla: the scheduled module, handed over inside a compile.
 
 XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
 the planner runs where the caller is: Ctrl-C, warnings and JAX settings are as usual. A module is

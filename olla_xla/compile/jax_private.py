@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from olla_xla import planner
+import olla_xla.planner as planner
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.compiles import Captured, Compiles
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.planned import compile_given
 from olla_xla.errors import BudgetError, LimitError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

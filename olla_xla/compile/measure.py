@@ -24,8 +24,9 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.decorator import PlannedFunction, plan
+from olla_xla.compile.decorator import plan
 from olla_xla.compile.jax_private import plain_jit
+from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import InputError
 
 __all__ = ["MeasuredMemory", "Measurement", "measure"]

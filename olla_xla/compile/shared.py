@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
-    from olla_xla.compile.planned import Outcome
+    from olla_xla.compile.outcomes import Outcome
     from olla_xla.problem.plan import Plan
 
 __all__ = ["Outcomes", "Shared", "shared"]

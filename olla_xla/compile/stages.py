@@ -8,28 +8,46 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
 from olla_xla.compile import verification
 from olla_xla.compile.accounting import Donation, donation, final_module
-from olla_xla.compile.planned import Outcome
+from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import CheckError
 from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
     from olla_xla.compile.assignment import AssignmentReport
-    from olla_xla.compile.decorator import PlannedFunction
     from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["PlannedCompiled", "PlannedLowered", "PlannedTraced"]
 
 
+class _Function(Protocol):
+    """What stages ask of the planned function that they came from (planned_function.py)."""
+
+    __name__: str
+    _verify: bool
+
+    def _outcome(
+        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
+    ) -> Outcome: ...
+
+    def _difference(
+        self, expected: Any, found: Any, digest: str, members: tuple[int, ...]
+    ) -> str: ...
+
+    def _say(self, text: str) -> None: ...
+
+    def _warn(self, text: str) -> None: ...
+
+
 class _Stage:
     """A stage of JAX's and the planned function it came from; offers all that the stage does."""
 
-    def __init__(self, function: PlannedFunction, stage: Any, device_key: str) -> None:
+    def __init__(self, function: _Function, stage: Any, device_key: str) -> None:
         self._function = function
         self._stage = stage
         self._device_key = device_key
@@ -77,7 +95,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     def __init__(
         self,
-        function: PlannedFunction,
+        function: _Function,
         outcome: Outcome,
         device_key: str,
         lowered: jax.stages.Lowered,

@@ -1,7 +1,7 @@
 """Compiles a function that runs on devices of several processes: one plan for all, or none.
 
 Every process compiles the same program and hands its module to us. The one with the lowest number
-plans, and offers the plan through JAX's distributed runtime; the others wait for it in the midst of
+plans, and offers the plan through JAX's distributed runtime; the others wait for it inside
 their own compile, write it into their module and have it judged, as if they had made it. Then all
 vote, on the plan and on the order and the bytes that came of it (agreement.py): only where all have
 the same does anybody keep the planned executable; else all compile XLA's own.
@@ -22,11 +22,11 @@ from olla_xla.compile import environment as settings
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.agreement import Agreement, KeyValues
-from olla_xla.compile.compiles import NO_HOOK, Captured, Compiles
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import NO_HOOK, Compiles
 from olla_xla.compile.jax_private import distributed_client
-from olla_xla.compile.planned import (
+from olla_xla.compile.outcomes import (
     NO_GAIN,
-    Midst,
     Outcome,
     chosen,
     failed,
@@ -36,6 +36,7 @@ from olla_xla.compile.planned import (
     unplanned,
     without_gain,
 )
+from olla_xla.compile.session import PlanningSession
 from olla_xla.compile.tokens import mark_of
 from olla_xla.errors import AgreementError, BudgetError, OllaError, PlanMismatchError
 from olla_xla.problem import plan as plan_file
@@ -214,26 +215,26 @@ class _Compile:
             except PlanMismatchError:
                 self.store.drop(self.key)
                 raise
-        midst = Midst(self.compiles, self.options)
+        session = PlanningSession(self.compiles, self.options)
 
         def answer(platform: str, module: bytes) -> bytes | None:
             try:
-                planned = midst.answer(platform, module)
+                planned = session.answer(platform, module)
             except BudgetError as error:
                 self.agreed.offer(_Offer.over(error).data())
                 raise
-            reason = "" if planned else _signed(midst.why_not)
-            self.agreed.offer(_Offer.of(midst.plan, reason).data())
+            reason = "" if planned else _signed(session.why_not)
+            self.agreed.offer(_Offer.of(session.plan, reason).data())
             return planned
 
-        outcome = midst.outcome(self.compiles.handed_over(self.key, answer))
-        self.captured = midst.captured
+        outcome = session.outcome(self.compiles.handed_over(self.key, answer))
+        self.captured = session.captured
         if outcome.plan is not None and not outcome.fell_back:
             self.store.save(self.key, outcome.plan)
         return outcome
 
     def _followed(self) -> Outcome:
-        """Waits in the midst of the compile for what the leader offers."""
+        """Waits inside the compile for what the leader offers."""
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
 

@@ -6,7 +6,7 @@ import importlib.metadata
 
 import jax
 
-from olla_xla import __version__
+from olla_xla.version import __version__
 
 __all__ = ["versions"]
 

@@ -22,8 +22,8 @@ from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Compiles
-from olla_xla.compile.decorator import PlannedFunction
 from olla_xla.compile.jax_private import reloaded
+from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import CheckError, InputError, OllaError
 from olla_xla.experimental.slices import Relocation, relocate
 from olla_xla.memory.arrays import GraphArrays

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 import olla_xla.planner.in_place as in_place
+import olla_xla.schedule as schedule
 from hlo.module import Computation, Instruction
 from hlo.rewrite.aliases import Alias
-from olla_xla import schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes

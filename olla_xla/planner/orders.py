@@ -164,21 +164,10 @@ def plan_order(
     if kept is None:
         planned.kept = kernels
     xla_orders = _order_names(planned)
-    try:
-        looks = {key: Look.at(planned, c) for key, c in planned.computations.items()}
-    except GraphError as error:
-        if kept is None:
-            raise
-        raise KernelError(f"a kernel would have to run before what it reads: {error}") from error
+    looks = _looks(planned, is_own=kept is None)
     bound = looks[planned.module.entry.name].bound
-    worth = effort(options, timing, xla_total, bound)
-    if options.time_limit is not None:
-        after = min(_AFTER * (time.monotonic() - started), _MOST_AFTER)
-        worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
+    limit = _limit(options, timing, started, xla_total, bound)
     orders = _Orders(planned, xla_total)
-    # A default is what a search is worth; a limit that was asked for counts all of planning.
-    since = time.monotonic() if options.time_limit is None else started
-    limit = _Limit(worth, since, timing.schedule_seconds or 0.0)
     solved = _solve_all(orders, looks, limit, options, progress, more)
 
     def unplanned() -> PlannedModule:
@@ -214,10 +203,44 @@ def plan_order(
         seconds=time.monotonic() - started,
         steps=solved.steps,
         seed=options.seed,
-        time_limit=worth.seconds if options.time_limit is None else options.time_limit,
+        time_limit=limit.effort.seconds if options.time_limit is None else options.time_limit,
         step_limit=options.step_limit,
         tolerance=options.tolerance,
     )
+
+
+def _looks(planned: PlannedModule, *, is_own: bool) -> dict[str, Look]:
+    """Each computation in the order that it came with, callees first.
+
+    Args:
+      planned: the module. is_own: whether its kernels are to be as they are in XLA's order.
+
+    Raises:
+      KernelError: its kernels cannot be as they are to be.
+    """
+    try:
+        return {key: Look.at(planned, c) for key, c in planned.computations.items()}
+    except GraphError as error:
+        if is_own:
+            raise
+        raise KernelError(f"a kernel would have to run before what it reads: {error}") from error
+
+
+def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bound: int) -> _Limit:
+    """What the search may take.
+
+    Args:
+      options: the caller's. timing: what it may take. started: when planning began.
+      total: predicted bytes of XLA's order. bound: no order takes fewer.
+    """
+    worth = effort(options, timing, total, bound)
+    since = time.monotonic()
+    if options.time_limit is not None:
+        # A default is what a search is worth; a limit that was asked for counts all of planning.
+        after = min(_AFTER * (since - started), _MOST_AFTER)
+        worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
+        since = started
+    return _Limit(worth, since, timing.schedule_seconds or 0.0)
 
 
 class _End(NamedTuple):

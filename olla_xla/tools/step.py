@@ -17,7 +17,7 @@ from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
 from olla_xla.compile.capture import Compiled, capture
-from olla_xla.compile.compiles import MEMORY_OPTIMIZED
+from olla_xla.compile.captured import MEMORY_OPTIMIZED
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions

@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 
 import olla_xla
 from olla_xla import planner
-from olla_xla.compile import assignment, decorator
+from olla_xla.compile import assignment, planned_function
 from tests.support.compiles import on_h100, total_bytes
 from tests.support.steps import (
     STEPS,
@@ -275,7 +275,7 @@ def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
         ((), "not known before it is compiled"),
         (tuple(types.SimpleNamespace(process_index=k) for k in range(2)), "distributed.initialize"),
     ]:
-        monkeypatch.setattr(decorator, "devices_of", lambda _, devices=devices: devices)
+        monkeypatch.setattr(planned_function, "devices_of", lambda _, devices=devices: devices)
         planned = plan(functools.partial(branches))
         compiled = planned.lower(weights(), rows(11)).compile()
         assert not compiled.planned and reason in compiled.reason

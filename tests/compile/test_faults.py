@@ -18,7 +18,7 @@ import pytest
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
 from olla_xla import planner
-from olla_xla.compile import compiles, environment, plan_store, planned
+from olla_xla.compile import compiles, environment, outcomes, plan_store
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.problem.plan import Plan
 from tests.support.rewrites import with_schedule
@@ -98,10 +98,10 @@ def test_no_gain_and_a_tie_are_no_fault(monkeypatch, caplog):
 
     monkeypatch.setenv("OLLA_XLA_STRICT", "1")
     monkeypatch.setattr(planner, "plan_module", modest)
-    monkeypatch.setattr(planned, "assigned_bytes", lambda _: 10**6)  # the plan's, and XLA's own
+    monkeypatch.setattr(outcomes, "assigned_bytes", lambda _: 10**6)  # the plan's, and XLA's own
     with caplog.at_level(logging.INFO, "olla_xla"), warnings.catch_warnings(action="error"):
         compiled = plan(branches, donate_argnums=0).lower(weights(), rows(14)).compile()
-    assert not compiled.planned and compiled.reason == planned.NO_GAIN
+    assert not compiled.planned and compiled.reason == outcomes.NO_GAIN
     assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 

@@ -22,7 +22,7 @@ import olla_xla
 from hlo.module import module_from_bytes
 from hlo.text import is_text_digest
 from olla_xla import planner
-from olla_xla.compile import accounting, hook, objection, plan_store, planned
+from olla_xla.compile import accounting, hook, objection, outcomes, plan_store, planned, session
 from olla_xla.compile import compiles as compiles_module
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture
@@ -128,7 +128,7 @@ def test_planned_executable(compiles):
     expected = fresh(branches)(weights, x)
     compiles.clear()
     outcome = compile_planned(lowered)
-    assert len(compiles) == 2, "one, and in its midst one that ends at its schedule"
+    assert len(compiles) == 2, "one, and inside it one that ends at its schedule"
     assert outcome.planned and outcome.reason == "" and outcome.error is None
     plan = outcome.plan
     assert plan.assigned_bytes == accounting.assigned_bytes(outcome.compiled) < plan.xla_bytes
@@ -225,7 +225,7 @@ def test_trouble_in_the_planner_is_reported_not_raised(monkeypatch):
 
 
 def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monkeypatch, compiles):
-    monkeypatch.setattr(planned, "_ALL_OF_PLANNING", 1e9)
+    monkeypatch.setattr(session, "_ALL_OF_PLANNING", 1e9)
     monkeypatch.setattr(planner, "plan_module", None)  # would be called
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert isinstance(outcome.error, LimitError) and outcome.fell_back
@@ -239,9 +239,9 @@ def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monke
 
 @pytest.mark.parametrize("limit, least, kept", [(1, 2, True), (1, 2.1, False), (20, 30, True)])
 def test_a_limit_may_be_passed_by_half_of_it(limit, least, kept):
-    trouble = planned._too_late(PlanOptions(time_limit=limit), least)
+    trouble = session._too_late(PlanOptions(time_limit=limit), least)
     assert (trouble == "") == kept
-    assert planned._too_late(PlanOptions(), 1e9) == ""
+    assert session._too_late(PlanOptions(), 1e9) == ""
 
 
 def test_trouble_on_the_compile_thread_is_reported_not_raised(depth_first_planner, monkeypatch):
@@ -418,12 +418,12 @@ def test_by_default_a_gain_of_next_to_nothing_is_none():
         return step.lower(*arguments(rows=rows)).compile()
 
     large = compiled(tall, 1024)
-    assert large.planned and large.plan.xla_bytes - large.plan.assigned_bytes > planned._NOTHING
+    assert large.planned and large.plan.xla_bytes - large.plan.assigned_bytes > session._NOTHING
     for function, rows in ((branches, WIDTH), (beside_a_large_result, 1024)):
         asked, idle = compiled(function, rows, time_limit=1), compiled(function, rows)
         gain = asked.plan.xla_bytes - asked.plan.assigned_bytes
-        assert asked.planned and 0 < gain < planned._NOTHING
-        assert not idle.planned and idle.reason == planned.NO_GAIN
+        assert asked.planned and 0 < gain < session._NOTHING
+        assert not idle.planned and idle.reason == outcomes.NO_GAIN
         assert idle.plan.assigned_bytes == idle.plan.xla_bytes == asked.plan.xla_bytes
 
 

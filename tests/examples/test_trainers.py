@@ -14,7 +14,7 @@ from examples import train, train_mlp, train_resnet, train_transformer, training
 from examples.checkpoint import Checkpoints
 from examples.training import Options
 from examples.zoo.gpt import GPTConfig
-from olla_xla.compile.decorator import PlannedFunction
+from olla_xla.compile.planned_function import PlannedFunction
 
 TINY = GPTConfig(layers=1, width=32, heads=2, sequence_length=16, vocabulary_size=256)
 TRAINERS = {

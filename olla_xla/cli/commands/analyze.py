@@ -18,9 +18,9 @@ from typing import Any
 
 from absl import flags
 
+import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
-from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError

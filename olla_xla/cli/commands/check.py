@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 import olla_xla
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.differences import difference_line, difference_table

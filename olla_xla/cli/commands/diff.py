@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from absl import flags
 
+import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
-from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.differences import difference_line, difference_table
 from olla_xla.errors import InputError, ModuleFormatError

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+import olla_xla.schedule as schedule
+import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
-from olla_xla import schedule, targets
 from olla_xla.check.graph import check_schedule
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.graph_drawing import draw_graph

@@ -16,7 +16,7 @@ import json
 
 from absl import flags
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.batches import batch_table, batch_verdict
 from olla_xla.cli.report.progress import Progress

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.measured import (
     measured_table,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.cli.report.progress import Progress

@@ -22,10 +22,10 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
+import olla_xla.targets as targets
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
-from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict

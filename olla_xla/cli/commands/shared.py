@@ -8,9 +8,9 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+import olla_xla.targets as targets
 from hlo.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
-from olla_xla import targets
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions

@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import flags
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import sweep_table

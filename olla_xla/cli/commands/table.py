@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.matrix import matrix_summary, matrix_table
 from olla_xla.cli.report.progress import Progress

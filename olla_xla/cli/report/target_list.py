@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.cli.report.tables import Table
 from olla_xla.remat.cost.devices import SOURCES, device
 

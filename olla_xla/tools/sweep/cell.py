@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from olla_xla import targets
+import olla_xla.targets as targets
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models

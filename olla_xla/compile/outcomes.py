@@ -1,0 +1,196 @@
+"""What comes of compiling a function with a plan, and how a plan that is not used is described."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import jax
+
+from olla_xla.check.graph import lifetime_peak
+from olla_xla.compile.accounting import (
+    assigned_bytes,
+    temporary_bytes,
+)
+from olla_xla.compile.compiles import Applied, Captured, Compiles
+from olla_xla.errors import BudgetError, OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan, PlanStatus
+
+__all__ = [
+    "NO_GAIN",
+    "Outcome",
+    "chosen",
+    "error_text",
+    "failed",
+    "rejected",
+    "require_budget",
+    "small_plan",
+    "unplanned",
+    "without_gain",
+]
+
+_logger = logging.getLogger("olla_xla")
+
+NO_GAIN = "no better order was found"
+"""Why XLA's own schedule is used where nothing went wrong."""
+
+
+_EXACT = 1e-6  # part of an assigned total by which a prediction may be off
+
+
+_CERTAIN = 0.01  # part of the gain by which a prediction may be off
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A compiled function and how it came to its schedule.
+
+    Attributes:
+      compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
+      plan: describes the schedule in use; None when planning failed.
+      planned: True when the schedule in use is not XLA's own.
+      reason: why XLA's own schedule is used, or "".
+      error: what went wrong in planning, or None.
+      objection: what the referee said against the planned executable, with the file that has the
+        case in it, or "".
+      members: numbers of the processes that agreed on it; () where it concerns this one only.
+      accepted: digest of the planned executable, which the referee has accepted; or "".
+    """
+
+    compiled: jax.stages.Compiled
+    plan: Plan | None
+    planned: bool
+    reason: str = ""
+    error: Exception | None = None
+    objection: str = ""
+    members: tuple[int, ...] = ()
+    accepted: str = ""
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether XLA's schedule is used although a better one might have been."""
+        return not self.planned and self.reason != NO_GAIN
+
+
+def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
+    """Raises BudgetError, with `reason`, if an executable takes more than the options allow."""
+    if options.budget_bytes is not None and assigned_bytes(compiled) > options.budget_bytes:
+        raise BudgetError(options.budget_bytes, assigned_bytes(compiled), reason)
+
+
+def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
+    """XLA's own executable, and what went wrong in planning."""
+    _logger.debug("planning failed", exc_info=error)
+    return Outcome(compiled, None, False, error_text(error), error)
+
+
+def error_text(error: Exception) -> str:
+    """What a user is told of an error."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, OllaError) else f"{type(error).__name__}: {text}"
+
+
+def without_gain(plan: Plan) -> bool:
+    """Whether a plan is no better than XLA's own order."""
+    return plan.predicted_bytes >= plan.xla_predicted_bytes
+
+
+def chosen(
+    compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
+) -> Outcome:
+    """The planned executable, or XLA's own where the planned one is to be rejected.
+
+    XLA's own total is predicted, so it is compiled where predictions prove wrong.
+    """
+    compiled, reason, objects = applied[:3]
+    if applied.is_known and plan.assigned_bytes is not None:
+        return Outcome(compiled, plan, True, accepted=applied.digest)
+    plan = dataclasses.replace(plan, results=applied.results)
+    assigned = assigned_bytes(compiled)
+    known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
+    if not reason and not known and _is_surprise(plan, assigned):
+        _logger.info(
+            "%s: XLA assigned %s bytes, predicted were %s; compiling XLA's own order",
+            plan.module,
+            *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
+        )
+        own = assigned_bytes(compiles.own())
+        plan = dataclasses.replace(plan, xla_bytes=own)
+        if assigned == own:
+            reason = NO_GAIN
+        elif assigned > own:
+            reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
+    if not reason:
+        plan = dataclasses.replace(plan, assigned_bytes=assigned)
+        return Outcome(compiled, plan, True, accepted=applied.digest)
+    captured = captured or compiles.capture()
+    return rejected(compiles.own(), plan, captured, reason, reason if objects else "")
+
+
+def _is_surprise(plan: Plan, assigned: int) -> bool:
+    """Whether a prediction is so far off that XLA's own total may not be as predicted either."""
+    error, gain = abs(assigned - plan.predicted_bytes), plan.xla_predicted_bytes - assigned
+    return error > _EXACT * assigned and error > _CERTAIN * gain
+
+
+def rejected(
+    own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
+) -> Outcome:
+    """XLA's own executable instead of a plan's."""
+    if reason != NO_GAIN:
+        _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
+    kept = unplanned(plan, captured, assigned_bytes(own))
+    return Outcome(own, kept, False, reason, objection=objection)
+
+
+def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
+    """XLA's own order of a module that has next to no temporaries."""
+    view, total = captured.view, assigned_bytes(compiled)
+    return Plan(
+        module=view.name,
+        fingerprint=view.fingerprint,
+        target=captured.platform,
+        order=view.order,
+        offsets={},
+        xla_bytes=total,
+        xla_predicted_bytes=total,
+        predicted_bytes=total,
+        peak_bytes=0,
+        least_peak_bytes=total,
+        lower_bound_bytes=total - temporary_bytes(compiled),
+        assigned_bytes=total,
+        status=PlanStatus.XLA,
+    )
+
+
+def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
+    """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
+    import olla_xla.planner as planner
+
+    order = captured.view.order
+    if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
+        return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
+    entry = planner.graphs(captured.module, captured.platform)[-1]
+    peak = lifetime_peak(entry, range(len(entry.operators)))
+    return dataclasses.replace(
+        plan,
+        order=order,
+        aliases={},
+        holds={},
+        clones=(),
+        loops=(),
+        sunk=(),
+        added_seconds=0.0,
+        least_added_seconds=0.0,
+        exposed_seconds=0.0,
+        least_stack_bytes=0,
+        added_moved_bytes=0,
+        offsets={},
+        xla_bytes=assigned,
+        predicted_bytes=plan.xla_predicted_bytes,
+        peak_bytes=peak,
+        assigned_bytes=assigned,
+        status=PlanStatus.OPTIMAL if peak <= plan.lower_bound_bytes else PlanStatus.XLA,
+        source="xla",
+    )

@@ -1,0 +1,172 @@
+"""Plans inside a compile of XLA's: it has handed its module over, and waits for the schedule."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+import jax
+
+from hlo.gc_pause import without_collection
+from olla_xla.compile import loading
+from olla_xla.compile.accounting import (
+    ask_ahead,
+    assigned_bytes,
+    scratch_peak,
+)
+from olla_xla.compile.compiles import NO_HOOK, Captured, Compiles
+from olla_xla.compile.outcomes import (
+    NO_GAIN,
+    Outcome,
+    chosen,
+    error_text,
+    failed,
+    rejected,
+    small_plan,
+    unplanned,
+    without_gain,
+)
+from olla_xla.compile.waiting import waiting
+from olla_xla.errors import BudgetError, LimitError, OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+__all__ = ["PlanningSession", "planned_within"]
+
+_logger = logging.getLogger("olla_xla")
+
+_SMALL = 2**20
+"""Bytes of a step's own values, at most live together, up to which none is planned by default."""
+
+
+_NOTHING = 256 * 2**10
+"""Bytes below which a gain is none by default."""
+
+
+_ALL_OF_PLANNING = 8
+"""What all of planning takes at the least, in terms of what reading the module took."""
+
+
+_LATE, _TOO_LATE = 0.5, 1.5
+"""Seconds, and part of a limit that was asked for, by which planning may take longer."""
+
+
+class PlanningSession:
+    """Plans while XLA waits. `answer` is called inside the compile, `outcome` after it.
+
+    Attributes:
+      captured: the module as XLA scheduled it, once it has. plan: the plan that was made, if any.
+    """
+
+    def __init__(self, compiles: Compiles, options: PlanOptions) -> None:
+        self._compiles, self._options = compiles, options
+        self._started = time.monotonic()
+        self.captured: Captured | None = None
+        self.plan: Plan | None = None
+        self._objection = ""
+        self._error: Exception | None = None
+        if compiles.stablehlo.mentions_more(_SMALL):
+            loading.begin(compile=True)
+
+    @without_collection()
+    def answer(self, platform: str, module: bytes) -> bytes | None:
+        """The module with a plan in it, or None to leave XLA's schedule.
+
+        Raises:
+          BudgetError: the budget cannot be met.
+        """
+        taken, compiles, options = time.monotonic() - self._started, self._compiles, self._options
+        captured = compiles.taken(platform, module, taken)
+        self.captured = captured
+        began = time.thread_time()
+        small = scratch_peak(captured.view) <= _SMALL  # read here, and kept for all that follow
+        if options.is_default and small:
+            return None
+        if trouble := _too_late(options, _ALL_OF_PLANNING * (time.thread_time() - began)):
+            self._error = LimitError(trouble)
+            return None
+        with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
+            loading.finish()
+        try:
+            plan = self.plan = planned_within(compiles.name, captured, options, options)
+            if self._is_idle(plan):
+                return None
+            planned, self._objection = compiles.write(module, plan)
+        except BudgetError:
+            raise
+        except Exception as error:
+            self._error = error
+            return None
+        return None if self._objection else planned
+
+    @without_collection()
+    def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
+        """What came of the compile in which `answer` was asked."""
+        plan, captured = self.plan, self.captured
+        if captured is None:
+            return failed(compiled, OllaError(NO_HOOK))
+        if self._error is not None:
+            return failed(compiled, self._error)
+        if plan is None:
+            return Outcome(compiled, small_plan(captured, compiled), False, NO_GAIN)
+        if self._objection:
+            return rejected(compiled, plan, captured, self._objection, self._objection)
+        if self._is_idle(plan):
+            plan = unplanned(plan, captured, assigned_bytes(compiled))
+            return Outcome(compiled, plan, False, NO_GAIN)
+        ask_ahead(compiled)
+        compiles = self._compiles
+        return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+
+    def _is_idle(self, plan: Plan) -> bool:
+        """Whether a plan gains nothing that would be worth a compile's while."""
+        gain = plan.xla_predicted_bytes - plan.predicted_bytes
+        return without_gain(plan) or (self._options.is_default and gain < _NOTHING)
+
+    @property
+    def why_not(self) -> str:
+        """Why `answer` left XLA's schedule."""
+        if self._error is not None:
+            return error_text(self._error)
+        return self._objection or NO_GAIN
+
+
+def _too_late(options: PlanOptions, least: float) -> str:
+    """Why a time limit is too short where planning takes at least so many seconds; or ""."""
+    limit = options.time_limit
+    if limit is None or least <= _TOO_LATE * limit + _LATE:
+        return ""
+    return (
+        f"time_limit={limit} is too short: planning this step takes at least {least:.1f} s, so ask "
+        f"for time_limit={math.ceil(least)} or more"
+    )
+
+
+def planned_within(
+    name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions
+) -> Plan:
+    """A plan of the captured module within the limits of an attempt at the options.
+
+    Raises:
+      BudgetError: the budget cannot be met; it names the options' own.
+    """
+    import olla_xla.planner as planner  # Loads numba and the solvers; not needed until here.
+
+    try:
+        with waiting(name) as progress:
+            plan = planner.plan_module(
+                captured.module,
+                attempt,
+                target=captured.platform,
+                more=captured.more,
+                progress=progress,
+                schedule_seconds=captured.seconds,
+                device_kind=captured.device_kind,
+                device_bytes=captured.device_bytes,
+            )
+    except BudgetError as error:
+        if attempt is options or options.budget_bytes is None:
+            raise
+        raise BudgetError(options.budget_bytes, error.least_bytes, error.reason) from error
+    return plan
