@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.read import first_line, read_file, to_hlo
 
@@ -140,10 +141,10 @@ def _from_hlo(proto: xla_pb2.HloModuleProto, text: str) -> LoweredModule:
 
 def _text(proto: xla_pb2.HloModuleProto) -> str:
     """What XLA prints of a module that came as a proto."""
-    from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
-
     try:
-        module = hlo.HloModule.from_serialized_hlo_module_proto(proto.SerializeToString())
+        module = hlo_bindings().HloModule.from_serialized_hlo_module_proto(
+            proto.SerializeToString()
+        )
         head, _, body = module.to_string().partition("\n")
     except Exception as error:
         raise HloError(f"not a module that XLA can read: {first_line(error)}") from error
@@ -242,11 +243,8 @@ def _leaves(shape: xla_pb2.ShapeProto) -> int:
 
 
 def _converted(proto: xla_pb2.HloModuleProto) -> bytes:
-    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
-
     try:
-        mlir = xla_client._xla.mlir  # pyright: ignore[reportPrivateImportUsage]
-        return mlir.hlo_to_stablehlo(proto.SerializeToString())
+        return mlir_bindings().hlo_to_stablehlo(proto.SerializeToString())
     except Exception as error:
         raise HloError(
             f"XLA cannot take it back before its pipeline: {first_line(error)}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
+from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.rewrite.calls import flatten, is_shared
 from hlo.rewrite.copies import insert_copies
@@ -92,23 +93,18 @@ def _text(data: bytes) -> str | None:
 
 def from_hlo_text(text: str) -> bytes:
     """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
-    from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
-
     if "\nStackFrames" not in text:
         text = _FRAME.sub("", text)  # XLA warns of each frame that is not there
     try:
-        return hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        return hlo_bindings().hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except Exception as error:
         raise HloError(f"not HLO text that XLA can parse: {first_line(error)}") from error
 
 
 def from_stablehlo(text: str) -> bytes:
     """Converts StableHLO text (`lowered.as_text()`, `lowered.compiler_ir()`). Raises HloError."""
-    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
-
     try:
-        mlir = xla_client._xla.mlir  # pyright: ignore[reportPrivateImportUsage]
-        computation = mlir.mlir_module_to_xla_computation(
+        computation = mlir_bindings().mlir_module_to_xla_computation(
             text, use_tuple_args=False, return_tuple=False
         )
         return computation.as_serialized_hlo_module_proto()

@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import Any
 
-from jax._src.lib import hlo  # pyright: ignore[reportAttributeAccessIssue]  # no public name
+from hlo.jax_private import hlo_bindings
 
 __all__ = ["is_text_digest", "module_text", "text_digest", "text_of"]
 
@@ -23,7 +23,7 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 
 def module_text(module: bytes) -> str:
     """What `text_of` gives for a serialized HloModuleProto."""
-    return text_of(hlo.HloModule.from_serialized_hlo_module_proto(module))
+    return text_of(hlo_bindings().HloModule.from_serialized_hlo_module_proto(module))
 
 
 def text_of(module: Any) -> str:
@@ -33,7 +33,7 @@ def text_of(module: Any) -> str:
       module: such as `runtime_executable().hlo_modules()` gives. Frontend attributes are its notes;
         XLA adds some of them after it has scheduled a module.
     """
-    options = hlo.HloPrintOptions()
+    options = hlo_bindings().HloPrintOptions()
     options.print_metadata = False
     options.print_large_constants = True
     first, _, body = module.to_string(options).partition("\n")

@@ -11,7 +11,7 @@ import jax
 import jax.core
 import jax.extend.core
 
-from olla_xla.compile import verification
+from olla_xla.compile import environment, verification
 from olla_xla.compile.jax_private import (
     jit_parameters,
     plain_jit,
@@ -26,7 +26,8 @@ __all__ = ["plan"]
 
 _logger = logging.getLogger("olla_xla")
 
-_OLDEST_JAX = (0, 11, 2)
+_OLDEST_JAX, _TOO_NEW_JAX = (0, 11, 2), (0, 14)
+"""From the first up to the second, which is not tested: XLA's rules are those of its version."""
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
 
@@ -91,7 +92,7 @@ def plan(
       BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
         least that was reached.
       PlanMismatchError: when first called or compiled, if `plan` is of another program.
-      VersionError: JAX is too old.
+      VersionError: JAX is too old, or newer than what was tested.
 
     Examples:
       >>> @olla_xla.plan(time_limit=5, donate_argnums=0)
@@ -129,10 +130,15 @@ def _is_jits(name: str, value: Any) -> bool:
 
 
 def _check_jax() -> None:
+    needed, beyond = (".".join(map(str, v)) for v in (_OLDEST_JAX, _TOO_NEW_JAX))
     if jax.__version_info__ < _OLDEST_JAX:
-        needed = ".".join(map(str, _OLDEST_JAX))
         raise VersionError(
             f"olla_xla needs jax>={needed}, this is {jax.__version__}; pip install -U jax jaxlib"
+        )
+    if jax.__version_info__ >= _TOO_NEW_JAX and not environment.any_jax():
+        raise VersionError(
+            f"olla_xla knows jax<{beyond}, this is {jax.__version__}; pip install -U olla-xla, or "
+            "set OLLA_XLA_ANY_JAX=1 to use it all the same"
         )
 
 

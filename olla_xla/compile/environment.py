@@ -7,7 +7,7 @@ import os
 
 from olla_xla.errors import InputError
 
-__all__ = ["disabled", "log_is_json", "patience", "strict", "switch"]
+__all__ = ["any_jax", "disabled", "log_is_json", "patience", "strict", "switch"]
 
 _PATIENCE = 60.0
 
@@ -23,6 +23,11 @@ def switch(name: str) -> bool:
 def disabled() -> bool:
     """OLLA_XLA_DISABLE: planned functions are jit's own, and nothing is planned."""
     return switch("OLLA_XLA_DISABLE")
+
+
+def any_jax() -> bool:
+    """OLLA_XLA_ANY_JAX: a JAX newer than those that were tested is used all the same."""
+    return switch("OLLA_XLA_ANY_JAX")
 
 
 def strict() -> bool:

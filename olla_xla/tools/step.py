@@ -78,7 +78,7 @@ def plan_model(
 
     Raises:
       InputError: the step cannot be traced.
-      VersionError: JAX is too old.
+      VersionError: JAX is too old, or newer than what was tested.
       CheckError: XLA's buffer assignment contradicts the plan.
       PlanMismatchError: the given plan is of another program.
       OllaError: planning failed.

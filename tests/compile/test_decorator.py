@@ -318,6 +318,15 @@ def test_old_jax_is_refused(monkeypatch):
     assert "pip install" in str(e.value) and "\n" not in str(e.value)
 
 
+def test_a_jax_that_was_not_tested_is_refused_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(jax, "__version__", "0.14.0")
+    monkeypatch.setattr(jax, "__version_info__", (0, 14, 0))
+    with pytest.raises(olla_xla.VersionError, match=r"knows jax<0\.14, this is 0\.14\.0; .*=1"):
+        olla_xla.plan(branches)
+    monkeypatch.setenv("OLLA_XLA_ANY_JAX", "1")
+    assert olla_xla.plan(branches)
+
+
 def test_a_small_step_is_compiled_as_jit_does_and_can_be_checked():
     """By default nothing is looked for where all that a step makes takes a few hundred kB."""
 

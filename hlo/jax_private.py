@@ -1,0 +1,18 @@
+"""What of jaxlib has no public name, imported when it is asked for: an old JAX has it elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["hlo_bindings", "mlir_bindings"]
+
+
+def hlo_bindings() -> Any:
+    """XLA's modules: reads text and protos, prints. Raises ImportError."""
+    return importlib.import_module("jax._src.lib").hlo
+
+
+def mlir_bindings() -> Any:
+    """XLA's conversions between HLO and StableHLO. Raises ImportError."""
+    return importlib.import_module("jax._src.lib").xla_client._xla.mlir
