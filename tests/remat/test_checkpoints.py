@@ -138,7 +138,7 @@ def thin_edits(name, turns, k=-1):
 @pytest.mark.parametrize("turns", [36, 37])
 @pytest.mark.parametrize("k", range(len(WRITER)))
 def test_the_referee_refuses_what_is_kept_elsewhere(monkeypatch, k, turns):
-    monkeypatch.setattr("hlo.rewrite.loops.Segments", WRITER[k])
+    monkeypatch.setattr("hlo.rewrite.loop_states.Segments", WRITER[k])
     refused("driven", turns, thin_edits("driven", turns))
 
 
