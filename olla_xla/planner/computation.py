@@ -29,6 +29,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
+from olla_xla.schedule.search.result import SearchResult
 
 __all__ = ["Limits", "Look", "MoreOrders", "Solved", "solve", "unchanged"]
 
@@ -218,13 +219,13 @@ def _towards_the_total(
     limits: Limits,
     progress: Progress | None,
     more: MoreOrders | None,
-) -> phases.SearchResult:
+) -> SearchResult:
     """Searches for the least total of the module, from all orders met so far."""
     options, computation = limits.options, ours.lowered.computation
     excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
     objective = ours.planned.model.estimator(computation, ours.planned.orders)
 
-    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> phases.SearchResult:
+    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> SearchResult:
         return phases.search(
             ours.arrays,
             starts,
@@ -404,7 +405,7 @@ class _Work:
         )
 
 
-def _both(first: phases.SearchResult, second: phases.SearchResult) -> phases.SearchResult:
+def _both(first: SearchResult, second: SearchResult) -> SearchResult:
     """The second search's order, with what is known from both."""
     least = min(first, second, key=lambda f: f.least_peak_bytes)
     return dataclasses.replace(
@@ -422,7 +423,7 @@ def _program(work: _Work) -> np.ndarray:
     return schedule.by_priority(work.arrays, np.array(priority, np.int64))
 
 
-def _least(work: _Work, *found: phases.SearchResult) -> int:
+def _least(work: _Work, *found: SearchResult) -> int:
     """The least lifetime peak found, with callees in their orders of least peak."""
     least = min(result.least_peak_bytes for result in found)
     planned = work.planned
@@ -442,7 +443,7 @@ def _forced_live(work: _Work) -> int:
     return forced_live_bound(planned.bounded(work.lowered.computation).graph)[0]
 
 
-def _bound(work: _Work, found: phases.SearchResult) -> int:
+def _bound(work: _Work, found: SearchResult) -> int:
     """The certified bound, with callees at their own bounds where the search had their peaks."""
     planned, computation = work.planned, work.lowered.computation
     called = {c for i in work.lowered.instructions for c in i.called_control}
