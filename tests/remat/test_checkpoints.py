@@ -150,7 +150,7 @@ def test_the_referee_refuses_other_turns(monkeypatch, k, turns):
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-@pytest.mark.parametrize("loop", ["loops", "checkpoints"])
+@pytest.mark.parametrize("loop", ["loop_states", "checkpoints"])
 def test_the_referee_refuses_another_number_of_turns_between(monkeypatch, loop, by):
     monkeypatch.setattr(
         f"hlo.rewrite.{loop}.Segments", lambda turns, every: Segments(turns, every + by)
