@@ -35,6 +35,7 @@ from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search import phases
+from olla_xla.schedule.search.result import SearchResult
 from olla_xla.solvers.linear import Limits, Status
 
 __all__ = ["STEPS", "Key", "StepRow", "keys", "orders", "places", "rows_from_json"]
@@ -208,7 +209,7 @@ def orders(
         yield _order(step.case, variant, backend, time_limit, *found)
 
 
-def _searched(graph: TensorGraph, seconds: float) -> phases.SearchResult:
+def _searched(graph: TensorGraph, seconds: float) -> SearchResult:
     arrays = GraphArrays.of(graph)
     starts = {"given": np.arange(arrays.n), **schedule.candidates(arrays)}
     bound = forced_live_bound(arrays)[0]
@@ -221,7 +222,7 @@ def _order(
     backend: str,
     time_limit: float,
     graph: TensorGraph,
-    searched: phases.SearchResult,
+    searched: SearchResult,
     options: Mapping[str, Any],
 ) -> StepRow:
     watch = _Watch(searched.least_peak_bytes)

@@ -21,7 +21,7 @@ from olla_xla.problem.proof import Proof
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact.forms import least_peak
 from olla_xla.schedule.exact.size import coefficients
-from olla_xla.schedule.search.phases import SearchResult
+from olla_xla.schedule.search.result import SearchResult
 from olla_xla.solvers.linear import Limits, Status
 
 __all__ = ["order_by_ilp"]

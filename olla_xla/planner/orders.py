@@ -18,9 +18,11 @@ from olla_xla.errors import GraphError, KernelError
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.computation import Limits, Look, MoreOrders, Solved, solve, unchanged
+from olla_xla.planner.computation import Limits, MoreOrders, solve
 from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import charge, keep_kernels
+from olla_xla.planner.look import Look, unchanged
+from olla_xla.planner.work import Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus

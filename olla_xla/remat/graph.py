@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
 
-__all__ = ["RematGraph", "remat_graph"]
+__all__ = ["GraphFields", "RematGraph", "remat_graph"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,6 +57,31 @@ class RematGraph:
     pair_ptr: np.ndarray
     pair_b: np.ndarray
     pair_a: np.ndarray
+
+
+class GraphFields(NamedTuple):
+    """The fields of RematGraph that compiled loops take."""
+
+    n: int
+    m: int
+    bytes: np.ndarray
+    live_in: np.ndarray
+    live_out: np.ndarray
+    limit: np.ndarray
+    rerun: np.ndarray
+    transient: np.ndarray
+    out_ptr: np.ndarray
+    out_idx: np.ndarray
+    in_ptr: np.ndarray
+    in_idx: np.ndarray
+    pair_ptr: np.ndarray
+    pair_b: np.ndarray
+    pair_a: np.ndarray
+
+    @classmethod
+    def of(cls, g: RematGraph) -> GraphFields:
+        """The fields of a graph."""
+        return cls(*(getattr(g, name) for name in cls._fields))
 
 
 def remat_graph(

@@ -6,7 +6,7 @@ import pytest
 from hlo.read import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.planner.computation import _Work
+from olla_xla.planner.work import Work
 
 TEXT = """
 HloModule m, is_scheduled=true
@@ -31,7 +31,7 @@ ENTRY main {
 @pytest.fixture
 def work():
     planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
-    return _Work(planned, planned.lowered(planned.module.entry))
+    return Work(planned, planned.lowered(planned.module.entry))
 
 
 def names(work, order):

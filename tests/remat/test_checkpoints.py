@@ -138,7 +138,7 @@ def thin_edits(name, turns, k=-1):
 @pytest.mark.parametrize("turns", [36, 37])
 @pytest.mark.parametrize("k", range(len(WRITER)))
 def test_the_referee_refuses_what_is_kept_elsewhere(monkeypatch, k, turns):
-    monkeypatch.setattr("hlo.rewrite.loops.Segments", WRITER[k])
+    monkeypatch.setattr("hlo.rewrite.loop_states.Segments", WRITER[k])
     refused("driven", turns, thin_edits("driven", turns))
 
 
@@ -150,7 +150,7 @@ def test_the_referee_refuses_other_turns(monkeypatch, k, turns):
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-@pytest.mark.parametrize("loop", ["loops", "checkpoints"])
+@pytest.mark.parametrize("loop", ["loop_states", "checkpoints"])
 def test_the_referee_refuses_another_number_of_turns_between(monkeypatch, loop, by):
     monkeypatch.setattr(
         f"hlo.rewrite.{loop}.Segments", lambda turns, every: Segments(turns, every + by)

@@ -17,7 +17,8 @@ from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts
-from olla_xla.schedule.search.moves import Problem, anneal, evaluate, new_state, standing
+from olla_xla.schedule.search.moves import anneal
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 

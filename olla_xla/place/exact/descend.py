@@ -28,22 +28,20 @@ from __future__ import annotations
 import numpy as np
 
 from olla_xla.memory.jit import jit
+from olla_xla.place.exact.frames import activate, split, swap
+from olla_xla.place.exact.inference import infer, lift, lift_all, lift_passed, pass_over
 from olla_xla.place.exact.model import Model
 from olla_xla.place.exact.state import (
-    ABOVE,
     ACTIVE,
     BOUNDS,
     DEPTH,
     FAR,
-    FIRST,
     FRAME,
     FRAMES,
     HI,
     ITEM,
-    LAST,
     LEVEL,
     LO,
-    LOWEST,
     NEXT,
     OLD_BOUNDS,
     OLD_FRAMES,
@@ -92,7 +90,7 @@ def descend(
     state = start(model, capacity, weight, trail)
     nodes = 0
     n = len(rank)
-    good = _root(model, state) and _infer(model, state, capacity)
+    good = lift_all(model, state) and infer(model, state, capacity)
     while True:
         if state.count[WORK] // _WORK >= node_limit:
             return LIMIT, nodes, state.offset
@@ -102,7 +100,7 @@ def descend(
             if chosen < 0:
                 return EXHAUSTED, nodes, state.offset
             state.count[LEVEL], state.count[RANK] = state.rest[chosen], rank[chosen]
-            good = _pass_over(model, state, chosen) and _infer(model, state, capacity)
+            good = pass_over(model, state, chosen) and infer(model, state, capacity)
             continue
         nodes += 1
         free = min(len(state.rests) - state.count[RESTS], len(state.bounds) - state.count[BOUNDS])
@@ -113,50 +111,11 @@ def descend(
         if frame[LO] == frame[HI]:
             if frame[NEXT] < 0:
                 return FOUND, nodes, state.offset
-            _activate(state, frame[NEXT])
+            activate(state, frame[NEXT])
             continue
-        good = good and _lift_passed(model, state, rank) and _infer(model, state, capacity)
+        good = good and lift_passed(model, state, rank) and infer(model, state, capacity)
         if good and separable:
-            _split(model, state)
-
-
-@jit
-def _root(model: Model, state: State) -> bool:
-    """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
-    for i in range(len(model.size)):
-        if state.earliest[i] > state.latest[i]:
-            return False
-        if model.fixed[i] < 0 and not _lift(model, state, i, np.int64(0)):
-            return False
-    return True
-
-
-@jit
-def _lift(model: Model, state: State, i: int, least: int) -> bool:
-    """Raises the bound of item i to `least`; false if it then leaves the capacity."""
-    value = max(least, state.earliest[i])
-    for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
-        e = model.pin_idx[p]
-        pin = model.nb_idx[e]
-        if state.offset[pin] < 0 and model.fixed[i] < 0:
-            if value + model.nb_below[e] > model.fixed[pin]:
-                value = max(value, model.fixed[pin] + model.nb_above[e])
-    if model.align[i] > 1:
-        value = (value + model.align[i] - 1) // model.align[i] * model.align[i]
-    if value > state.latest[i]:
-        return False
-    if value > state.earliest[i]:
-        k = state.count[BOUNDS]
-        state.bounds[k, 0], state.bounds[k, 1] = i, state.earliest[i]
-        state.count[BOUNDS] = k + 1
-        state.earliest[i] = value
-        for p in range(model.part_ptr[i], model.part_ptr[i + 1]):
-            start, stop = model.part_first[p], model.part_last[p] + 1
-            state.dirty[start:stop] = True
-            state.count[WORK] += stop - start
-            for t in range(start, stop):
-                state.highest[t] = max(state.highest[t], value)
-    return True
+            split(model, state)
 
 
 @jit
@@ -217,7 +176,7 @@ def _place(model: Model, state: State, rank: np.ndarray, i: int) -> tuple[bool, 
     state.count[LEVEL], state.count[RANK] = offset, rank[i]
     state.offset[i] = offset
     state.frames[active, HI] -= 1
-    _swap(state, state.slot[i], state.frames[active, HI])
+    swap(state, state.slot[i], state.frames[active, HI])
     state.dirty[:] = False
     separable = _account(model, state, i, -1)
     state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
@@ -230,72 +189,13 @@ def _place(model: Model, state: State, rank: np.ndarray, i: int) -> tuple[bool, 
             top = (top + model.align[j] - 1) // model.align[j] * model.align[j]
         if top <= state.rest[j]:
             continue
-        if not _lift(model, state, j, top):
+        if not lift(model, state, j, top):
             return False, separable
         k = state.count[RESTS]
         state.rests[k, 0], state.rests[k, 1] = j, state.rest[j]
         state.count[RESTS] = k + 1
         state.rest[j] = top
     return True, separable
-
-
-@jit
-def _swap(state: State, a: int, b: int) -> None:
-    """Exchanges two entries of `waiting`."""
-    i, j = state.waiting[a], state.waiting[b]
-    state.waiting[a], state.waiting[b] = j, i
-    state.slot[j], state.slot[i] = a, b
-
-
-@jit
-def _activate(state: State, frame: int) -> None:
-    """Turns to a frame whose items are still unplaced."""
-    state.count[ACTIVE] = frame
-    state.frames[frame, START] = state.count[DEPTH]
-    state.count[LEVEL] = state.frames[frame, LOWEST]
-    state.count[RANK] = state.frames[frame, ABOVE]
-
-
-@jit
-def _split(model: Model, state: State) -> None:
-    """Replaces the active frame by independent parts of its unplaced items, small ones first.
-
-    One that cannot be packed then refutes the decisions before the split, with no regard to how the
-    other parts were packed.
-    """
-    active = state.count[ACTIVE]
-    lo, hi = state.frames[active, LO], state.frames[active, HI]
-    old, last = state.count[FRAMES], state.frames[active, LAST]
-    count = old
-    first, start = state.frames[active, FIRST], lo
-    for s in range(state.frames[active, FIRST], last + 1):
-        if state.total[s] == 0:  # whatever lies before was split off at the border before
-            first = s + 1
-            continue
-        if s < last and state.crossing[s] > 0:
-            continue
-        state.count[WORK] += hi - start
-        end = start
-        for k in range(start, hi):
-            if model.first[state.waiting[k]] <= s:
-                _swap(state, k, end)
-                end += 1
-        if end > start:
-            frame = state.frames[count]
-            frame[LO], frame[HI], frame[FIRST], frame[LAST] = start, end, first, s
-            count += 1
-        first, start = s + 1, end
-    if count < old + 2:
-        return
-    state.count[FRAMES] = count
-    order = np.argsort(state.frames[old:count, HI] - state.frames[old:count, LO])
-    following = state.frames[active, NEXT]
-    for k in range(count - old - 1, -1, -1):
-        frame = state.frames[old + order[k]]
-        frame[LOWEST], frame[ABOVE] = state.count[LEVEL], state.count[RANK]
-        frame[NEXT], frame[PARENT], frame[SPLIT] = following, active, state.count[DEPTH]
-        following = old + order[k]
-    _activate(state, following)
 
 
 @jit
@@ -363,106 +263,3 @@ def _undo(model: Model, state: State, alternative: bool) -> int:
     decision[SECOND] = 1
     state.count[DEPTH] = depth + 1
     return i
-
-
-@jit
-def _pass_over(model: Model, state: State, i: int) -> bool:
-    """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
-    bound = state.earliest[i]
-    hint = state.support[i]
-    if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
-        return True
-    least = FAR
-    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
-    # As `_end` has it; a call for each neighbour would take a hundred times longer.
-    level = state.count[LEVEL]
-    for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
-        j = model.nb_idx[e]
-        if state.offset[j] >= 0:
-            continue
-        end = max(state.earliest[j], level) + model.nb_above[e]
-        if end < least:
-            least = end
-            state.support[i] = e
-            if least <= bound and bound > state.rest[i]:
-                return True
-    if least == FAR:
-        return False
-    return _lift(model, state, i, least)
-
-
-@jit
-def _end(model: Model, state: State, e: int) -> int:
-    """The least height at which an item may rest on neighbour e; FAR once that is placed."""
-    j = model.nb_idx[e]
-    if state.offset[j] >= 0:
-        return FAR
-    return int(max(state.earliest[j], state.count[LEVEL]) + model.nb_above[e])
-
-
-@jit
-def _lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:
-    """Bounds all items passed over so far; false if one cannot be placed any more."""
-    level, last = state.count[LEVEL], state.count[RANK]
-    frame = state.frames[state.count[ACTIVE]]
-    for k in range(frame[LO], frame[HI]):
-        i = state.waiting[k]
-        rest = state.rest[i]
-        if rest < level or rest == level and rank[i] < last:
-            if not _pass_over(model, state, i):
-                return False
-    return True
-
-
-@jit
-def _infer(model: Model, state: State, capacity: int) -> bool:
-    """Section inference to a fixpoint; false if some section cannot be filled."""
-    frame = state.frames[state.count[ACTIVE]]
-    again = True
-    while again:
-        again = False
-        state.count[WORK] += frame[LAST] + 1 - frame[FIRST]
-        for t in range(frame[FIRST], frame[LAST] + 1):
-            if not state.dirty[t]:
-                continue
-            state.dirty[t] = False
-            # The topmost item needs no padding.
-            slack = capacity + model.grain - 1 - state.total[t]
-            if state.total[t] == 0 or state.highest[t] <= slack:
-                continue
-            before = state.count[BOUNDS]
-            if not _infer_section(model, state, t, slack):
-                state.weight[t] += 1
-                return False
-            again = again or state.count[BOUNDS] > before
-    return True
-
-
-@jit
-def _infer_section(model: Model, state: State, t: int, slack: int) -> bool:
-    """Who can come first in section t, where at most `slack` bytes may lie below the first."""
-    lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
-    state.count[WORK] += hi - lo
-    least = FAR
-    first, several = -1, False
-    highest = 0
-    for e in range(lo, hi):
-        i = model.mem_idx[e]
-        if state.offset[i] >= 0:
-            continue
-        highest = max(highest, state.earliest[i])
-        if state.earliest[i] <= slack:
-            several = first >= 0
-            first = i
-            least = min(least, state.earliest[i] + model.mem_height[e])
-    state.highest[t] = highest
-    if first < 0:
-        return False
-    for e in range(lo, hi):
-        i = model.mem_idx[e]
-        if state.offset[i] >= 0 or state.earliest[i] >= least:
-            continue
-        if state.earliest[i] > slack or (not several and i != first):
-            if not _lift(model, state, i, least):
-                return False
-    return True

@@ -16,7 +16,8 @@ from hlo.rewrite.fused_body import Part, stack_shape
 from hlo.rewrite.loop_edit import Given, Made
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
-from olla_xla.remat.loops.pairs import Pair, Stack
+from olla_xla.remat.loops.pairs import Pair
+from olla_xla.remat.loops.stacks import Stack
 from olla_xla.remat.loops.ways import Piece, Way, Ways
 
 __all__ = ["Again", "Arrays", "New", "uncast"]

@@ -23,7 +23,8 @@ from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.again import Again, Arrays, New, uncast
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
 from olla_xla.remat.loops.nodes import Body
-from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on, pairs
+from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.stacks import Stack, only_hands_on
 from olla_xla.remat.loops.ways import Way, Ways
 
 __all__ = ["edits", "recipe"]

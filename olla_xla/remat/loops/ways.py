@@ -10,7 +10,8 @@ from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.nodes import Affine, Body, Node, Terms, widens
-from olla_xla.remat.loops.pairs import Pair, Stack, only_hands_on
+from olla_xla.remat.loops.pairs import Pair
+from olla_xla.remat.loops.stacks import Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
 __all__ = ["Piece", "Way", "Ways"]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.search.moves import Problem, anneal, evaluate, new_state, standing
+from olla_xla.schedule.search.moves import anneal
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
 
 __all__ = ["flattened"]
 

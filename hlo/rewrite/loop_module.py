@@ -1,0 +1,132 @@
+"""A module while loops of it are changed: where they stand, their bodies, new computations."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.exchanges import Exchanges
+from hlo.rewrite.fused_body import FusedBody
+from hlo.shapes import ShapeIndex
+
+__all__ = ["LoopModule", "Site"]
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A loop where it stands.
+
+    Attributes:
+      parent: the computation. i: what gives the loop's result there: the while, or the call of
+        `called`, which only runs it. loop: the while.
+    """
+
+    parent: Body
+    i: _Instruction
+    loop: _Instruction
+    called: Body | None = None
+
+    def start(self) -> _Instruction:
+        """The tuple that its state begins as."""
+        (start,) = self.parent.operands(self.i)
+        return start
+
+    def whole(self) -> list[_Instruction]:
+        """What has all of its state outside the body and the condition, its start excepted."""
+        if self.called is None:
+            return [self.loop]
+        self.called.computation.ClearField("program_shape")
+        return [self.i, self.called.parameter(), self.loop]
+
+
+class LoopModule:
+    """A module while loops of it are changed.
+
+    Attributes:
+      computations: by id, as the module was. names: those that it has.
+      thread: the execution thread of new computations.
+    """
+
+    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
+        self._proto = proto
+        self.computations = {c.id: c for c in proto.computations}
+        self._homes = {i.name: c for c in proto.computations for i in c.instructions}
+        self.names = Names(proto)
+        self._ids = itertools.count(max(self.computations) + 1)
+        self._fused: list[_Computation] = []
+        self._bodies: dict[int, Body] = {}
+        self.thread = ""
+
+    def site(self, name: str) -> Site:
+        """A while, by name, where other loops stand beside it; HloError if there is none."""
+        home = self.body(self._home(name))
+        loop = home.named(name)
+        (start,) = home.operands(loop)
+        if start.opcode != "parameter":
+            return Site(home, loop, loop)
+        called = home.computation.id
+        for computation in self._proto.computations:
+            for i in computation.instructions:
+                if i.opcode == "call" and called in i.called_computation_ids:
+                    parent = self.body(computation)
+                    return Site(parent, parent.named(i.name), loop, home)
+        raise HloError(f"nothing calls {home.computation.name}")
+
+    def _home(self, name: str) -> _Computation:
+        if name not in self._homes:
+            raise HloError(f"the module has no {name}; plan it again")
+        return self._homes[name]
+
+    def body(self, computation: _Computation) -> Body:
+        """A computation with a schedule, open to changes."""
+        if computation.id not in self._bodies:
+            self._bodies[computation.id] = Body(self._proto, computation, self.names)
+        return self._bodies[computation.id]
+
+    def new_computation(self, name: str) -> _Computation:
+        """A new fused computation."""
+        made = _Computation(
+            name=self.names.new(name),
+            id=next(self._ids),
+            is_fusion_computation=True,
+            execution_thread=self.thread,
+        )
+        self._fused.append(made)
+        return made
+
+    def exchanges(self, source: Body, body: Body) -> Exchanges:
+        """What copies collectives of one body into another."""
+        return Exchanges(
+            self._proto, source, body, self.computations, self.new_computation, self.names
+        )
+
+    def fused_body(self, name: str) -> FusedBody:
+        """A new fused computation, for the fusion of this name."""
+        return FusedBody(self.new_computation(f"{name}.computation"), self.names)
+
+    def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
+        """What an instruction gives, or an element of it."""
+        if not index:
+            return whole
+        (k,) = index
+        leaf = _Instruction(
+            name=self.names.new(f"{whole.name}.element"),
+            opcode="get-tuple-element",
+            operand_ids=[whole.id],
+            tuple_index=k,
+        )
+        leaf.shape.CopyFrom(whole.shape.tuple_shapes[k])
+        return body.add(leaf)
+
+    def finish(self) -> None:
+        """Puts what is new in its place in each computation, and lists new ones."""
+        for changed in self._bodies.values():
+            changed.place_new()
+            changed.finish()
+        list_computations(self._proto, self._fused)

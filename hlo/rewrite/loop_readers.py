@@ -1,0 +1,140 @@
+"""Lets what reads a stack do without: it takes one slice for the whole, or another stack.
+
+Fused computations of the reading loop keep their form: what took a slice of a stack now takes the
+whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.rewrite.bodies import Body
+from hlo.rewrite.loop_edit import SLOTS, Given, Taken
+from hlo.rewrite.loop_module import LoopModule
+from hlo.rewrite.loop_values import Maker
+
+__all__ = ["Readers"]
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+class Readers:
+    """What reads stacks in the body of the reading loop, and is given something else.
+
+    Args:
+      module: of the loops. body: of the reading loop. maker: of new instructions there.
+    """
+
+    def __init__(self, module: LoopModule, body: Body, maker: Maker) -> None:
+        self._module = module
+        self._body = body
+        self._maker = maker
+        self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
+
+    def take(self, taken: Taken) -> None:
+        """Lets an instruction of the body do without a stack."""
+        reader = self._body.named(taken.reader)
+        if taken.replaced:
+            result = reader
+            if reader.opcode == "async-start":
+                result = self._body.readers(reader.id)[0]
+            value = self._maker.value(taken.given)
+            self._body.replace(result, self._body.cast(value, result.shape))
+            self._body.sweep([result.id])
+            return
+        if reader.opcode != "fusion":
+            raise HloError(f"{reader.name} cannot read anything but the stack")
+        body = self._module.computations[reader.called_computation_ids[0]]
+        parameter = next(
+            i
+            for i in body.instructions
+            if i.opcode == "parameter" and i.parameter_number == taken.operand
+        )
+        given, axis = taken.given, taken.axis
+        if given.whole and not given.made:
+            other = self._body.element(given.element)
+            self._retype(body, parameter, other.shape, None)
+        elif axis < 0:
+            other = self._retype_slice(body, parameter, given)
+        else:
+            for i in body.instructions:
+                if i.id in _casts_of(body, parameter):
+                    i.shape.dimensions[axis] = min(i.shape.dimensions[axis], SLOTS)
+            if given.whole:
+                other = self._body.cast(self._maker.made(given.made), parameter.shape)
+            else:
+                other = self._spread(given, parameter.shape, axis)
+        old = reader.operand_ids[taken.operand]
+        reader.operand_ids[taken.operand] = other.id
+        body.ClearField("program_shape")
+        self._body.sweep([old])
+
+    def _retype_slice(
+        self, body: _Computation, parameter: _Instruction, given: Given
+    ) -> _Instruction:
+        """Gives a fused computation one slice for a stack; the value it is given, so cast."""
+        slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
+        behind = _casts_of(body, parameter)
+        part = next(i.shape for i in slices if i.operand_ids[0] in behind)
+        self._retype(body, parameter, part, part)
+        return self._body.cast(self._maker.value(given), part)
+
+    def _retype(
+        self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
+    ) -> None:
+        """Changes a parameter's shape; casts of it are made of the new one."""
+        behind = _casts_of(body, parameter)
+        old = _Shape()
+        old.CopyFrom(parameter.shape)
+        parameter.shape.CopyFrom(shape)
+        if part is None:
+            if shape != old:  # the same bytes: it is cast to what its readers knew
+                cast = _Instruction(
+                    name=self._module.names.new(f"{parameter.name}.as"),
+                    opcode="bitcast",
+                    operand_ids=[parameter.id],
+                )
+                cast.shape.CopyFrom(old)
+                cast.id = max(i.id for i in body.instructions) + 1
+                kept = []
+                for i in body.instructions:
+                    copy = _Instruction()
+                    copy.CopyFrom(i)
+                    copy.operand_ids[:] = [
+                        cast.id if k == parameter.id else k for k in copy.operand_ids
+                    ]
+                    kept.append(copy)
+                    if i.id == parameter.id:
+                        kept.append(cast)
+                del body.instructions[:]
+                body.instructions.extend(kept)
+            return
+        for i in body.instructions:
+            if i.opcode == "bitcast" and i.id in behind:
+                readers = [k for k in body.instructions if i.id in k.operand_ids]
+                slices = [k for k in readers if k.opcode == "dynamic-slice"]
+                i.shape.CopyFrom(slices[0].shape if slices else part)
+
+    def _spread(self, given: Given, shape: _Shape, axis: int) -> _Instruction:
+        """A stack each slice of which is a value."""
+        value = self._maker.value(dataclasses.replace(given, copy=0))
+        key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
+        if key not in self._stacks:
+            name = self._module.names.new(f"{value.name}.slots")
+            inner = self._module.fused_body(name)
+            root = inner.spread(inner.parameter(value), shape, axis)
+            self._stacks[key] = self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
+        return self._stacks[key]
+
+
+def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
+    """A parameter and bitcasts of it."""
+    found = {parameter.id}
+    for i in body.instructions:
+        if i.opcode == "bitcast" and i.operand_ids[0] in found:
+            found.add(i.id)
+    return found

@@ -1,0 +1,153 @@
+"""The states of loops: elements that join them, elements that leave, arrays that turns write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.rewrite.bodies import Body
+from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
+from hlo.rewrite.fused_body import FusedBody, stack_shape
+from hlo.rewrite.loop_edit import Checkpoints, LoopEdit
+from hlo.rewrite.loop_module import LoopModule, Site
+
+__all__ = ["States"]
+
+_Instruction = xla_pb2.HloInstructionProto
+_Shape = xla_pb2.ShapeProto
+
+
+class States:
+    """What a pair of loops hands from turn to turn, which a change adds to and takes from.
+
+    Args:
+      module: of the loops. edit: the change.
+    """
+
+    def __init__(self, module: LoopModule, edit: LoopEdit) -> None:
+        self._module = module
+        self._edit = edit
+
+    def stacked(self, writer: Site, body: Body, element: int) -> _Instruction:
+        """Gives the writing loop a new stack of an element of its state; what that ends as."""
+
+        def own(put: FusedBody, counter: _Instruction) -> _Instruction:
+            return put.index(counter, self._edit.written)
+
+        return self._kept(writer, body, body.element(element), Ring("stack", self._edit.turns, own))
+
+    def checkpoints(
+        self, checkpoints: Checkpoints, writer: Site, reader: Site, source: Body
+    ) -> Places:
+        """Lets the writing loop keep slices at few turns; where the reading loop has them."""
+        few, since = kept_in(Segments(self._edit.turns, checkpoints.every))
+
+        def place(value: _Instruction, ring: Ring) -> int:
+            self.grow(reader, self._kept(writer, source, value, ring))
+            return len(reader.i.shape.tuple_shapes) - 1
+
+        elements = [source.element(kept.element) for kept in checkpoints.kept]
+        values = [
+            self._module.leaf(source, source.named(r.value), r.index) for r in checkpoints.residuals
+        ]
+        return Places(
+            [place(value, few) for value in elements],
+            [
+                place(value, since) if kept.held else -1
+                for value, kept in zip(elements, checkpoints.kept, strict=True)
+            ],
+            [place(value, since) for value in values],
+        )
+
+    def _kept(self, writer: Site, body: Body, value: _Instruction, ring: Ring) -> _Instruction:
+        """Gives the writing loop a new array of slices of a value; what that ends as."""
+        parent = writer.parent
+        counter = body.element(0)
+        whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
+        name = f"{value.name}.{ring.name}"
+        zeros = self._module.fused_body(f"{name}.begin")
+        begun = zeros.fusion(
+            self._module.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
+        )
+        self.grow(writer, parent.add(begun))
+        number = len(writer.i.shape.tuple_shapes) - 1
+        put = self._module.fused_body(f"{name}.put")
+        update = put.update(body.element(number), value, ring.at(put, counter))
+        made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
+        # Before the next turn's value can be written over this one's.
+        body.root().operand_ids[number] = body.add(made, early=True).id
+        end = _Instruction(
+            name=self._module.names.new(f"{name}.end"),
+            opcode="get-tuple-element",
+            operand_ids=[writer.i.id],
+            tuple_index=number,
+        )
+        end.shape.CopyFrom(whole)
+        return parent.add(end)
+
+    def grow(self, site: Site, value: _Instruction) -> None:
+        """Adds an element to a loop's state, which no turn changes."""
+        start, loop = site.start(), site.loop
+        for i in (start, *site.whole()):
+            i.shape.tuple_shapes.append(value.shape)
+        start.operand_ids.append(value.id)
+        for number in loop.called_computation_ids:
+            inner = self._module.body(self._module.computations[number])
+            parameter = inner.parameter()
+            parameter.shape.tuple_shapes.append(value.shape)
+            inner.computation.ClearField("program_shape")
+        body = self._module.body(self._module.computations[loop.called_computation_ids[0]])
+        element = body.element(len(start.operand_ids) - 1)
+        root = body.root()
+        root.operand_ids.append(element.id)
+        root.shape.tuple_shapes.append(value.shape)
+
+    def shrink(self, site: Site, gone: list[int]) -> None:
+        """Takes elements out of a loop's state; HloError if one is still read."""
+        parent, start, loop = site.parent, site.start(), site.loop
+        begun = [start.operand_ids[k] for k in gone]
+        _drop(start.operand_ids, gone)
+        for i in (start, *site.whole()):
+            _drop_shapes(i.shape, gone)
+        parent.sweep([*begun, *_renumbered(parent.readers(site.i.id), gone)])
+        parent.trim(begun, self._module.computations)
+        for k, number in enumerate(loop.called_computation_ids):
+            inner = self._module.body(self._module.computations[number])
+            parameter = inner.parameter()
+            _drop_shapes(parameter.shape, gone)
+            inner.computation.ClearField("program_shape")
+            lost = _renumbered(inner.readers(parameter.id), gone)
+            ends: list[int] = []
+            if k == 0:
+                root = inner.root()
+                ends = [root.operand_ids[g] for g in gone]
+                _drop(root.operand_ids, gone)
+                _drop_shapes(root.shape, gone)
+            inner.sweep([*ends, *lost])
+            if still := inner.alive(lost):
+                raise HloError(f"{still} is read although its loop's state has it no more")
+
+
+def _drop(numbers: Any, gone: Iterable[int]) -> None:
+    """Takes entries out of a repeated field of numbers."""
+    numbers[:] = [n for k, n in enumerate(numbers) if k not in set(gone)]
+
+
+def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
+    for k in sorted(gone, reverse=True):
+        del shape.tuple_shapes[k]
+
+
+def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[int]:
+    """Renumbers readers of a tuple that loses elements; gives the ids of those of lost ones."""
+    lost = []
+    for element in elements:
+        if element.opcode != "get-tuple-element":
+            raise HloError(f"{element.name} reads a loop's state as a whole")
+        if element.tuple_index in gone:
+            lost.append(element.id)
+        else:
+            element.tuple_index -= sum(k < element.tuple_index for k in gone)
+    return lost

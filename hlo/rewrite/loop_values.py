@@ -1,0 +1,248 @@
+"""What a changed loop makes in its body: copies of another loop's instructions, slices, turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from hlo import xla_pb2
+from hlo.module import HloError
+from hlo.rewrite.bodies import Body
+from hlo.rewrite.fused_body import FusedBody, slice_shape
+from hlo.rewrite.loop_edit import SLOTS, Given, LoopEdit, Made
+from hlo.rewrite.loop_module import LoopModule
+from hlo.shapes import ShapeIndex
+
+__all__ = ["Maker"]
+
+_LOCAL = (1 << 32) - 1
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+class Maker:
+    """Makes new instructions of the reading loop's body.
+
+    Args:
+      module: of the loops. edit: the change.
+      body: of the reading loop. source: of the writing loop. parent: where both stand.
+    """
+
+    def __init__(
+        self, module: LoopModule, edit: LoopEdit, body: Body, source: Body, parent: Body
+    ) -> None:
+        self._module = module
+        self._edit = edit
+        self._body = body
+        self._source = source
+        self._parent = parent
+        self._made: dict[str, _Instruction] = {}
+        self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
+        self._copies: dict[tuple[int, int], _Instruction] = {}
+        self._exchanges = module.exchanges(source, body)
+
+    def know(self, made: Mapping[str, _Instruction]) -> None:
+        """Takes instructions that were made otherwise, by name."""
+        self._made.update(made)
+
+    def made(self, name: str) -> _Instruction:
+        """What was made, by name."""
+        return self._made[name]
+
+    def value(self, given: Given) -> _Instruction:
+        """A value in the body."""
+        if given.copy:
+            return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
+        if given.turn:
+            return self._turn()
+        if given.whole or given.part is not None:
+            raise HloError("a slice is to be made before it is read")
+        if given.element >= 0:
+            return self._body.element(given.element)
+        if given.own:
+            return self._body.named(given.own)
+        made = self._made[given.made]
+        if not given.index:
+            return made
+        key = given.made, given.index
+        if key not in self._leaves:
+            self._leaves[key] = self._module.leaf(self._body, made, given.index)
+        return self._leaves[key]
+
+    def make(self, made: Made) -> None:
+        """Makes one instruction."""
+        if self._module.names.new(made.name) != made.name:
+            raise HloError(f"the module has {made.name} already; plan it again")
+        if not made.original:
+            self._made[made.name] = self._single(made)
+            return
+        if made.of_slice:
+            self._made[made.name] = self._slice_moved(made)
+            return
+        original = self._source.named(made.original)
+        shapes = [i.shape for i in self._source.operands(original)]
+        numbers = list(range(len(shapes)))
+        if self._exchanges.is_one(original):
+            given = dict(made.operands)
+            operands = [self._body.cast(self.value(given[k]), shapes[k]) for k in numbers]
+            self._made[made.name] = self._exchanges.again(made.name, original, operands)
+            return
+        if original.opcode == "async-start":
+            original, numbers = self._unwrapped(original)
+        copy = _Instruction()
+        copy.CopyFrom(original)
+        copy.name = made.name
+        del copy.control_predecessor_ids[:]
+        del copy.output_operand_aliasing[:]
+        if made.root:
+            self._refuse(copy, made)
+        else:
+            given = dict(made.operands)
+            updated = made.slots[0] if made.slots else -1
+            operands = {
+                k: self._body.cast(self.value(given[k]), shapes[k]).id
+                for k in numbers
+                if k != updated
+            }
+            if copy.opcode == "fusion":
+                inner = self._own(copy.called_computation_ids[0])
+                copy.called_computation_ids[0] = inner.id
+                if made.slots:
+                    operands[updated] = self._with_slots(copy, inner, *made.slots).id
+            copy.operand_ids[:] = [operands[k] for k in numbers]
+        self._made[made.name] = self._body.add(copy)
+
+    def _with_slots(
+        self, copy: _Instruction, body: _Computation, operand: int, axis: int
+    ) -> _Instruction:
+        """Lets a fusion put its result into a stack of few slices; gives that stack."""
+        root = next(i for i in body.instructions if i.id == body.root_id)
+        parameter = next(
+            i
+            for i in body.instructions
+            if i.opcode == "parameter" and i.parameter_number == operand
+        )
+        if root.opcode != "dynamic-update-slice" or root.operand_ids[0] != parameter.id:
+            raise HloError(f"{copy.name} does not put its result into a stack")
+        for i in (copy, root, parameter):
+            i.shape.dimensions[axis] = min(i.shape.dimensions[axis], SLOTS)
+        body.ClearField("program_shape")
+        zeros = self._module.fused_body(f"{copy.name}.begin")
+        name = self._module.names.new(f"{copy.name}.begin")
+        return self._body.add(zeros.fusion(name, zeros.zeros(copy.shape), "kLoop", _Instruction()))
+
+    def _slice_moved(self, made: Made) -> _Instruction:
+        """What an instruction beside the loops does to each slice, done to one."""
+        original = self._parent.named(made.original)
+        ((_, given),) = made.operands
+        (operand,) = self._parent.operands(original)
+        copy = _Instruction()
+        copy.CopyFrom(original)
+        copy.name = made.name
+        del copy.control_predecessor_ids[:]
+        copy.operand_ids[:] = [self._body.cast(self.value(given), slice_shape(operand.shape)).id]
+        copy.shape.CopyFrom(slice_shape(copy.shape))
+        if copy.opcode == "fusion":
+            inner = self._own(copy.called_computation_ids[0])
+            copy.called_computation_ids[0] = inner.id
+            for i in inner.instructions:
+                i.shape.CopyFrom(slice_shape(i.shape))
+        return self._body.add(copy)
+
+    def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
+        """The fusion that an asynchronous call runs, and which operands it has."""
+        wrapper = self._module.computations[start.called_computation_ids[0]]
+        by_id = {i.id: i for i in wrapper.instructions}
+        inner = by_id[wrapper.root_id]
+        if any(by_id[k].opcode != "parameter" for k in inner.operand_ids):
+            raise HloError(f"{start.name} runs more than one fusion")
+        return inner, [by_id[k].parameter_number for k in inner.operand_ids]
+
+    def _own(self, number: int) -> _Computation:
+        """A copy of a fused computation for a copy of the fusion; reducers are shared."""
+        body = self._module.computations[number]
+        copy = self._module.new_computation(f"{body.name}.loop")
+        renamed = {i.id: copy.id << 32 | (i.id & _LOCAL) for i in body.instructions}
+        for i in body.instructions:
+            made = copy.instructions.add()
+            made.CopyFrom(i)
+            made.id, made.name = renamed[i.id], self._module.names.new(f"{i.name}.loop")
+            made.operand_ids[:] = [renamed[k] for k in i.operand_ids]
+        copy.root_id = renamed[body.root_id]
+        return copy
+
+    def _copy(self, value: _Instruction, number: int) -> _Instruction:
+        """Another array that holds the same."""
+        key = value.id, number
+        if key not in self._copies:
+            copy = _Instruction(
+                name=self._module.names.new(f"{value.name}.copy"),
+                opcode="copy",
+                operand_ids=[value.id],
+            )
+            copy.shape.CopyFrom(value.shape)
+            self._copies[key] = self._body.add(copy)
+        return self._copies[key]
+
+    def _given(self, inner: FusedBody, given: Given) -> _Instruction:
+        """A value inside a fused computation."""
+        if given.part is not None:
+            whole = self._given(inner, dataclasses.replace(given, part=None))
+            return inner.part(whole, given.part)
+        counter = self._body.named(self._edit.counter)
+        if given.turn:
+            return inner.index(counter, self._edit.turn)
+        if not given.whole:
+            return inner.parameter(self.value(given))
+        at = inner.index(counter, self._edit.place)
+        whole = _Shape.FromString(given.whole)
+        if given.made:
+            return inner.sliced(
+                self._made[given.made], self._made[given.made].shape, at, given.axis
+            )
+        return inner.sliced(self._body.element(given.element), whole, at, given.axis)
+
+    def _turn(self) -> _Instruction:
+        """The writer's turn as an instruction."""
+        if "turn" not in self._made:
+            name = self._module.names.new("loop_turn")
+            self._made["turn"] = self._single(Made(name, "", "", ((0, Given(turn=True)),)))
+        return self._made["turn"]
+
+    def _single(self, made: Made) -> _Instruction:
+        """A fusion that only hands on a slice of a stack, converted maybe, or the turn."""
+        ((_, given),) = made.operands
+        inner = self._module.fused_body(made.name)
+        root = self._given(inner, given)
+        if made.element_type:
+            root = inner.converted(root, made.element_type)
+        return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
+
+    def _refuse(self, copy: _Instruction, made: Made) -> None:
+        """Gives a copy of a fusion a computation that ends earlier, or begins later."""
+        body = self._module.computations[copy.called_computation_ids[0]]
+        by_id = {i.id: i for i in body.instructions}
+        by_name = {i.name: i for i in body.instructions}
+        given = {by_name[str(where)].id: value for where, value in made.operands}
+        root = by_name[made.root]
+        inner = self._module.fused_body(made.name)
+        done: dict[int, _Instruction] = {}
+        stack = [root.id]
+        while stack:
+            k = stack[-1]
+            if k in done:
+                stack.pop()
+                continue
+            if k in given:
+                done[k] = inner.cast(self._given(inner, given[k]), by_id[k].shape)
+                continue
+            missing = [o for o in by_id[k].operand_ids if o not in done]
+            if missing:
+                stack += reversed(missing)
+                continue
+            done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
+        end = done[root.id]
+        made_fusion = inner.fusion(made.name, end, copy.fusion_kind, copy)
+        copy.CopyFrom(made_fusion)

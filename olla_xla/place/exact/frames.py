@@ -1,0 +1,88 @@
+"""Frames of the exact search (descend.py): parts of the unplaced items, packed independently."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.exact.model import Model
+from olla_xla.place.exact.state import (
+    ABOVE,
+    ACTIVE,
+    DEPTH,
+    FIRST,
+    FRAMES,
+    HI,
+    LAST,
+    LEVEL,
+    LO,
+    LOWEST,
+    NEXT,
+    PARENT,
+    RANK,
+    SPLIT,
+    START,
+    WORK,
+    State,
+)
+
+__all__ = ["activate", "split", "swap"]
+
+
+@jit
+def swap(state: State, a: int, b: int) -> None:
+    """Exchanges two entries of `waiting`."""
+    i, j = state.waiting[a], state.waiting[b]
+    state.waiting[a], state.waiting[b] = j, i
+    state.slot[j], state.slot[i] = a, b
+
+
+@jit
+def activate(state: State, frame: int) -> None:
+    """Turns to a frame whose items are still unplaced."""
+    state.count[ACTIVE] = frame
+    state.frames[frame, START] = state.count[DEPTH]
+    state.count[LEVEL] = state.frames[frame, LOWEST]
+    state.count[RANK] = state.frames[frame, ABOVE]
+
+
+@jit
+def split(model: Model, state: State) -> None:
+    """Replaces the active frame by independent parts of its unplaced items, small ones first.
+
+    One that cannot be packed then refutes the decisions before the split, with no regard to how the
+    other parts were packed.
+    """
+    active = state.count[ACTIVE]
+    lo, hi = state.frames[active, LO], state.frames[active, HI]
+    old, last = state.count[FRAMES], state.frames[active, LAST]
+    count = old
+    first, start = state.frames[active, FIRST], lo
+    for s in range(state.frames[active, FIRST], last + 1):
+        if state.total[s] == 0:  # whatever lies before was split off at the border before
+            first = s + 1
+            continue
+        if s < last and state.crossing[s] > 0:
+            continue
+        state.count[WORK] += hi - start
+        end = start
+        for k in range(start, hi):
+            if model.first[state.waiting[k]] <= s:
+                swap(state, k, end)
+                end += 1
+        if end > start:
+            frame = state.frames[count]
+            frame[LO], frame[HI], frame[FIRST], frame[LAST] = start, end, first, s
+            count += 1
+        first, start = s + 1, end
+    if count < old + 2:
+        return
+    state.count[FRAMES] = count
+    order = np.argsort(state.frames[old:count, HI] - state.frames[old:count, LO])
+    following = state.frames[active, NEXT]
+    for k in range(count - old - 1, -1, -1):
+        frame = state.frames[old + order[k]]
+        frame[LOWEST], frame[ABOVE] = state.count[LEVEL], state.count[RANK]
+        frame[NEXT], frame[PARENT], frame[SPLIT] = following, active, state.count[DEPTH]
+        following = old + order[k]
+    activate(state, following)

@@ -1,0 +1,165 @@
+"""Bounds of offsets from below in the exact search (descend.py), raised as far as they follow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from olla_xla.memory.jit import jit
+from olla_xla.place.exact.model import Model
+from olla_xla.place.exact.state import (
+    ACTIVE,
+    BOUNDS,
+    FAR,
+    FIRST,
+    HI,
+    LAST,
+    LEVEL,
+    LO,
+    RANK,
+    WORK,
+    State,
+)
+
+__all__ = ["infer", "lift", "lift_all", "lift_passed", "pass_over"]
+
+
+@jit
+def lift_all(model: Model, state: State) -> bool:
+    """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
+    for i in range(len(model.size)):
+        if state.earliest[i] > state.latest[i]:
+            return False
+        if model.fixed[i] < 0 and not lift(model, state, i, np.int64(0)):
+            return False
+    return True
+
+
+@jit
+def lift(model: Model, state: State, i: int, least: int) -> bool:
+    """Raises the bound of item i to `least`; false if it then leaves the capacity."""
+    value = max(least, state.earliest[i])
+    for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
+        e = model.pin_idx[p]
+        pin = model.nb_idx[e]
+        if state.offset[pin] < 0 and model.fixed[i] < 0:
+            if value + model.nb_below[e] > model.fixed[pin]:
+                value = max(value, model.fixed[pin] + model.nb_above[e])
+    if model.align[i] > 1:
+        value = (value + model.align[i] - 1) // model.align[i] * model.align[i]
+    if value > state.latest[i]:
+        return False
+    if value > state.earliest[i]:
+        k = state.count[BOUNDS]
+        state.bounds[k, 0], state.bounds[k, 1] = i, state.earliest[i]
+        state.count[BOUNDS] = k + 1
+        state.earliest[i] = value
+        for p in range(model.part_ptr[i], model.part_ptr[i + 1]):
+            start, stop = model.part_first[p], model.part_last[p] + 1
+            state.dirty[start:stop] = True
+            state.count[WORK] += stop - start
+            for t in range(start, stop):
+                state.highest[t] = max(state.highest[t], value)
+    return True
+
+
+@jit
+def pass_over(model: Model, state: State, i: int) -> bool:
+    """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
+    bound = state.earliest[i]
+    hint = state.support[i]
+    if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
+        return True
+    least = FAR
+    state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
+    # As `_end` has it; a call for each neighbour would take a hundred times longer.
+    level = state.count[LEVEL]
+    for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
+        j = model.nb_idx[e]
+        if state.offset[j] >= 0:
+            continue
+        end = max(state.earliest[j], level) + model.nb_above[e]
+        if end < least:
+            least = end
+            state.support[i] = e
+            if least <= bound and bound > state.rest[i]:
+                return True
+    if least == FAR:
+        return False
+    return lift(model, state, i, least)
+
+
+@jit
+def _end(model: Model, state: State, e: int) -> int:
+    """The least height at which an item may rest on neighbour e; FAR once that is placed."""
+    j = model.nb_idx[e]
+    if state.offset[j] >= 0:
+        return FAR
+    return int(max(state.earliest[j], state.count[LEVEL]) + model.nb_above[e])
+
+
+@jit
+def lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:
+    """Bounds all items passed over so far; false if one cannot be placed any more."""
+    level, last = state.count[LEVEL], state.count[RANK]
+    frame = state.frames[state.count[ACTIVE]]
+    for k in range(frame[LO], frame[HI]):
+        i = state.waiting[k]
+        rest = state.rest[i]
+        if rest < level or rest == level and rank[i] < last:
+            if not pass_over(model, state, i):
+                return False
+    return True
+
+
+@jit
+def infer(model: Model, state: State, capacity: int) -> bool:
+    """Section inference to a fixpoint; false if some section cannot be filled."""
+    frame = state.frames[state.count[ACTIVE]]
+    again = True
+    while again:
+        again = False
+        state.count[WORK] += frame[LAST] + 1 - frame[FIRST]
+        for t in range(frame[FIRST], frame[LAST] + 1):
+            if not state.dirty[t]:
+                continue
+            state.dirty[t] = False
+            # The topmost item needs no padding.
+            slack = capacity + model.grain - 1 - state.total[t]
+            if state.total[t] == 0 or state.highest[t] <= slack:
+                continue
+            before = state.count[BOUNDS]
+            if not _infer_section(model, state, t, slack):
+                state.weight[t] += 1
+                return False
+            again = again or state.count[BOUNDS] > before
+    return True
+
+
+@jit
+def _infer_section(model: Model, state: State, t: int, slack: int) -> bool:
+    """Who can come first in section t, where at most `slack` bytes may lie below the first."""
+    lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
+    state.count[WORK] += hi - lo
+    least = FAR
+    first, several = -1, False
+    highest = 0
+    for e in range(lo, hi):
+        i = model.mem_idx[e]
+        if state.offset[i] >= 0:
+            continue
+        highest = max(highest, state.earliest[i])
+        if state.earliest[i] <= slack:
+            several = first >= 0
+            first = i
+            least = min(least, state.earliest[i] + model.mem_height[e])
+    state.highest[t] = highest
+    if first < 0:
+        return False
+    for e in range(lo, hi):
+        i = model.mem_idx[e]
+        if state.offset[i] >= 0 or state.earliest[i] >= least:
+            continue
+        if state.earliest[i] > slack or (not several and i != first):
+            if not lift(model, state, i, least):
+                return False
+    return True

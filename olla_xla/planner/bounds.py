@@ -1,0 +1,45 @@
+"""Bounds of a computation where its callees have bounds of their own."""
+
+from __future__ import annotations
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.forced_live import forced_live_bound
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.mincut import least_live
+from olla_xla.planner.work import Work
+from olla_xla.schedule.search.result import SearchResult
+
+__all__ = ["certified", "forced_live", "least_peak"]
+
+
+def forced_live(work: Work) -> int:
+    """The forced-live bound, with callees at their own bounds."""
+    planned = work.planned
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.bounds[c] == planned.peaks[c] for c in called):
+        return forced_live_bound(work.arrays)[0]
+    return forced_live_bound(planned.bounded(work.lowered.computation).graph)[0]
+
+
+def certified(work: Work, found: SearchResult) -> int:
+    """The certified bound, with callees at their own bounds where the search had their peaks."""
+    planned, computation = work.planned, work.lowered.computation
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.bounds[c] == planned.peaks[c] for c in called):
+        return found.bound_bytes
+    bounded = GraphArrays.of(planned.bounded(computation).graph)
+    bound = forced_live_bound(bounded)[0]
+    if found.bound_at >= 0:
+        bound = max(bound, least_live(bounded, found.bound_at).bytes)
+    return min(bound, found.least_peak_bytes)
+
+
+def least_peak(work: Work, *found: SearchResult) -> int:
+    """The least lifetime peak found, with callees in their orders of least peak."""
+    least = min(result.least_peak_bytes for result in found)
+    planned = work.planned
+    called = {c for i in work.lowered.instructions for c in i.called_control}
+    if all(planned.leasts[c] == planned.peaks[c] for c in called):
+        return least
+    relaxed = GraphArrays.of(planned.relaxed(work.lowered.computation).graph)
+    return min(least, peak_bytes(relaxed, found[0].lifetime_order))

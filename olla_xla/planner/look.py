@@ -1,0 +1,69 @@
+"""A computation in XLA's order: what is known of it before any search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from hlo.module import Computation
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.bounds import forced_live
+from olla_xla.planner.work import Solved, Work
+from olla_xla.problem.stop_reason import StopReason
+
+__all__ = ["Look", "unchanged"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """A computation in XLA's order, before any search.
+
+    Attributes:
+      work: its graph, with XLA's order. peak: lifetime peak of that, in bytes.
+      bound: no order has a smaller one, in bytes.
+      charged: what the module's computations were charged with when it was made.
+    """
+
+    work: Work
+    peak: int
+    bound: int
+    charged: Mapping[Computation, int]
+
+    @staticmethod
+    def at(planned: PlannedModule, computation: Computation) -> Look:
+        """Looks at a computation; its callees must have been looked at or solved."""
+        work = Work(planned, planned.lowered(computation))
+        charged = dict(planned.peaks)
+        peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
+        bound = min(forced_live(work), peak)
+        planned.peaks[computation] = planned.leasts[computation] = peak
+        planned.bounds[computation] = bound
+        return Look(work, peak, bound, charged)
+
+    def holds(self, planned: PlannedModule) -> bool:
+        """Whether nothing has changed since that it depends on."""
+        return planned is self.work.planned and self.is_charged(planned)
+
+    def is_charged(self, planned: PlannedModule) -> bool:
+        """Whether its callees' peaks are still what it was charged with."""
+        called = {c for i in self.work.lowered.instructions for c in i.called_control}
+        return all(planned.peaks[planned.computations[c.name]] == self.charged[c] for c in called)
+
+
+def unchanged(look: Look, total: int) -> Solved:
+    """XLA's own order as the answer; `total` is the module's predicted one."""
+    work = look.work
+    work.starts["xla"] = np.arange(work.arrays.n)
+    work.scores["xla"] = (total, look.peak)
+    return work.solved(
+        "xla",
+        {},
+        least=look.peak,
+        bound=look.bound,
+        steps=0,
+        stopped_by=StopReason.NO_GAIN,
+        candidates=dict(work.scores),
+    )

@@ -1,0 +1,115 @@
+"""Loops whose turns are counted: a while that goes from 0 in ones to a known number."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from hlo.module import Instruction
+from olla_xla.remat.loops.nodes import Affine, Body
+
+__all__ = ["Loop", "counted_loop"]
+
+
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """A while with a known number of turns.
+
+    Attributes:
+      i: the while. body: its body's nodes.
+      site: what stands for it beside other loops: itself, or a call that runs it and no more, as
+        XLA:CPU makes of small loops.
+      counter: the element that counts from 0 in ones. turns: how many.
+      start: the instruction that each element of the state begins as.
+      fixed: elements that no turn changes.
+    """
+
+    i: Instruction
+    site: Instruction
+    body: Body
+    counter: int
+    turns: int
+    start: Sequence[Instruction]
+    fixed: frozenset[int]
+
+
+def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bool) -> Loop | None:
+    """The loop of a while, if its turns are known and its state is a plain tuple."""
+    body, condition = i.called
+    (start,) = site.operands
+    if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
+        return None
+    if any(s.is_tuple for s in i.shape.elements) or start.users != [site]:
+        return None
+    for computation in (body, condition):
+        (parameter,) = computation.parameters
+        if any(u.opcode != "get-tuple-element" for u in parameter.users):
+            return None
+    if any(u.opcode != "get-tuple-element" for u in site.users) or site.is_root:
+        return None
+    if i.side_effect or site.side_effect:
+        return None
+    nodes = Body(body, target, together=together)
+    state = nodes.leaves(body.parameters[0])
+    fixed = frozenset(
+        k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
+    )
+    constants = {k: _constant(start.operands[k]) for k in fixed}
+    ranges = {(k,): (value, value) for k, value in constants.items() if value is not None}
+    found = _count(nodes, Body(condition, target, ranges), start.operands)
+    if found is None or not _says(i, *found):
+        return None
+    counter, turns = found
+    nodes.count({**ranges, (counter,): (0, turns - 1)})
+    return Loop(i, site, nodes, counter, turns, start.operands, fixed)
+
+
+def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int, int] | None:
+    """The counter's element, and the number of turns; `tested` is the condition."""
+    test = tested.root[()].behind
+    if test.i.opcode != "compare" or test.i.direction != "LT":
+        return None
+    left, right = (tested.index(o) for o in test.operands)
+    if left.range is None or left.affine is None or left.affine.element is None:
+        return None
+    if right.range is None or right.range[0] != right.range[1]:
+        return None
+    (counter,), turns = left.affine.element, right.range[0]
+    begins_at_zero = _constant(start[counter]) == 0
+    is_counter = left.affine == Affine((counter,), 1, 0)
+    steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
+    if turns < 1 or not is_counter or not begins_at_zero or not steps:
+        return None
+    return counter, turns
+
+
+def _constant(i: Instruction) -> int | None:
+    while i.opcode in ("copy", "bitcast"):
+        i = i.operands[0]
+    return i.integer
+
+
+def _says(i: Instruction, counter: int, turns: int) -> bool:
+    """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
+
+    XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
+    `known_init_step` says what the counter goes through, and `dynamic_variables` which elements do
+    likewise, from where. Of such there may be the counter only, whose number does not change.
+    """
+    if not i.backend_config:
+        return True
+    try:
+        notes = json.loads(i.backend_config)
+        known = int(notes.get("known_trip_count", {}).get("n", turns))
+        index = int(notes.get("known_induction_variable", {}).get("tuple_index", counter))
+        steps = notes.get("known_init_step", {"step": 1})
+        first, step = int(steps.get("init", 0)), int(steps.get("step", 0))
+        others = {
+            (int(v.get("tuple_index", 0)), int(v.get("init", first)), int(v.get("step", step)))
+            for v in notes.get("dynamic_variables", ())
+        }
+    except (ValueError, AttributeError, TypeError):
+        return False
+    is_right = (known, index, first, step) == (turns, counter, 0, 1)
+    return is_right and others <= {(counter, 0, 1)}

@@ -1,0 +1,134 @@
+"""The sequence of operators and clones, and the live bytes at each of its steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import inner, loop
+from olla_xla.remat.graph import GraphFields
+
+__all__ = ["Steps", "sequence", "timeline"]
+
+
+class Steps(NamedTuple):
+    """The new sequence and when versions live in it.
+
+    Attributes:
+      keys, operators: int64 [steps].
+      tensor, start, end: int64 [segments], as in Expansion. first, last: [segments] their steps.
+      begin, stop: int64 [m], rows of each tensor's segments, which lie together.
+    """
+
+    keys: np.ndarray
+    operators: np.ndarray
+    tensor: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    begin: np.ndarray
+    stop: np.ndarray
+
+
+def sequence(g: GraphFields, segments: np.ndarray, clones: np.ndarray) -> Steps:
+    """The sequence: originals in their order, each clone right before its reader.
+
+    Args:
+      g: the graph. segments: int64 [segments, 3]. clones: int64 [clones, 2].
+    """
+    originals = np.arange(g.n)
+    keys = np.concatenate([(2 * originals + 1) * g.n, clones[:, 1]])
+    operators = np.concatenate([originals, clones[:, 0]])
+    order = np.argsort(keys)  # no two are equal
+    keys, operators = keys[order], operators[order]
+    tensor, start, end = (np.ascontiguousarray(column) for column in segments.T)
+    last = np.minimum(np.searchsorted(keys, end), len(keys) - 1)
+    begin, stop = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
+    begin[tensor[::-1]] = np.arange(len(tensor))[::-1]
+    stop[tensor] = np.arange(len(tensor)) + 1
+    first = np.searchsorted(keys, start)
+    return Steps(keys, operators, tensor, start, end, first, last, begin, stop)
+
+
+@loop
+def timeline(
+    g: GraphFields,
+    steps: Steps,
+    removed: np.ndarray,
+    given: np.ndarray,
+    taken: np.ndarray,
+    change: np.ndarray,
+    live: np.ndarray,
+) -> None:
+    """Live bytes at each step of the new sequence.
+
+    Args:
+      g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
+      given, taken: bool [segments], false. change: int64 [steps + 1], zero.
+      live: int64 [steps], zero; the bytes are entered.
+    """
+    total = len(steps.keys)
+    for s in range(len(steps.tensor)):
+        change[steps.first[s]] += g.bytes[steps.tensor[s]]
+        change[steps.last[s] + 1] -= g.bytes[steps.tensor[s]]
+    _add_unread(g, steps, removed, live)
+    _pass_on(g, steps, removed, given, taken, change)
+    running = 0
+    for x in range(total):
+        running += change[x]
+        live[x] += running
+
+
+@inner
+def _add_unread(g: GraphFields, steps: Steps, removed: np.ndarray, live: np.ndarray) -> None:
+    """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
+    for x in range(len(live)):
+        v = steps.operators[x]
+        original = steps.keys[x] == (2 * v + 1) * g.n
+        if original and removed[v]:
+            continue
+        live[x] += g.transient[v]
+        for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+            t = g.out_idx[e]
+            found = original
+            for s in range(steps.begin[t], steps.stop[t]):
+                found = found or steps.first[s] == x
+            if not found:
+                live[x] += g.bytes[t]
+
+
+@inner
+def _pass_on(
+    g: GraphFields,
+    steps: Steps,
+    removed: np.ndarray,
+    given: np.ndarray,
+    taken: np.ndarray,
+    change: np.ndarray,
+) -> None:
+    """Where memory passes on at a step, takes the operand's bytes off there.
+
+    Args:
+      g, steps, removed: as in `timeline`. given, taken: bool [segments], what has passed its
+        memory on, or has got some. change: int64 [steps + 1], what is added to the live bytes.
+    """
+    for x in range(len(steps.keys)):
+        v, key = steps.operators[x], steps.keys[x]
+        if key == (2 * v + 1) * g.n and removed[v]:
+            continue
+        for e in range(g.pair_ptr[v], g.pair_ptr[v + 1]):
+            a, b = g.pair_a[e], g.pair_b[e]
+            giver, taker = -1, -1
+            for s in range(steps.begin[a], steps.stop[a]):
+                if steps.last[s] == x and steps.end[s] == key and steps.first[s] < x:
+                    giver = s
+            for s in range(steps.begin[b], steps.stop[b]):
+                if steps.first[s] == x and steps.start[s] == key:
+                    taker = s
+            if giver >= 0 and taker >= 0 and not given[giver] and not taken[taker]:
+                given[giver] = True
+                taken[taker] = True
+                change[x] -= g.bytes[a]
+                change[x + 1] += g.bytes[a]

@@ -1,0 +1,236 @@
+"""The versions of tensors that a set of evictions leads to, and the clones that make them.
+
+All that follows from evictions is settled in one compiled pass over the operators, last to first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from olla_xla.memory.jit import inner, loop
+from olla_xla.remat.graph import GraphFields
+
+__all__ = ["CLONES", "SEGMENTS", "Evicted", "Needs", "Versions", "demand"]
+
+SEGMENTS, CLONES = 0, 1
+
+_FULL = -1
+"""Instead of a moment: there are more versions than the arrays hold."""
+
+
+class Evicted(NamedTuple):
+    """Tensor -> keys over which it is evicted, ascending (CSR), int64 [m + 1] and [evictions]."""
+
+    ptr: np.ndarray
+    key: np.ndarray
+
+
+class Needs(NamedTuple):
+    """Moments at which tensors are read, a list by tensor: the last entered comes first.
+
+    Attributes:
+      head: int64 [m], the first entry of each tensor's list, or -1.
+      latest: int64 [m], the largest key in each list, or -1.
+      key: int64 [capacity] by entry. following: int64 [capacity], the next entry or -1.
+      count: int64 [1], entries.
+      moments: int64 [capacity], room for those of one tensor in ascending order.
+    """
+
+    head: np.ndarray
+    latest: np.ndarray
+    key: np.ndarray
+    following: np.ndarray
+    count: np.ndarray
+    moments: np.ndarray
+
+    @classmethod
+    def none(cls, tensors: int, capacity: int) -> Needs:
+        """No moments of so many tensors."""
+        lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
+        entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
+        return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
+
+
+class Versions(NamedTuple):
+    """What makes tensors, and how long each version of one lives, as far as is known.
+
+    Attributes:
+      segments: int64 [capacity, 3] of (tensor, start, end), as in Expansion.
+      clones: int64 [capacity, 2] of (operator, key).
+      count: int64 [2], segments and clones, by SEGMENTS and CLONES.
+    """
+
+    segments: np.ndarray
+    clones: np.ndarray
+    count: np.ndarray
+
+    @classmethod
+    def none(cls, capacity: int) -> Versions:
+        """None so far."""
+        segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
+        return cls(segments, clones, np.zeros(2, np.int64))
+
+
+@inner
+def _moment(n: int, k: int) -> int:
+    """The key at which operator k of the order runs."""
+    return (2 * k + 1) * n
+
+
+@loop
+def demand(
+    g: GraphFields, evicted: Evicted, needs: Needs, made: Versions, removed: np.ndarray
+) -> bool:
+    """What evictions lead to; operators last to first, so that all readers are known.
+
+    Args:
+      g: the graph. evicted: what is evicted, and when.
+      needs, made: room for moments and for what is made, which is entered; where it does not
+        suffice the evictions are not feasible, and nothing is made.
+      removed: bool [n], originals that nothing needs any more are entered.
+
+    Returns:
+      Whether the evictions are feasible.
+    """
+    capacity = len(made.segments)
+    feasible = True
+    for v in range(g.n - 1, -1, -1):
+        own = _moment(g.n, v)
+        segment, clone = made.count[SEGMENTS], made.count[CLONES]
+        used = not g.rerun[v]  # whether the original is needed
+        for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+            t = g.out_idx[e]
+            start = -1 if g.live_in[t] else own
+            latest = (2 * g.n + 2) * g.n if g.live_out[t] else needs.latest[t]
+            if not g.live_out[t] and latest > _moment(g.n, g.limit[t]):
+                feasible = False
+            if evicted.ptr[t] < evicted.ptr[t + 1]:
+                latest = _cut(g, evicted, needs, made, t, v, clone)
+            elif made.count[SEGMENTS] < capacity:
+                latest = max(own, latest)
+                _enter(made, t, start, latest)
+            else:
+                latest = _FULL
+            if latest == _FULL:
+                made.count[:] = 0
+                return False
+            used = used or (not g.live_in[t] and latest > own)
+        if not used and made.count[CLONES] > clone:  # what nothing reads stays as it is
+            removed[v] = True
+            _drop(made, segment, own)
+        for e in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            if needs.count[0] + made.count[CLONES] - clone + 1 >= capacity:
+                made.count[:] = 0
+                return False
+            if not removed[v]:
+                _need(needs, g.in_idx[e], own)
+            for y in range(clone, made.count[CLONES]):
+                _need(needs, g.in_idx[e], made.clones[y, 1])
+    return feasible
+
+
+@inner
+def _need(needs: Needs, t: int, key: int) -> None:
+    """Enters that tensor t is read at a moment."""
+    c = needs.count[0]
+    needs.key[c], needs.following[c] = key, needs.head[t]
+    needs.head[t] = c
+    needs.latest[t] = max(needs.latest[t], key)
+    needs.count[0] = c + 1
+
+
+@inner
+def _sort_needs(needs: Needs, t: int) -> int:
+    """Puts the moments at which tensor t is read in ascending order; their number."""
+    moments = needs.moments
+    count = 0
+    c = needs.head[t]
+    while c >= 0:  # nearly ascending: the last reader was listed first
+        x = count
+        while x > 0 and moments[x - 1] > needs.key[c]:
+            moments[x] = moments[x - 1]
+            x -= 1
+        moments[x] = needs.key[c]
+        count += 1
+        c = needs.following[c]
+    return count
+
+
+@inner
+def _cut(
+    g: GraphFields,
+    evicted: Evicted,
+    needs: Needs,
+    made: Versions,
+    t: int,
+    v: int,
+    first_clone: int,
+) -> int:
+    """Enters the versions of an evicted tensor that its readers need, and clones to make them.
+
+    Args:
+      g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
+      t: the tensor, which operator v makes. first_clone: of those of v.
+
+    Returns:
+      The moment up to which the original's version lives, or _FULL.
+    """
+    n, capacity = g.n, len(made.clones)
+    own = _moment(n, v)
+    start, now = -1 if g.live_in[t] else own, own
+    at, end = evicted.ptr[t], evicted.ptr[t + 1]
+    original = own
+    count = _sort_needs(needs, t)
+    for k in range(count + g.live_out[t]):
+        key = needs.moments[k] if k < count else (2 * n + 2) * n
+        if key == now:
+            continue
+        while at < end and evicted.key[at] <= now:
+            at += 1
+        place = key // (2 * n) * (2 * n) + v  # a clone's, right before its reader
+        if at < end and evicted.key[at] < key and place > now:
+            if max(made.count[SEGMENTS], made.count[CLONES]) >= capacity:
+                return _FULL
+            _enter(made, t, start, now)
+            start = place
+            _enter_clone(made, v, place, first_clone)
+        now = key
+        if start <= own:
+            original = now
+    if made.count[SEGMENTS] >= capacity:
+        return _FULL
+    _enter(made, t, start, now)
+    return original
+
+
+@inner
+def _enter(made: Versions, t: int, start: int, end: int) -> None:
+    """Enters a version of tensor t."""
+    k = made.count[SEGMENTS]
+    made.segments[k, 0], made.segments[k, 1], made.segments[k, 2] = t, start, end
+    made.count[SEGMENTS] = k + 1
+
+
+@inner
+def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
+    """Enters a clone of v, unless it is there for another of its results; `first`: those of v."""
+    count = made.count[CLONES]
+    for k in range(first, count):
+        if made.clones[k, 1] == key:
+            return
+    made.clones[count, 0], made.clones[count, 1] = v, key
+    made.count[CLONES] = count + 1
+
+
+@inner
+def _drop(made: Versions, first: int, start: int) -> None:
+    """Takes out the segments from `first` on that start at the key `start`."""
+    kept = first
+    for s in range(first, made.count[SEGMENTS]):
+        if made.segments[s, 1] != start:
+            for field in range(3):
+                made.segments[kept, field] = made.segments[s, field]
+            kept += 1
+    made.count[SEGMENTS] = kept

@@ -1,0 +1,119 @@
+"""Local search for the peak of a problem, and for the objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from olla_xla.schedule.search.moves import anneal, load, perturb
+from olla_xla.schedule.search.run import Run, Scored, rank
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
+
+__all__ = ["lower_peak", "towards_objective"]
+
+
+def lower_peak(
+    run: Run, problem: Problem, groups: np.ndarray, seed: int, *, quick: bool = False
+) -> np.ndarray:
+    """Local search for the peak of a problem, until it stalls; returns the best groups.
+
+    A quick one takes the first stall for the last: another search follows it.
+    """
+    run.limits.aside(load)
+    state = new_state(problem, groups, seed)
+    settings = run.settings
+    chunk = min(settings.chunk, settings.chunk_work // len(groups))
+    if quick:
+        chunk = int(settings.quick_part * chunk)
+    chunk = max(settings.least_chunk, chunk)
+    history = np.empty(settings.history)
+    met = groups.copy()
+    best, peak = groups, int(state.live.max())
+    idle = 0
+    while idle < settings.patience and not run.is_near(peak):
+        target = max(run.cuts.bound, int(peak * (1 - settings.gain)))
+        steps = run.limits.allowed(chunk)
+        least, done = anneal(problem, state, run.first, target, steps, history, met, 0)
+        idle += 1
+        if least < peak:
+            if least < peak * settings.stall:
+                idle = 0
+            peak, best = int(least), met.copy()
+            run.peak(best)
+        run.limits.spend(done)
+    return best
+
+
+def towards_objective(run: Run) -> None:
+    """Local search for the objective, several times over while the graph is small."""
+    problems = [run.problem]
+    if run.reduced.arrays.live_in.any():
+        problems.append(standing(run.reduced.arrays))
+    assert run.best is not None
+    start, fruitless, first = run.best, 0, run.limits.steps
+    settings = run.settings
+    for k in range(settings.rounds):
+        before = run.best.objective
+        seed = run.seed * 1000 + 1 + 10 * k
+        now = start if k % 2 == 0 else run.best
+        wide = start.objective > run.expected() * (1 + settings.rounds_gap)
+        if len(problems) > 1 and wide:
+            found = lower_peak(run, problems[-1], now.groups, seed, quick=True)
+            now = min(now, run.score(found), key=rank)
+        gap = run.best.objective / max(run.expected(), 1) - 1
+        patience = _patience(run, gap, fruitless)
+        _polish(run, problems, now, patience, seed)
+        run.report(f"objective, round {k + 1}")
+        fruitless = 0 if run.is_progress(run.best.objective, before) else fruitless + 1
+        spent = (run.limits.steps - first) * len(start.groups)
+        if run.settled() or gap < settings.rounds_gap:
+            break
+        most = min(settings.most_work, int(settings.work_per_gap * gap))
+        if fruitless >= settings.fruitless or spent > max(settings.least_work, most):
+            break
+
+
+def _patience(run: Run, gap: float, fruitless: int) -> int:
+    """Evaluations without progress that a gap is worth; they are slower on large graphs.
+
+    Each of the `fruitless` rounds before, in a row, doubles the most of them.
+    """
+    settings = run.settings
+    most = min(settings.first_patience << fruitless, settings.most_patience)
+    most = min(most, settings.patience_work // run.full.n)
+    return max(settings.least_patience, min(most, int(settings.patience_per_gap * gap)))
+
+
+def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, seed: int) -> None:
+    """Local search accepted on the objective, until `patience` evaluations bring nothing."""
+    run.limits.aside(load)
+    objective = run.objective
+    assert objective is not None
+    states = [new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)]
+    least = now.objective
+    history = [now.objective] * run.settings.objective_history
+    idle = count = 0
+    while idle < patience and not run.settled():
+        which = count % len(states)
+        problem, state = problems[which], states[which]
+        state.order[:] = now.groups
+        # Moves are chosen by the live bytes of the order that this state last held.
+        cap = max(evaluate(problem, state) if which else 0, now.objective)
+        idle += 1
+        if not perturb(problem, state, run.first, cap):
+            run.limits.spend(1)
+            continue
+        slot = count % len(history)
+        if not np.array_equal(state.order, now.groups):
+            groups = state.order.copy()
+            order = run.reduced.expand(groups)
+            most = max(now.objective, history[slot])
+            value = int(objective(order, most))
+            if value <= most:
+                now = run.score(groups, order, value)
+        run.limits.spend(run.settings.objective_steps)
+        history[slot] = now.objective
+        count += 1
+        if run.is_progress(now.objective, least):
+            least, idle = now.objective, 0

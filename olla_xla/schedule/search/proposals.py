@@ -1,0 +1,206 @@
+"""Moves of local search, drawn at random: each keeps the order legal by construction.
+
+- pull: an operator, with those of its ancestors that stand in the window, runs at its beginning;
+- push: an operator, with those of its descendants that stand in the window, runs at its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from olla_xla.memory.jit import inner
+from olla_xla.schedule.search.state import Problem, State
+
+__all__ = ["below", "propose"]
+
+_FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
+"""Of eight kinds of moves, numbered from 0. Those below _ANY are for a tensor that is live at a hot
+step: below _LATER they let it die sooner, if it may, else appear later, _FARTHER than at that step.
+The others are for any operator; odd ones pull it, even ones push it."""
+
+
+@inner
+def _next(random: np.ndarray) -> np.uint64:
+    """splitmix64."""
+    random[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = random[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inner
+def below(random: np.ndarray, limit: int) -> Any:
+    """A number in [0, limit)."""
+    return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
+
+
+@inner
+def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
+    """Sets the trial of [lo, hi]: the marked operators and their ancestors, then the others.
+
+    Operators are marked with the current counters[0].
+    """
+    stamp = s.counters[0]
+    back = hi
+    for t in range(hi, lo - 1, -1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
+                s.marked[p.pred_idx[k]] = stamp
+        else:
+            s.trial[back] = v
+            back -= 1
+    for t in range(hi, lo - 1, -1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            s.trial[back] = v
+            back -= 1
+
+
+@inner
+def _push(p: Problem, s: State, lo: int, hi: int) -> None:
+    """Sets the trial of [lo, hi]: the others, then the marked operators and their descendants."""
+    stamp = s.counters[0]
+    front = lo
+    for t in range(lo, hi + 1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            for k in range(p.succ_ptr[v], p.succ_ptr[v + 1]):
+                s.marked[p.succ_idx[k]] = stamp
+        else:
+            s.trial[front] = v
+            front += 1
+    for t in range(lo, hi + 1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            s.trial[front] = v
+            front += 1
+
+
+@inner
+def _distance(s: State, longest: int) -> int:
+    """A length in [1, longest], short ones more often."""
+    bits = 1
+    while (1 << bits) < longest:
+        bits += 1
+    span = 1 << (1 + below(s.random, bits))
+    return min(1 + below(s.random, span), longest)
+
+
+@inner
+def _drawn(pick: np.ndarray, ball: int) -> int:
+    """The first tensor whose running sum is above `ball`."""
+    lo, hi = 0, len(pick)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if pick[middle] <= ball:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@inner
+def _live_tensor(p: Problem, s: State, step: int) -> Any:
+    """A tensor that is live at `step` and read or made elsewhere, drawn by size; -1 if unlucky."""
+    total = p.pick[-1] if len(p.pick) else 0
+    if total == 0:
+        return -1
+    for _ in range(24):
+        ball = np.int64(_next(s.random) >> np.uint64(2)) % total
+        a = _drawn(p.pick, ball)
+        start = 0 if p.live_in[a] else s.place[p.source[a]]
+        if start <= step <= s.last[a]:
+            return a
+    return -1
+
+
+@inner
+def propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
+    """Draws a move into `trial`; the window, or (0, -1) for none."""
+    kind = below(s.random, 8)
+    s.counters[0] += 1
+    if kind < _ANY and s.counters[2]:
+        step = s.hot[below(s.random, s.counters[2])]
+        a = _live_tensor(p, s, step)
+        if a < 0:
+            return 0, -1
+        if kind < _LATER and not p.live_out[a] and s.last[a] > step:
+            return _die_sooner(p, s, first, kind, a, step)
+        return _appear_later(p, s, first, kind, a, step)
+    here = first + below(s.random, len(s.order) - first)
+    if kind & 1:
+        return _pull_one(p, s, first, kind, here)
+    return _push_one(p, s, kind, here)
+
+
+@inner
+def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) -> tuple[Any, Any]:
+    """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
+    lo, hi = step, s.last[a]
+    if kind == _FARTHER:
+        lo = max(first, lo - _distance(s, len(s.order)))
+    lo = max(lo, first)
+    for k in range(p.sink_ptr[a], p.sink_ptr[a + 1]):
+        v = p.sink_idx[k]
+        if s.place[v] >= step:
+            s.marked[v] = s.counters[0]
+    _pull(p, s, lo, hi)
+    return lo, hi
+
+
+@inner
+def _appear_later(
+    p: Problem, s: State, first: int, kind: int, a: int, step: int
+) -> tuple[Any, Any]:
+    """Pushes the operator that makes tensor a to a hot step or, with _FARTHER, behind."""
+    n = len(s.order)
+    v = p.source[a]
+    lo, hi = s.place[v], step
+    if p.live_in[a] or lo < first:
+        return 0, -1
+    if kind == _FARTHER or hi == lo:
+        hi = min(n - 1, hi + _distance(s, n))
+    s.marked[v] = s.counters[0]
+    _push(p, s, lo, hi)
+    return lo, hi
+
+
+@inner
+def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
+    """Pulls the operator of a step, with _PULL_FREELY to right behind its last predecessor."""
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
+    lo = here
+    if kind == _PULL_FREELY:
+        lo = first
+        for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
+            lo = max(lo, s.place[p.pred_idx[k]] + 1)
+    if lo == here:
+        lo = max(first, here - _distance(s, len(s.order)))
+    if lo == here:
+        return 0, -1
+    _pull(p, s, lo, here)
+    return lo, here
+
+
+@inner
+def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
+    """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
+    n = len(s.order)
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
+    hi = here
+    if kind == _PUSH_FREELY:
+        hi = n - 1
+        for k in range(p.succ_ptr[v], p.succ_ptr[v + 1]):
+            hi = min(hi, s.place[p.succ_idx[k]] - 1)
+    if hi == here:
+        hi = min(n - 1, here + _distance(s, n))
+    if hi == here:
+        return 0, -1
+    _push(p, s, here, hi)
+    return here, hi

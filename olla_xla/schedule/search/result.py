@@ -1,0 +1,38 @@
+"""What the search found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from olla_xla.problem.stop_reason import StopReason
+
+__all__ = ["SearchResult"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What the search found.
+
+    Attributes:
+      order: int64 [n], all operators. peak_bytes: its lifetime peak.
+      objective_bytes: its objective (the lifetime peak if no objective was given).
+      lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
+      near_orders: a few others whose peak is little more.
+      bound_bytes: no order has a lower lifetime peak. bound_at: the operator that proves it, or -1
+        if the caller's bound is no weaker.
+      steps: search steps taken.
+      stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
+    """
+
+    order: np.ndarray
+    peak_bytes: int
+    objective_bytes: int
+    lifetime_order: np.ndarray
+    near_orders: tuple[np.ndarray, ...]
+    least_peak_bytes: int
+    bound_bytes: int
+    bound_at: int
+    steps: int
+    stopped_by: StopReason

@@ -1,0 +1,159 @@
+"""One search: its graph, its limits, its bound, and the best orders met."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.problem.stop_reason import StopReason
+from olla_xla.schedule.condense import Reduced, reduce_graph
+from olla_xla.schedule.search.cuts import Cuts
+from olla_xla.schedule.search.limits import Limits
+from olla_xla.schedule.search.options import SearchOptions
+from olla_xla.schedule.search.result import SearchResult
+from olla_xla.schedule.search.settings import Settings
+from olla_xla.schedule.search.state import Problem
+
+__all__ = ["Run", "Scored", "rank"]
+
+_MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scored:
+    """An order of groups and what it costs in bytes."""
+
+    groups: np.ndarray
+    objective: int
+    peak: int
+
+
+def rank(scored: Scored) -> tuple[int, int]:
+    """What orders are compared by: the objective, then the lifetime peak."""
+    return scored.objective, scored.peak
+
+
+class Run:
+    """One search: its graph in condensed form, its bound and its best orders."""
+
+    def __init__(self, graph: GraphArrays, options: SearchOptions) -> None:
+        self.limits = Limits(options["time_limit"], options.get("step_limit"))
+        self.settings = options.get("settings", Settings())
+        self.seed = options.get("seed", 0)
+        self.tolerance = options.get("tolerance", 0.0)
+        self.progress = options.get("progress") or (lambda line: None)
+        self.objective = options.get("objective")
+        self.exact = options.get("exact")
+        self.excess = options.get("excess", 0)
+        self.deadline = options.get("deadline")
+        self.full = graph
+        self.reduced: Reduced = reduce_graph(graph)
+        self.first = int(self.reduced.prologue)
+        self.problem = Problem.of(self.reduced.arrays)
+        self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
+        self.least: Scored | None = None  # by lifetime peak
+        self.near: list[tuple[int, np.ndarray]] = []  # met on the way to it, by peak
+        self.best: Scored | None = None  # by objective
+        self.best_order: np.ndarray | None = None  # by the exact objective
+        self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
+
+    def met(self) -> bool:
+        """Whether the best order is as near to the bound as was asked for."""
+        return self.best_order is not None and self.is_near(self.best_exact[0])
+
+    def settled(self) -> bool:
+        """Whether only a smaller lifetime peak could lower the objective."""
+        assert self.best_order is not None
+        return self.best_exact[0] <= self.expected() * (1 + self.tolerance)
+
+    def expected(self) -> int:
+        """The least objective that can be hoped for."""
+        assert self.least is not None
+        return self.least.peak + self.excess
+
+    def is_near(self, bytes: int) -> bool:
+        """Whether so many bytes are as near to the bound as was asked for."""
+        return bytes <= self.cuts.bound * (1 + self.tolerance)
+
+    def is_progress(self, value: int, before: int) -> bool:
+        """Whether a value is enough below the one before to count."""
+        return value < before * (1 - self.settings.progress)
+
+    def spend_cuts(self, cuts: int = 1) -> None:
+        """Counts minimum cuts as steps; raises Stop when a limit is reached."""
+        self.limits.spend(cuts * self.settings.cut_steps)
+
+    def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
+        """Notes an order of groups for its lifetime peak."""
+        peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
+        if self.least is None or peak < self.least.peak:
+            if self.least is not None:
+                self.near.append((self.least.peak, self.least.groups))
+                if len(self.near) > 8 * self.settings.most_near:  # orders of large graphs are long
+                    self.near = sorted(self.near, key=lambda row: row[0])
+                    del self.near[2 * self.settings.most_near :]
+            self.least = Scored(groups, peak, peak)
+        return peak
+
+    def score(
+        self, groups: np.ndarray, order: np.ndarray | None = None, value: int | None = None
+    ) -> Scored:
+        """Evaluates an order and keeps it if it is the best.
+
+        Args:
+          groups: the order. order: itself, where it is not condensed. value: its objective, where
+            that is known.
+        """
+        order = self.reduced.expand(groups) if order is None else order
+        peak = peak_bytes(self.full, order)
+        if value is None:
+            value = peak if self.objective is None else int(self.objective(order, None))
+        scored = Scored(groups, value, peak)
+        if self.best is None or rank(scored) < rank(self.best):
+            self.best = scored
+            found = value if self.exact is None else int(self.exact(order)), peak
+            if self.best_order is None or found < self.best_exact:
+                self.best_exact, self.best_order = found, order
+                if self.deadline is not None:
+                    self.limits.sooner = self.deadline(found[0])
+        return scored
+
+    def report(self, phase: str) -> None:
+        """One line of progress."""
+        assert self.least is not None
+        self.progress(
+            f"{phase}: {self.best_exact[0] / _MIB:.1f} MiB, least peak "
+            f"{self.least.peak / _MIB:.1f}, bound {self.cuts.bound / _MIB:.1f}, "
+            f"{self.limits.steps} steps"
+        )
+
+    def result(self, reason: StopReason) -> SearchResult:
+        """The best found so far."""
+        assert self.best_order is not None and self.least is not None
+        at = self.cuts.at
+        return SearchResult(
+            order=self.best_order,
+            peak_bytes=peak_bytes(self.full, self.best_order),
+            objective_bytes=self.best_exact[0],
+            lifetime_order=self.reduced.expand(self.least.groups),
+            near_orders=tuple(self.reduced.expand(groups) for groups in self._near_least()),
+            least_peak_bytes=self.least.peak,
+            bound_bytes=min(self.cuts.bound, self.least.peak),
+            bound_at=-1 if at < 0 else int(self.reduced.keys[at]),
+            steps=self.limits.steps,
+            stopped_by=reason,
+        )
+
+    def _near_least(self) -> list[np.ndarray]:
+        """Orders of little more than the least peak, met on the way to it; the lowest first."""
+        assert self.least is not None
+        limit = self.least.peak * self.settings.near
+        least = self.least.groups
+        kept: list[np.ndarray] = []
+        for peak, groups in sorted(self.near, key=lambda row: row[0]):
+            if peak <= limit and not any(np.array_equal(groups, k) for k in (least, *kept)):
+                kept.append(groups)
+        return kept[: self.settings.most_near]
