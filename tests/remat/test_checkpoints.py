@@ -41,7 +41,7 @@ def lowered(name, turns, target="cpu"):
 
 @functools.cache
 def module_of(name, turns, target="cpu"):
-    return capture(lowered(name, turns, target)).module
+    return scheduled_module(capture(lowered(name, turns, target)).module).data
 
 
 @functools.cache
