@@ -239,7 +239,7 @@ class Row:
       loop: its name. iterations, requests: how many in all.
       live_bytes: the most that was live. caching_bytes: what the caching allocator reserved.
       arena_bytes: of the planned allocator, grown as it was. profiles: how many there were.
-      replans: how often it placed anew.
+      replans: how often it repacked.
       elsewhere: requests past the profile's end, which the caching allocator served beside it;
         elsewhere_bytes: what it reserved for them.
       planned_seconds, caching_seconds: of the two allocators, both in Python; replans count.

@@ -41,7 +41,7 @@ class SuitePlan:
     Attributes:
       max_overhead: what it was allowed to add; None is the default.
       bytes: XLA's total of what is used then. step_seconds: its predicted time.
-      seconds: of the first call: XLA's compile and the planning in its midst.
+      seconds: of the first call: XLA's compile and the planning inside it.
       planned: whether it is used. reason: why not, or "".
       trouble: whether that is a failure, and not that there is nothing to gain.
     """

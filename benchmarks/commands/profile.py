@@ -1,7 +1,7 @@
 """Records NumPy loops, plans their memory from the first iteration, and replays the others.
 
 Prints the peak of live bytes, what a caching allocator reserves, the planned arena, how often it
-was placed anew, and the time of a request. With --trace a recording is replayed instead, as
+was repacked, and the time of a request. With --trace a recording is replayed instead, as
 --record writes it: a CSV of iteration,profile,request,bytes, with -1 bytes where a request is
 released.
 """

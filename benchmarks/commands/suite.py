@@ -3,8 +3,8 @@
 Every dump (HLO text or proto, StableHLO, also gzipped; whole or partitioned) is compiled by XLA's
 own pipeline for --target, by default for an H100 that need not be there, and planned: by default,
 and within each of --overheads. Totals are XLA's of what it compiled, in MB of a device; times of a
-step are predicted as by olla_xla pareto; a first call is XLA's compile with the planning in its
-midst, by a planner that is loaded already. Where XLA does not compile a dump, a line says why.
+step are predicted as by olla_xla pareto; a first call is XLA's compile with the planning inside
+it, by a planner that is loaded already. Where XLA does not compile a dump, a line says why.
 XLA's own modules are in xla/tools/benchmarks/hlo of its sources.
 """
 

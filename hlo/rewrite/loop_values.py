@@ -97,7 +97,7 @@ class Maker:
         del copy.control_predecessor_ids[:]
         del copy.output_operand_aliasing[:]
         if made.root:
-            self._refuse(copy, made)
+            self._rebuild_fusion(copy, made)
         else:
             given = dict(made.operands)
             updated = made.slots[0] if made.slots else -1
@@ -220,7 +220,7 @@ class Maker:
             root = inner.converted(root, made.element_type)
         return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
 
-    def _refuse(self, copy: _Instruction, made: Made) -> None:
+    def _rebuild_fusion(self, copy: _Instruction, made: Made) -> None:
         """Gives a copy of a fusion a computation that ends earlier, or begins later."""
         body = self._module.computations[copy.called_computation_ids[0]]
         by_id = {i.id: i for i in body.instructions}

@@ -3,7 +3,7 @@
 Processes meet in the key-value store of JAX's distributed runtime, where what is written first
 under a key stays. The answer to a question is one such key. "Yes" is written by the leader alone,
 once the votes of all members are there and equal; "no" by anyone at any time: who refuses, who has
-waited in vain, who leaves. Whoever wants to write reads back what is there. So no process acts on
+gave up waiting, who leaves. Whoever wants to write reads back what is there. So no process acts on
 "yes" while another acts on "no", whatever order they come in, whoever dies; and nobody waits for
 what no longer beats. An answer lasts as long as the runtime: who asks later, again or after a
 restart, finds it.
@@ -176,7 +176,7 @@ class Agreement:
             with contextlib.suppress(AgreementError):
                 self._store.remove(self._at(self._me))
 
-    # What is asked of it.
+    # Its options.
 
     def settled(self) -> Decision | None:
         """The decision if there is one already."""

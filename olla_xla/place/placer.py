@@ -332,8 +332,8 @@ def _searched(
 ) -> _SpaceResult:
     """Searches at the goal first, then for anything below the best packing known.
 
-    Above the goal, the interval between what was tried in vain and the best packing is halved until
-    it is narrow; then all begins again with twice the nodes for each try. A capacity that is
+    Above the goal, the interval between what was tried and failed and the best packing is halved
+    until it is narrow; then all begins again with twice the nodes for each try. A capacity that is
     refuted raises the bound.
     """
     part = search.items

@@ -1,9 +1,9 @@
-"""Local repair of a packing: a few items at a time are taken out and placed anew.
+"""Local repair of a packing: a few items at a time are taken out and repacked.
 
-A try takes out an item that sticks out above the goal and some that overlap it in time: what lies
-where it is to go, all in a band of addresses, or a random few. It is kept unless more sticks out
-than before. Where tries are in vain for long, what sticks out weighs more and more, so that other
-items must give way (breakout local search).
+A try takes out an item that exceeds the target height and some that overlap it in time: what lies
+where it is to go, all in a band of addresses, or a random few. It is kept unless more exceeds the
+target height than before. Where tries bring nothing for long, what exceeds the target height weighs
+more and more, so that other items must give way (breakout local search).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANYWHERE = -1
 """Instead of an offset: an item may be placed wherever it fits."""
 
 _PATIENCE = 300
-"""Tries in vain until what sticks out weighs more."""
+"""Tries without improvement until what exceeds the target height weighs more."""
 
 _BUMP = 1.2
 """The factor by which it then does."""
@@ -33,7 +33,7 @@ _SWAP, _BAND = 0, 1
 """Of three ways to choose what is taken out: what is in the way, a band; else a random few."""
 
 _BY_SIZE, _BY_LENGTH, _BY_AREA = 0, 1, 2
-"""Of four orders in which items are placed anew: bytes, sections, both; else by offset."""
+"""Of four orders in which items are repacked: bytes, sections, both; else by offset."""
 
 
 class Scratch(NamedTuple):
@@ -86,7 +86,7 @@ def relocate(
 
     Args:
       offset: int64 [items] bytes. shapes: the items. goal: bytes. tries: at most.
-      seed: of the random numbers; about how many items are placed anew at once depends on it, too.
+      seed: of the random numbers; about how many items are repacked at once depends on it, too.
 
     Returns:
       (the offsets with fewest bytes above the goal, items placed).
@@ -149,10 +149,11 @@ def _lengths(shapes: Shapes) -> np.ndarray:
 def _take(
     outs: np.ndarray, some: int, offset: np.ndarray, shapes: Shapes, goal: int, trial: Scratch
 ) -> tuple[int, int]:
-    """Takes out one of the items that stick out, some others of them, and some in their way.
+    """Takes out one of the items that exceed the target height, some others of them, and some in
+    their way.
 
     Args:
-      outs: int64, the items that stick out. some: how many to take, about.
+      outs: int64, the items that exceed the target height. some: how many to take, about.
       offset, shapes, goal: as in `relocate`. trial: mark, taken and near are filled.
 
     Returns:
@@ -292,7 +293,7 @@ def _without(mark: np.ndarray, placed: np.ndarray, count: int, kept: np.ndarray)
 def _arrange(
     taken: int, at: int, packing: _Packing, size: np.ndarray, goal: int, trial: Scratch
 ) -> tuple[int, float]:
-    """Sets the keys by which items are placed anew, and takes the marks off.
+    """Sets the keys by which items are repacked, and takes the marks off.
 
     Args:
       taken: items taken out. at: where the first of them is to go, or ANYWHERE.
@@ -335,7 +336,7 @@ def place_anew(
     count: int,
     trial: Scratch,
 ) -> tuple[int, float, int, int]:
-    """Places items by their keys, until more sticks out above the goal than before.
+    """Places items by their keys, until more exceeds the target height than before.
 
     Args:
       taken: items to place. at: where the first of them is to go, or ANYWHERE.

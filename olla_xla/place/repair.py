@@ -1,4 +1,4 @@
-"""Repairs packings: what sticks out above a goal is placed earlier, or other items make way.
+"""Repairs packings: what exceeds a target height is placed earlier, or other items make way.
 
 Two compiled loops, both of many cheap tries. The first repeats first fit, each time with the items
 that stuck out moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
@@ -161,7 +161,8 @@ def _squeaky(
     """Rounds of first fit, the items of least rank first.
 
     Args:
-      rank: float64 [items]; that of what sticks out is multiplied by low..high, in place.
+      rank: float64 [items]; that of what exceeds the target height is multiplied by low..high, in
+        place.
       shapes: the items. goal: bytes. rounds: at most. seed: of the random numbers.
 
     Returns:

@@ -15,9 +15,9 @@ import numpy as np
 
 import olla_xla.schedule as schedule
 from olla_xla.memory.forced_live import forced_live_bound
+from olla_xla.planner.baseline import BaselineEstimate
 from olla_xla.planner.bounds import certified, least_peak
 from olla_xla.planner.chains import with_chains
-from olla_xla.planner.look import Look
 from olla_xla.planner.work import Solved, Work
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
@@ -59,12 +59,15 @@ class Limits:
 
 
 def solve(
-    look: Look, limits: Limits, progress: Progress | None, more: MoreOrders | None = None
+    estimate: BaselineEstimate,
+    limits: Limits,
+    progress: Progress | None,
+    more: MoreOrders | None = None,
 ) -> Solved:
     """Finds an order for one computation, given those of its callees.
 
     Args:
-      look: the computation; callees' peaks and bounds are in its module.
+      estimate: the computation; callees' peaks and bounds are in its module.
       limits: of the search.
       progress: called with one line at each improvement.
       more: gives orders of another scheduler, for the entry computation; asked for if need be.
@@ -72,7 +75,7 @@ def solve(
     Returns:
       A solution whose predicted total is never above that of XLA's order.
     """
-    work, options = look.work, limits.options
+    work, options = estimate.work, limits.options
     deadline = time.monotonic() + limits.seconds
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
@@ -84,7 +87,7 @@ def solve(
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
-        tolerance=limits.tolerance(look.bound),
+        tolerance=limits.tolerance(estimate.bound),
         deadline=limits.deadline,
         progress=progress,
     )

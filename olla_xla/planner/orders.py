@@ -18,10 +18,10 @@ from olla_xla.errors import GraphError, KernelError
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
+from olla_xla.planner.baseline import BaselineEstimate, unchanged
 from olla_xla.planner.computation import Limits, MoreOrders, solve
 from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import charge, keep_kernels
-from olla_xla.planner.look import Look, unchanged
 from olla_xla.planner.work import Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -87,7 +87,7 @@ class _Orders:
     out_of_time: bool = False
 
     def add(self, solved: Solved) -> None:
-        """Takes what was found for one, after a look at it."""
+        """Takes what was found for one computation, and checks it."""
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         self.planned, self.entry = solved.module, solved
         self.aliases |= solved.aliases
@@ -97,7 +97,7 @@ class _Orders:
 
 def _solve_all(
     orders: _Orders,
-    looks: dict[str, Look],
+    estimates: dict[str, BaselineEstimate],
     limit: _Limit,
     options: PlanOptions,
     progress: Progress | None,
@@ -106,26 +106,27 @@ def _solve_all(
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound has that of all it calls in it.
-    if options.method == "search" and total <= looks[entry].bound + limit.effort.enough_bytes:
-        orders.entry = unchanged(looks[entry], total)
+    if options.method == "search" and total <= estimates[entry].bound + limit.effort.enough_bytes:
+        orders.entry = unchanged(estimates[entry], total)
         return orders.entry
     negligible = limit.effort.negligible(total)
     for key in orders.planned.computations:
         planned = orders.planned
-        computation, look = planned.computations[key], looks[key]
+        computation, estimate = planned.computations[key], estimates[key]
         seconds = limit.seconds
         if key != entry:
             seconds = limit.nested()
-            gain = look.peak - look.bound
+            gain = estimate.peak - estimate.bound
             orders.out_of_time |= seconds <= 0 < gain
             if gain <= negligible or seconds <= 0:
-                if not look.is_charged(planned):  # its callees' lower peaks are its callers' too
-                    Look.at(planned, computation)
+                # Its callees' lower peaks are its callers' too.
+                if not estimate.is_charged(planned):
+                    BaselineEstimate.at(planned, computation)
                 continue
-        if not look.holds(planned):
-            look = Look.at(planned, computation)
+        if not estimate.is_current(planned):
+            estimate = BaselineEstimate.at(planned, computation)
         limits = limit.limits(options, seconds, key == entry)
-        orders.add(solve(look, limits, progress, more))
+        orders.add(solve(estimate, limits, progress, more))
     assert orders.entry is not None
     return orders.entry
 
@@ -166,11 +167,11 @@ def plan_order(
     if kept is None:
         planned.kept = kernels
     xla_orders = _order_names(planned)
-    looks = _looks(planned, is_own=kept is None)
-    bound = looks[planned.module.entry.name].bound
+    estimates = _estimates(planned, is_own=kept is None)
+    bound = estimates[planned.module.entry.name].bound
     limit = _limit(options, timing, started, xla_total, bound)
     orders = _Orders(planned, xla_total)
-    solved = _solve_all(orders, looks, limit, options, progress, more)
+    solved = _solve_all(orders, estimates, limit, options, progress, more)
 
     def unplanned() -> PlannedModule:
         fresh = PlannedModule(module, target, released, planned.kept)
@@ -211,7 +212,7 @@ def plan_order(
     )
 
 
-def _looks(planned: PlannedModule, *, is_own: bool) -> dict[str, Look]:
+def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEstimate]:
     """Each computation in the order that it came with, callees first.
 
     Args:
@@ -221,7 +222,7 @@ def _looks(planned: PlannedModule, *, is_own: bool) -> dict[str, Look]:
       KernelError: its kernels cannot be as they are to be.
     """
     try:
-        return {key: Look.at(planned, c) for key, c in planned.computations.items()}
+        return {key: BaselineEstimate.at(planned, c) for key, c in planned.computations.items()}
     except GraphError as error:
         if is_own:
             raise

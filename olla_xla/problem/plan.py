@@ -79,11 +79,11 @@ class Plan:
         module without; the fingerprint is of the module with them.
       step_seconds: predicted time of one run without clones; 0 where it was not asked for.
       added_seconds: predicted time that the clones add, and transfers that hide less.
-      least_added_seconds: no choice of clones that the integer programme knows adds less at the
+      least_added_seconds: no choice of clones that the integer program knows adds less at the
         same peak; 0 where that is not known.
       exposed_seconds: part of `added_seconds`: predicted time of what no longer runs while a
         transfer is under way, at most what that makes the step take longer.
-      least_stack_bytes: within the same time no choice of `loops` that the integer programme knows
+      least_stack_bytes: within the same time no choice of `loops` that the integer program knows
         keeps stacks of fewer bytes; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.

@@ -33,8 +33,10 @@ __all__ = ["Front", "fronts"]
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # its target is 0.03% of the first
 _FIRST = 8  # the first target tried
-_DEARER = 1.5  # times the allowance at which a choice is given up; taking back evictions saves some
-_PATIENCE = 4  # targets in a row that are all dearer than allowed before the walk ends
+_ABOVE_ALLOWANCE = (
+    1.5  # times the allowance at which a choice is given up; taking back evictions saves some
+)
+_PATIENCE = 4  # targets in a row that are all more expensive than allowed before the walk ends
 _GRACE = 3  # times its time that a choice may overrun
 _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 """Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
@@ -79,15 +81,15 @@ class Front:
         """Choice number `k`; its peak may lie above its target where no less was found.
 
         Args:
-          k: number. seconds: added time that is not to be exceeded; a dearer choice may be left
-            unfinished.
+          k: number. seconds: added time that is not to be exceeded; a more expensive choice may be
+            left unfinished.
         """
         if self._deadline == math.inf:
             self._deadline = time.monotonic() + self._seconds
             self.selector.deadline = self._deadline + _GRACE * self._seconds
         if k not in self._points:
             self._points[k] = self.selector.reduce(
-                self.start.evictions, self.target_bytes(k), _DEARER * seconds
+                self.start.evictions, self.target_bytes(k), _ABOVE_ALLOWANCE * seconds
             )
         return self._points[k]
 
@@ -97,11 +99,11 @@ class Front:
     def below(self, peak: int) -> list[Point]:
         """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
 
-        The walk ends where choices have become dearer than the cheapest for good.
+        The walk ends where choices have become more expensive than the cheapest for good.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
         found: list[Point] = []
-        dearer = 0
+        rising = 0
         for k in range(first, max(first, _LAST)):
             point = self.point(k)
             if point.peak <= peak:
@@ -109,16 +111,16 @@ class Front:
             if point.peak > self.target_bytes(k):
                 break  # nothing lower can be reached
             cheapest = min((p.seconds for p in found), default=math.inf)
-            dearer = dearer + 1 if point.seconds > 1.25 * cheapest else 0
-            if dearer >= _PATIENCE or self._late():
+            rising = rising + 1 if point.seconds > 1.25 * cheapest else 0
+            if rising >= _PATIENCE or self._late():
                 break
         return _undominated(found)
 
     def within(self, seconds: float) -> list[Point]:
         """Choices that add at most `seconds`, lowest peak first.
 
-        Targets fall twice as far each time until one is too dear; what lies between it and the last
-        that was not is halved. Out of time, it is what was found so far, or the first.
+        Targets fall twice as far each time until one is too expensive; what lies between it and the
+        last that was not is halved. Out of time, it is what was found so far, or the first.
         """
         low, high = 0, _LAST
         while high - low > 1 and not (low and self._late()):
@@ -178,7 +180,7 @@ def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[
     """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
 
     An order that saves little may still have moved readers away from what they read, and then makes
-    recomputation dearer.
+    recomputation more expensive.
 
     Args:
       module: a scheduled one. base: its plan without recomputation.

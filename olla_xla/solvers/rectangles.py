@@ -1,7 +1,7 @@
 """A solver-free model of places: rectangles fixed in time that move up and down.
 
 The rectangles of one block move together. No two overlap; the highest end of any block is to be
-small, or what sticks out above a goal. A backend that knows rectangles takes it as it is.
+small, or what exceeds a target height. A backend that knows rectangles takes it as it is.
 """
 
 from __future__ import annotations

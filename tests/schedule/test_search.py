@@ -17,8 +17,8 @@ from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts
-from olla_xla.schedule.search.moves import anneal
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
+from olla_xla.schedule.search.moves import late_acceptance_search
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 
@@ -133,7 +133,7 @@ def test_incremental_evaluation_agrees_with_the_evaluator(graph, steps, seed):
     assert (state.live == timeline(arrays, state.order)).all()
     best = np.empty(arrays.n, np.int64)
     moves = steps if arrays.n > 1 else 0
-    peak, _ = anneal(problem, state, 0, 0, moves, np.empty(20), best, 0)
+    peak, _ = late_acceptance_search(problem, state, 0, 0, moves, np.empty(20), best, 0)
     assert (state.live == timeline(arrays, state.order)).all()
     assert peak == peak_bytes(graph, best) <= peak_bytes(graph, range(arrays.n))
     assert _is_legal(graph, state.order)
@@ -158,7 +158,7 @@ def test_standing_arguments(graph):
         if tensors[a].buffer not in held and tensors[b].buffer not in held
     )
     plain = dataclasses.replace(graph, tensors=tuple(tensors), inplace=pairs)
-    problem = standing(arrays)
+    problem = with_arguments_pinned(arrays)
     state = new_state(problem, np.arange(arrays.n), 0)
     assert evaluate(problem, state) == peak_bytes(plain, range(arrays.n))
 

@@ -1,9 +1,9 @@
 """Predicts XLA's assigned total for any order: a simulation of its buffer assignment rule.
 
 Alias sets are taken by decreasing size. An entry argument has its own allocation, reusable only if
-an output replaces it. Any other set is tried in the allocations made before (homes.py); what finds
-no home goes to one heap (heap.py), or, when live-out, gets an allocation of its own. Read in
-XLA's BufferAssigner.
+an output replaces it. Any other set is tried in the allocations made before (allocation_reuse.py);
+what finds no home goes to one heap (heap.py), or, when live-out, gets an allocation of its own.
+Read in XLA's BufferAssigner.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ import numpy as np
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow, Sharing, Value, sharing
 from olla_xla.memory.arrays import csr
+from olla_xla.memory.assignment.allocation_reuse import (
+    AliasSets,
+    AllocationReuse,
+    Kind,
+    Links,
+    reuse_allocations,
+)
 from olla_xla.memory.assignment.heap import pack, share_in_place
-from olla_xla.memory.assignment.homes import AliasSets, Homes, Kind, Links, homes
 from olla_xla.memory.assignment.live_ranges import LiveRanges, References, live_ranges
 from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
@@ -372,13 +378,13 @@ class AssignmentModel:
             time = np.concatenate((2 * time, 2 * time[self._held] + 1))
             total = 2 * total
         ranges = live_ranges(time, total, self._references, self._sets.ptr, self._sets.idx)
-        found = homes(self._sets, self._links, ranges, self._order[:keep])
+        found = reuse_allocations(self._sets, self._links, ranges, self._order[:keep])
         kept = np.zeros(len(self._sets.bytes), np.bool_)
         kept[self._order[:keep]] = True
-        homeless = (found.allocation < 0) & kept[self._set_of]
+        in_heap = (found.allocation < 0) & kept[self._set_of]
         counted = int(found.bytes[found.counted].sum())
         left = None if most is None else most - counted
-        offset, heaps = self._heaps(homeless, ranges, found, alone, left)
+        offset, heaps = self._heaps(in_heap, ranges, found, alone, left)
         tables = found.temporary.copy()
         for v in self._starts.gone(alone):
             if found.allocation[v] >= 0:
@@ -404,28 +410,28 @@ class AssignmentModel:
 
     def _heaps(
         self,
-        homeless: np.ndarray,
+        in_heap: np.ndarray,
         ranges: LiveRanges,
-        found: Homes,
+        found: AllocationReuse,
         alone: np.ndarray,
         most: int | None,
     ) -> tuple[np.ndarray, list[int]]:
         """Packs what has no home, one heap a memory space; numbered after the allocations.
 
         Args:
-          homeless: bool [values]. ranges: of all values. found: `allocation` is completed.
+          in_heap: bool [values]. ranges: of all values. found: `allocation` is completed.
           alone: asynchronous pairs between which nothing runs.
           most: a heap of more bytes is not packed; None: each is.
 
         Returns:
           (offset in bytes by value id, bytes of each heap).
         """
-        offset = np.zeros(len(homeless), np.int64)
+        offset = np.zeros(len(in_heap), np.int64)
         heaps: list[int] = []
         share = self._shared_in_heap(alone)
         color = self._color
         for space in self._spaces:
-            ids = np.flatnonzero(homeless & (color == space))
+            ids = np.flatnonzero(in_heap & (color == space))
             if not len(ids):
                 continue
             ticks = share_in_place(

@@ -1,9 +1,10 @@
 """Packings improved by programs of a few items each, among the others, which stay.
 
-A program of all items is too large where thousands live together. So one that sticks out above the
-goal is taken with some that stand in its way, in one of several manners, and a program places them
-anew in the gaps that the rest leaves, so that as little as can be lies above the goal (fix and
-optimize, or large neighbourhood search; Shaw 1998). Nothing is proven, unless nothing sticks out.
+A program of all items is too large where thousands live together. So one that exceeds the target
+height is taken with some that stand in its way, in one of several manners, and a
+program places them anew in the gaps that the rest leaves, so that as little as can be lies above
+the goal (fix and optimize, or large neighbourhood search; Shaw 1998). Nothing is proven, unless
+nothing exceeds the target height.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class _Run:
         return np.maximum(offsets + need - self._goal, 0)
 
     def take(self, chosen: np.ndarray, found: np.ndarray) -> bool:
-        """Moves items if no more of them sticks out; whether less does."""
+        """Moves items if no more of them exceeds the target height; whether less does."""
         need = self._part.need[chosen]
         before = int(self._above(self.offsets[chosen], need).sum())
         after = int(self._above(found, need).sum())

@@ -29,11 +29,11 @@ def peak_orders(items: Items) -> Iterator[np.ndarray]:
     """Orders for `first_fit`; ties by number."""
     if not len(items):
         return
-    there, standing, stacks = _fullest(items)
+    there, pinned, stacks = _fullest(items)
     others = {"size": -items.size, "area": -items.size * items.span}
     for stack in stacks:
         for other in others.values():
-            yield _ordered(there, standing, stack, other)
+            yield _ordered(there, pinned, stack, other)
 
 
 def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
@@ -41,7 +41,7 @@ def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
     if not len(items):
         return
     random = np.random.default_rng(seed)
-    there, standing, stacks = _fullest(items)
+    there, pinned, stacks = _fullest(items)
     ranks = [np.argsort(np.argsort(stack, kind="stable"), kind="stable") + 1 for stack in stacks]
 
     def noise() -> np.ndarray:
@@ -50,7 +50,7 @@ def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
     while True:
         stack = ranks[random.integers(len(ranks))] * noise()
         other = -items.size * items.span ** random.choice(_POWERS) * noise()
-        yield _ordered(there, standing, stack, other)
+        yield _ordered(there, pinned, stack, other)
 
 
 def _fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
@@ -61,13 +61,13 @@ def _fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ..
     fullest = int(np.argmax(items.loads()))
     there = np.zeros(len(items), np.bool_)
     there[owner[(items.part_first <= fullest) & (fullest <= items.part_last)]] = True
-    standing = there & (first == 0) & (last == items.count - 1)
+    pinned = there & (first == 0) & (last == items.count - 1)
     side = -np.minimum(fullest - first, last - fullest)
-    return there, standing, (-items.span, first, last, side)
+    return there, pinned, (-items.span, first, last, side)
 
 
 def _ordered(
-    there: np.ndarray, standing: np.ndarray, stack: np.ndarray, other: np.ndarray
+    there: np.ndarray, pinned: np.ndarray, stack: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
     """What stands comes first: it divides the memory of the others, unless it lies below them."""
-    return np.lexsort((other, np.where(there, stack, 0), ~standing, ~there))
+    return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))

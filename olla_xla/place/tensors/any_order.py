@@ -165,7 +165,7 @@ class _Search:
                 return
 
     def others(self) -> Iterator[GraphPlacement]:
-        """Under orders by rules: tensors live shorter, or less memory is reserved in vain."""
+        """Under orders by rules: tensors live shorter, or less memory is reserved for nothing."""
         arrays, order, alignment = self.arrays, self.first.order, self.alignment
         late = delayed(arrays, order)
         makers = (

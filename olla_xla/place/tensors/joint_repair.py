@@ -1,12 +1,13 @@
 """Repairs a packing and the order of operators together.
 
-What sticks out of a packing by little often fits if some tensor lived a few steps less. So tries of
-local repair (relocate.py) alternate with moves of single operators: of one that begins or ends a
-tensor that sticks out, or one that meets it in time, to another step between its predecessors and
-its successors. A move is kept where the largest live sum stays what it is, memory passes on from
-the same operands to the same outputs, and no more sticks out once the tensors that then overlap
-another are placed anew. Most moves change nothing that counts, and are kept all the same: they
-lead away from where the repair is stuck. All randomness is seeded.
+What exceeds the target height of a packing by little often fits if some tensor lived a few steps
+less. So tries of local repair (relocate.py) alternate with moves of single operators: of one that
+begins or ends a tensor that exceeds the target height, or one that meets it in time, to another
+step between its predecessors and its successors. A move is kept where the largest live sum stays
+what it is, memory passes on from the same operands to the same outputs, and no more exceeds the
+target height once the tensors that then overlap another are repacked. Most moves change nothing
+that counts, and are kept all the same: they lead away from where the repair is stuck. All
+randomness is seeded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Moves of single operators that keep the largest live sum, with what then overlaps placed anew.
+"""Moves of single operators that keep the largest live sum, with what then overlaps repacked.
 
-An operator moves that begins or ends a tensor that sticks out of the packing, or one that meets it
-in time, to another step between its predecessors and its successors.
+An operator moves that begins or ends a tensor that exceeds the target height of the packing, or one
+that meets it in time, to another step between its predecessors and its successors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOVES = 500
 """Of operators, between tries of local repair."""
 
 _AT_TARGET = 0.4
-"""Share of moves for what sticks out itself, not for what meets it."""
+"""Share of moves for what exceeds the target height itself, not for what meets it."""
 
 _NEAR = 20
 """Steps of a short move, at most."""
@@ -252,7 +252,7 @@ def _others(
 
 @jit
 def _arrange(taken: int, offset: np.ndarray, size: np.ndarray, goal: int, trial: Scratch) -> float:
-    """Sets the keys by which items are placed anew: large ones first, more or less.
+    """Sets the keys by which items are repacked: large ones first, more or less.
 
     Takes the marks off, too; returns the items' bytes above the goal.
     """
@@ -278,8 +278,8 @@ def _disturbed(
 ) -> int:
     """Marks and lists what to place anew after v was moved; 0 if an item then meets itself.
 
-    That is the target, and of v's operands and outputs those that stick out or overlap another.
-    Only their lives have changed against others'.
+    That is the target, and of v's operands and outputs those that exceed the target height or
+    overlap another. Only their lives have changed against others'.
     """
     touched = _touched(graph, parts, v)
     for i in touched:

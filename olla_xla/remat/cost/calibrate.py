@@ -153,11 +153,11 @@ def measure_cpu() -> Device:
         inside = _Bench(lambda x: x + 1, large + 1, donate=True)
         outside = _Bench(lambda x: x + 1, large)
         plain = _Bench(_arithmetic, small)
-        dear = _Bench(_transcendental, small)
+        expensive = _Bench(_transcendental, small)
         product = _Bench(jnp.matmul, square, square)
         transposed = _Bench(_transposing, across, images, donate=True)
         depthwise = _Bench(_depthwise, images)
-        benches = start, memory, inside, outside, plain, dear, product, transposed, depthwise
+        benches = start, memory, inside, outside, plain, expensive, product, transposed, depthwise
         for _ in range(_ROUNDS):
             for bench in benches:
                 bench.round()
@@ -167,7 +167,7 @@ def measure_cpu() -> Device:
         name="CPU",
         bytes_per_second=bandwidth,
         operations_per_second=2 * _CHAIN * _CACHED / plain.seconds,
-        transcendentals_per_second=_CHAIN * _CACHED / dear.seconds,
+        transcendentals_per_second=_CHAIN * _CACHED / expensive.seconds,
         matrix_per_second=2 * _SQUARE**3 / product.seconds,
         narrow_per_second=2 * _SQUARE**3 / product.seconds,  # its kernels compute in float32
         start_seconds=start.seconds / _CHAIN,

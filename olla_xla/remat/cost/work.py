@@ -32,7 +32,7 @@ _NO_ARITHMETIC = _FREE | frozenset(
     "reshape reverse slice transpose".split()
 )
 
-_DEAR = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
+_SEVERAL = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
 """Operations that take several times an addition."""
 
 _SLICES = ("slice", "dynamic-slice", "gather")
@@ -228,7 +228,7 @@ def _arithmetic(i: Instruction) -> Work:
         return Work(transcendentals=i.shape.num_elements)
     if i.opcode in ("reduce", "reduce-window", "select-and-scatter", "scatter", "sort"):
         return Work(operations=max((o.shape.num_elements for o in i.operands), default=0))
-    return Work(operations=i.shape.num_elements * _DEAR.get(i.opcode, 1))
+    return Work(operations=i.shape.num_elements * _SEVERAL.get(i.opcode, 1))
 
 
 def _matrix(i: Instruction) -> int:

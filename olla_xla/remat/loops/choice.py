@@ -21,7 +21,7 @@ from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
 
-_DEAR = 1.0
+_HIGHEST_PRICE = 1.0
 """Seconds that a byte is worth of what should go wherever it can."""
 
 _ALL, _NEVER = 1 << 50, 1 << 60
@@ -109,7 +109,7 @@ class Choice:
         if thin is None:
             return price * stack.bytes + seconds
         if number not in thin.residuals:
-            return _DEAR * stack.bytes
+            return _HIGHEST_PRICE * stack.bytes
         seconds += turns * self.ways.put_seconds(stack)
         return price * stack.bytes * thin.every / turns + seconds
 

@@ -40,7 +40,7 @@ _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 _logger = logging.getLogger("olla_xla")
 
 _ASKED = 4
-"""Times that the programme is asked, each time corrected by what the module says of the last."""
+"""Times that the integer program is solved, each time corrected by what the module says of it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,8 +155,8 @@ class ResidualChoices:
     def within(self, allowance: float) -> ResidualChoice | None:
         """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
 
-        The programme adds up operators as they are now; by how much the changed module differs from
-        that, it is asked again for more or less. None where nothing was found.
+        The integer program adds up operators as they are now; by how much the changed module
+        differs from that, it is asked again for more or less. None where nothing was found.
         """
         asked, best, fewest = allowance, None, 0
         seen: set[tuple[LoopRecord, ...]] = set()

@@ -39,8 +39,8 @@ def to_try(
 ) -> Iterator[tuple[ResidualChoice, bool]]:
     """The choices that promise most: towards a budget the cheapest first, then the lowest.
 
-    Where only time limits them, the one that the programme finds comes first. Each with whether it
-    is the lowest that is left.
+    Where only time limits them, the one that the integer program finds comes first. Each with
+    whether it is the lowest that is left.
     """
 
     def allowed(k: int) -> ResidualChoice | None:

@@ -1,4 +1,4 @@
-"""Which stacks to keep within an allowance of time: an integer programme, with its bound.
+"""Which stacks to keep within an allowance of time: an integer program, with its bound.
 
 The variables are those of the minimum cut (`choice`): whether a stack is kept, and whether what
 makes a value runs again. A price of memory finds only choices on the lower hull of bytes and time;
@@ -23,7 +23,7 @@ _UNIT = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """What the programme found.
+    """What the integer program found.
 
     Attributes:
       dropped: for each choice the elements of the writing loop's state to do without.

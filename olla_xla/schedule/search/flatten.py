@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.search.moves import anneal
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
+from olla_xla.schedule.search.moves import late_acceptance_search
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 
 __all__ = ["flattened"]
 
@@ -61,7 +61,7 @@ def flattened(
     if aligned.n - first < 2:
         return
     start = np.asarray(order, np.int64)
-    problems = [Problem.of(aligned), standing(aligned, replaced=True)]
+    problems = [Problem.of(aligned), with_arguments_pinned(aligned, replaced=True)]
     true, held = (new_state(problem, start, seed) for problem in problems)
     if np.array_equal(true.live, held.live):
         problems.pop()
@@ -93,7 +93,7 @@ class _Run:
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
-            _, done = anneal(
+            _, done = late_acceptance_search(
                 self.problem, self.state, first, self.level, chunk, history, self.best, self.peak
             )
             spend(int(done))

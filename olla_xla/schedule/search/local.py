@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from olla_xla.schedule.search.moves import anneal, load, perturb
+from olla_xla.schedule.search.moves import late_acceptance_search, load, perturb
 from olla_xla.schedule.search.run import Run, Scored, rank
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, standing
+from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 
 __all__ = ["lower_peak", "towards_objective"]
 
@@ -34,7 +34,9 @@ def lower_peak(
     while idle < settings.patience and not run.is_near(peak):
         target = max(run.cuts.bound, int(peak * (1 - settings.gain)))
         steps = run.limits.allowed(chunk)
-        least, done = anneal(problem, state, run.first, target, steps, history, met, 0)
+        least, done = late_acceptance_search(
+            problem, state, run.first, target, steps, history, met, 0
+        )
         idle += 1
         if least < peak:
             if least < peak * settings.stall:
@@ -49,7 +51,7 @@ def towards_objective(run: Run) -> None:
     """Local search for the objective, several times over while the graph is small."""
     problems = [run.problem]
     if run.reduced.arrays.live_in.any():
-        problems.append(standing(run.reduced.arrays))
+        problems.append(with_arguments_pinned(run.reduced.arrays))
     assert run.best is not None
     start, fruitless, first = run.best, 0, run.limits.steps
     settings = run.settings

@@ -20,7 +20,7 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.search.proposals import below, propose
 from olla_xla.schedule.search.state import Problem, State, commit_window, new_state, try_window
 
-__all__ = ["anneal", "load", "perturb"]
+__all__ = ["late_acceptance_search", "load", "perturb"]
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def load() -> None:
     tensors = (Tensor("a", 1, source=0, sinks=(1,), buffer=0),)
     problem = Problem.of(GraphArrays.of(TensorGraph("", operators, tensors)))
     state = new_state(problem, np.arange(2), seed=0)
-    anneal(problem, state, 0, 0, 1, np.zeros(1), state.order.copy(), 0)
+    late_acceptance_search(problem, state, 0, 0, 1, np.zeros(1), state.order.copy(), 0)
     perturb(problem, state, 0, 1)
 
 
@@ -70,7 +70,7 @@ def _find_hot(s: State, level: int, above: bool) -> None:
 
 
 @loop
-def anneal(
+def late_acceptance_search(
     p: Problem,
     s: State,
     first: int,

@@ -1,4 +1,4 @@
-"""What is asked of the search."""
+"""Options of the search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SearchOptions"]
 
 
 class SearchOptions(TypedDict, total=False):
-    """What is asked of `search`, by keyword; all but `time_limit` may be left out."""
+    """Options of `search`, by keyword; all but `time_limit` may be left out."""
 
     objective: Callable[[np.ndarray, int | None], int] | None
     """Gives the bytes of an order, or, where these are more than the number that is given with it,

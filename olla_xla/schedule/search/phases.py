@@ -3,7 +3,7 @@
 1. Minimum cuts (cuts.py) lower the peak of every start, and bound it from below.
 2. Without an objective, if that leaves a gap: local search for the peak, cuts again, branch and
    bound on who runs first (branch.py), and flat orders (flatten.py).
-3. With an objective: local search for the peak with all argument buffers standing, then local
+3. With an objective: local search for the peak with all argument buffers pinned, then local
    search accepted on the objective itself, from the best of all orders so far.
 
 All limits count steps (settings.py); the clock only ever stops early.
@@ -133,7 +133,7 @@ def _flatten(run: Run, offer: Callable[[np.ndarray, int], None]) -> None:
 
 
 def _wide(run: Run) -> bool:
-    """Whether the gap is worth closing by dear means."""
+    """Whether the gap is worth closing by expensive means."""
     assert run.least is not None
     return run.least.peak > run.cuts.bound * (1 + run.settings.wide_gap)
 

@@ -44,10 +44,10 @@ class Settings:
     """A quick search looks at the limits, and whether it stalls, after this part of the moves."""
 
     stall: float = 0.999
-    """A chunk was in vain unless it led to a peak below this fraction of the best one."""
+    """A chunk is an improvement if it led to a peak below this fraction of the best one."""
 
     patience: int = 3
-    """It ends after this many chunks in vain."""
+    """It ends after this many chunks without improvement."""
 
     # More means for the peak, where there is no objective.
 
@@ -87,19 +87,19 @@ class Settings:
     """An order is accepted if its objective is no more than it was this many evaluations before."""
 
     least_patience: int = 50
-    """A round ends after this many evaluations in vain, at least."""
+    """A round ends after this many evaluations without improvement, at least."""
 
     first_patience: int = 200
-    """The first round ends after this many evaluations in vain, at most."""
+    """The first round ends after this many evaluations without improvement, at most."""
 
     most_patience: int = 400
-    """A round ends after this many evaluations in vain, at most."""
+    """A round ends after this many evaluations without improvement, at most."""
 
     patience_per_gap: int = 40_000
-    """Within these limits, a round ends after this many evaluations in vain times the gap."""
+    """Within these limits, a round ends after this many of them, times the gap."""
 
     patience_work: int = 400_000
-    """A round's evaluations in vain, times operators, are at most this (the least aside)."""
+    """Evaluations without improvement, times operators, are at most this (the least aside)."""
 
     rounds: int = 10
     """There are at most this many rounds."""

@@ -12,7 +12,15 @@ import numpy as np
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["Problem", "State", "commit_window", "evaluate", "new_state", "standing", "try_window"]
+__all__ = [
+    "Problem",
+    "State",
+    "commit_window",
+    "evaluate",
+    "new_state",
+    "with_arguments_pinned",
+    "try_window",
+]
 
 
 class Problem(NamedTuple):
@@ -50,7 +58,7 @@ class Problem(NamedTuple):
         return cls(size=g.bytes, made=made, pick=np.cumsum(g.bytes), **fields)
 
 
-def standing(g: GraphArrays, *, replaced: bool = False) -> Problem:
+def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
     """The problem if every buffer that holds an argument were occupied for the whole run.
 
     XLA keeps such a buffer, and only now and then finds a temporary to put in while it is dead; so

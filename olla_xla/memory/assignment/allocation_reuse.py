@@ -1,4 +1,4 @@
-"""Homes of alias sets: which allocation each gets, or none, if it is to go to the heap.
+"""Allocation reuse of alias sets: which allocation each gets, or none, if it is to go to the heap.
 
 XLA takes alias sets by decreasing size. Constants, entry arguments and tuple tables get allocations
 of their own. Any other set first tries the allocations of its instruction's operands, then every
@@ -16,7 +16,7 @@ from olla_xla.memory.assignment.gaps import new_gaps, previous, put
 from olla_xla.memory.assignment.live_ranges import LiveRanges
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["AliasSets", "Homes", "Kind", "Links", "homes"]
+__all__ = ["AliasSets", "AllocationReuse", "Kind", "Links", "reuse_allocations"]
 
 
 class Kind(enum.IntEnum):
@@ -65,7 +65,7 @@ class Links(NamedTuple):
     copied_idx: np.ndarray
 
 
-class Homes(NamedTuple):
+class AllocationReuse(NamedTuple):
     """Which allocation each value has.
 
     Attributes:
@@ -102,8 +102,10 @@ class _Allocations(NamedTuple):
     gaps: np.ndarray
 
 
-def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) -> Homes:
-    """Finds the homes of the alias sets in `order` (int64), the largest first."""
+def reuse_allocations(
+    sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray
+) -> AllocationReuse:
+    """Finds the allocation of each alias set in `order` (int64), the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         home=np.full(n, -1, np.int64),
@@ -119,7 +121,7 @@ def homes(sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray) 
     counted = np.zeros(m, np.bool_)
     temporary = np.zeros(m, np.bool_)
     count = _fill(sets, links, ranges, order, made, counted, temporary)
-    return Homes(made.home, made.bytes[:count], counted[:count], temporary[:count])
+    return AllocationReuse(made.home, made.bytes[:count], counted[:count], temporary[:count])
 
 
 @loop
@@ -132,7 +134,7 @@ def _fill(
     counted: np.ndarray,
     temporary: np.ndarray,
 ) -> int:
-    """Makes the allocations; their number. `counted`, `temporary`: written, as in Homes."""
+    """Makes the allocations, writes `counted` and `temporary` (AllocationReuse); their number."""
     # Numbers that start as literals would compile what they are passed to twice.
     clock, usables = np.int64(0), np.int64(0)
     for v in range(len(ranges.end)):

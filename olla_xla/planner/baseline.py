@@ -14,11 +14,11 @@ from olla_xla.planner.bounds import forced_live
 from olla_xla.planner.work import Solved, Work
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["Look", "unchanged"]
+__all__ = ["BaselineEstimate", "unchanged"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class BaselineEstimate:
     """A computation in XLA's order, before any search.
 
     Attributes:
@@ -33,7 +33,7 @@ class Look:
     charged: Mapping[Computation, int]
 
     @staticmethod
-    def at(planned: PlannedModule, computation: Computation) -> Look:
+    def at(planned: PlannedModule, computation: Computation) -> BaselineEstimate:
         """Looks at a computation; its callees must have been looked at or solved."""
         work = Work(planned, planned.lowered(computation))
         charged = dict(planned.peaks)
@@ -41,9 +41,9 @@ class Look:
         bound = min(forced_live(work), peak)
         planned.peaks[computation] = planned.leasts[computation] = peak
         planned.bounds[computation] = bound
-        return Look(work, peak, bound, charged)
+        return BaselineEstimate(work, peak, bound, charged)
 
-    def holds(self, planned: PlannedModule) -> bool:
+    def is_current(self, planned: PlannedModule) -> bool:
         """Whether nothing has changed since that it depends on."""
         return planned is self.work.planned and self.is_charged(planned)
 
@@ -53,16 +53,16 @@ class Look:
         return all(planned.peaks[planned.computations[c.name]] == self.charged[c] for c in called)
 
 
-def unchanged(look: Look, total: int) -> Solved:
+def unchanged(estimate: BaselineEstimate, total: int) -> Solved:
     """XLA's own order as the answer; `total` is the module's predicted one."""
-    work = look.work
+    work = estimate.work
     work.starts["xla"] = np.arange(work.arrays.n)
-    work.scores["xla"] = (total, look.peak)
+    work.scores["xla"] = (total, estimate.peak)
     return work.solved(
         "xla",
         {},
-        least=look.peak,
-        bound=look.bound,
+        least=estimate.peak,
+        bound=estimate.bound,
         steps=0,
         stopped_by=StopReason.NO_GAIN,
         candidates=dict(work.scores),

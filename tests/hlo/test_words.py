@@ -1,0 +1,52 @@
+"""One word a thing: names and docstrings use the field's own terms."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+INSTEAD = {
+    "anneal": "late_acceptance_search",
+    "climb": "select",
+    "dear": "expensive",
+    "dearer": "more expensive",
+    "homeless": "in the heap",
+    "in vain": "without improvement",
+    "ladder": "ResidualChoices",
+    "midst": "inside",
+    "placed anew": "repacked",
+    "programme": "program, model",
+    "rung": "ResidualChoice",
+    "stick out": "exceed the target height",
+    "sticks out": "exceeds the target height",
+}
+"""Words that say nothing to a newcomer, and what is said in their place."""
+
+_WORD = re.compile(r"\b(" + "|".join(INSTEAD) + r")\b")
+
+
+def spoken(tree):
+    """(line, text) of all names and docstrings of a file; names taken apart at underscores."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+        name = (
+            getattr(node, "name", None) or getattr(node, "id", None) or getattr(node, "arg", None)
+        )
+        if isinstance(name, str):
+            yield node.lineno, re.sub(r"([a-z])([A-Z])", r"\1 \2", name).replace("_", " ")
+
+
+@pytest.mark.parametrize("folder", ["hlo", "olla_xla", "benchmarks"])
+def test_words(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word} -> {INSTEAD[word]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not path.name.endswith("_pb2.py")
+        for line, text in spoken(ast.parse(path.read_text()))
+        for word in _WORD.findall(text.lower())
+    ]
+    assert not found, "\n".join(found)
