@@ -4,7 +4,7 @@ import pytest
 
 from hlo.read import from_hlo_text
 from olla_xla.check.executable import results_digest
-from olla_xla.check.executable.element_expressions import ElementNumbering
+from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.program import read_program
 
 MODULE = """HloModule m, is_scheduled=true, num_partitions=8
@@ -108,4 +108,4 @@ def test_what_is_gathered_of_one_array_does_not_depend_on_what_goes_with_it():
 def _numbers(gather):
     """Of the results, where the arguments have the numbers 0, 1 and 2."""
     program = read_program(from_hlo_text(MODULE.format(**PLAIN | {"gather": gather})))
-    return ElementNumbering("cuda").run(program.entry, [{(): bytes([k])} for k in range(3)], [])
+    return ElementExpressions("cuda").run(program.entry, [{(): bytes([k])} for k in range(3)], [])

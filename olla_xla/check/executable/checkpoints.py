@@ -15,101 +15,76 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hlo.shapes import Shape, ShapeIndex
+from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.loop_turns import ARRAY, follow, note_counter
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
+from olla_xla.check.executable.records import Held, Kept, Loop, Tracked, Update
 from olla_xla.check.executable.scalars import Values
 
-if TYPE_CHECKING:
-    from olla_xla.check.executable.element_expressions import ElementNumbering, Update
-    from olla_xla.check.executable.loops import Loop
-
-__all__ = ["Held", "Kept", "Tracked", "kept", "tracked"]
+__all__ = ["kept", "slice_of_held", "tracked"]
 
 _UNKNOWN = -1
 _MOST_TURNS = 1 << 18
 """Of a loop that is followed turn by turn."""
 
-_ARRAY, _OTHER, _TURN, _COUNTER = (hashed(n.encode()) for n in "array other turn counter".split())
+_OTHER, _TURN, _COUNTER = (hashed(n.encode()) for n in "other turn counter".split())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Kept:
-    """An array of slices that a counted loop wrote.
+def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shape) -> bytes | None:
+    """The number of a slice of such an array; None if it is not known whose it is.
 
-    Attributes:
-      loop: the loop. index: of the array in its state. value: number of what a turn writes.
-      element: of the state, where each turn writes what that is as it begins; else None.
-      shape: of the element. part: of a slice.
-      turns: for each slice the turn that wrote it last, or -1 where that is not known.
+    Args:
+      numbering: of the module. held: the array. at: number of the slice's index. part: its shape.
     """
-
-    loop: Loop
-    index: ShapeIndex
-    value: bytes
-    element: ShapeIndex | None
-    shape: Shape
-    part: Shape
-    turns: tuple[int, ...]
-
-    def written(self, numbering: ElementNumbering, root: Numbers) -> bytes:
-        """The number of what a turn writes, which makes `root` of its state."""
-        return numbering.updates[root[self.index]].numbers[1]
-
-    def after(self, numbering: ElementNumbering, root: Numbers) -> bytes:
-        """The number of what the turn after it writes; as `written` where there is no element."""
-        if self.element is None:
-            return self.written(numbering, root)
-        return numbering.cast(root[self.element], self.shape, self.part)
+    symbols = numbering.scalars.symbols(at)
+    here = held.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
+    same = numbering.shape(part) == numbering.shape(held.kept.part)
+    if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
+        return None
+    turns = np.arange(len(held.taken[0][0]) if held.taken else 0)
+    counted = (turns - here.offset) * here.factor
+    where = numbering.scalars.values(at, here.symbol, counted)
+    if where is None:
+        return None
+    where = _within(where, len(held.kept.turns))
+    found = next((whose for slices, whose in held.taken if (slices == where).all()), None)
+    return None if found is None else _number(numbering, held.kept, found, here)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Held:
-    """Such an array in a turn of a loop that changes it.
+def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form) -> bytes | None:
+    """The number of slices that are of one turn of the other loop after or before another.
 
-    Attributes:
-      kept: what it begins as.
-      taken: for each index that the loop takes slices at, the slices in all its turns, and whose
-        they are: turns of the other loop.
-      counted: symbols that count the loop's turns -> the turn in terms of it.
+    Args:
+      numbering: of the module. array: as it begins. whose: slices, by the other loop's
+        turns. here: the turn of this loop in terms of a symbol.
     """
+    loop, offset = array.loop, int(whose[0])
+    factor = int(whose[1]) - offset if len(whose) > 1 else 0
+    if abs(factor) != 1 or (whose != offset + factor * np.arange(len(whose))).any():
+        return None
+    if whose.min() < 0 or whose.max() >= loop.turns:
+        return None
+    form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
+    root = follow(numbering, loop, numbering.integer(form, loop.type, whole=True), form)
+    return None if root is None else _written(numbering, array, root)
 
-    kept: Kept
-    taken: list[tuple[Values, Values]]
-    counted: dict[bytes, Form]
 
-    def slice(self, numbering: ElementNumbering, at: bytes, part: Shape) -> bytes | None:
-        """The number of a slice; None if it is not known whose it is."""
-        symbols = numbering.scalars.symbols(at)
-        here = self.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
-        same = numbering.shape(part) == numbering.shape(self.kept.part)
-        if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
-            return None
-        turns = np.arange(len(self.taken[0][0]) if self.taken else 0)
-        counted = (turns - here.offset) * here.factor
-        where = numbering.scalars.values(at, here.symbol, counted)
-        if where is None:
-            return None
-        where = _within(where, len(self.kept.turns))
-        found = next((whose for slices, whose in self.taken if (slices == where).all()), None)
-        return None if found is None else self._number(numbering, found, here)
+def _written(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
+    """The number of what a turn writes, which makes `root` of its state."""
+    return numbering.updates[root[array.index]].numbers[1]
 
-    def _number(self, numbering: ElementNumbering, whose: Values, here: Form) -> bytes | None:
-        """The number of slices that are of one turn of the other loop after or before another."""
-        loop, offset = self.kept.loop, int(whose[0])
-        factor = int(whose[1]) - offset if len(whose) > 1 else 0
-        if abs(factor) != 1 or (whose != offset + factor * np.arange(len(whose))).any():
-            return None
-        if whose.min() < 0 or whose.max() >= loop.turns:
-            return None
-        form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
-        root = loop.follow(numbering, numbering.integer(form, loop.type, whole=True), form)
-        return None if root is None else self.kept.written(numbering, root)
+
+def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
+    """The number of what the turn after it writes; the same where there is no element."""
+    if array.element is None:
+        return _written(numbering, array, root)
+    return numbering.cast(root[array.element], array.shape, array.part)
 
 
 def kept(
@@ -153,33 +128,6 @@ def _within(where: Values, slices: int) -> Values:
     return np.clip(where, 0, slices - 1)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tracked:
-    """The arrays that a loop changes.
-
-    Attributes:
-      names: by element of the loop's state, their numbers in its turns.
-      arrays: what they are.
-    """
-
-    names: Numbers
-    arrays: Mapping[ShapeIndex, Held]
-
-    def count(self, numbering: ElementNumbering, symbol: bytes) -> None:
-        """Says that a symbol counts the loop's turns."""
-        for i, held in self.arrays.items():
-            held.counted[symbol] = Form(symbol, 1, 0)
-            numbering.held[self.names[i]] = held
-
-    def at(self, numbering: ElementNumbering, turn: bytes, form: Form) -> Numbers:
-        """Numbers of the arrays in one turn, which has a number and is of a form."""
-        numbers = {i: hashed(_ARRAY + n + turn) for i, n in self.names.items()}
-        if form.symbol is not None:
-            for i, held in self.arrays.items():
-                numbering.held[numbers[i]] = Held(held.kept, held.taken, {form.symbol: form})
-        return numbers
-
-
 def tracked(
     numbering: ElementNumbering,
     op: Op,
@@ -199,16 +147,16 @@ def tracked(
         return None
     symbol = hashed(_COUNTER + names[counter])
     numbering.symbol(symbol, op.called[0].parameters[0].shape.at(counter), turns)
-    arrays = {i: hashed(_ARRAY + names[i] + named(i)) for i in begun}
+    arrays = {i: hashed(ARRAY + names[i] + named(i)) for i in begun}
     check = _Check(numbering, op, begun, {**names, **arrays, counter: symbol}, symbol, turns)
     taken = check.taken()
     if taken is None:
         return None
     found = {i: Held(array, taken[i], {}) for i, array in begun.items()}
     result = Tracked(arrays, found)
-    result.count(numbering, symbol)
+    note_counter(numbering, result, symbol)
     others = {i: hashed(_OTHER + n) for i, n in arrays.items()}
-    Tracked(others, found).count(numbering, symbol)
+    note_counter(numbering, Tracked(others, found), symbol)
     return result if check.is_apart(others) else None
 
 
@@ -340,14 +288,14 @@ class _Check:
         loop = next(iter(self._begun.values())).loop
         expected = numbering.apart(loop.body, loop.state(turn))
         numbering.given = outer | {
-            (names[i], at): self._begun[i].written(numbering, expected) for i, at in begins
+            (names[i], at): _written(numbering, self._begun[i], expected) for i, at in begins
         }
         root = numbering.run(self._body, [names], [])
         numbering.given = outer
         updates = {i: _update(numbering, root[i], names[i]) for i in given}
         return all(
             update is not None
-            and update.numbers[1] == self._begun[i].after(numbering, expected)
+            and update.numbers[1] == _written_after(numbering, self._begun[i], expected)
             and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
             for i, update in updates.items()
         )

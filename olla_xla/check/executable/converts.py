@@ -9,35 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
 
 from hlo.shapes import Shape
+from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
-from olla_xla.check.executable.turns import one_of, turned
+from olla_xla.check.executable.records import Rounded
+from olla_xla.check.executable.slice_shapes import one_of
+from olla_xla.check.executable.turns import turned
 
-if TYPE_CHECKING:
-    from olla_xla.check.executable.element_expressions import ElementNumbering
-
-__all__ = ["Rounded", "exposed", "is_wider", "narrowed", "rounded", "slice_of_converted", "widened"]
+__all__ = ["exposed", "is_wider", "narrowed", "rounded", "slice_of_converted", "widened"]
 
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types, f16, bf16, f32 and f64, from and to which converting keeps every value."""
 
 _FLOATS = frozenset({10, 11, 12, 16})
-
-
-class Rounded(NamedTuple):
-    """A convert to a type that is not wider.
-
-    Attributes:
-      code: number of the fusion's code that it is made by, empty inside of that and outside of any.
-      operand: number of what is converted. old: its shape. new: shape of the result.
-    """
-
-    code: bytes
-    operand: bytes
-    old: Shape
-    new: Shape
 
 
 def is_wider(old: Shape, new: Shape) -> bool:

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from hlo.shapes import Shape
+from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import hashed, named
+from olla_xla.check.executable.records import Steps
+from olla_xla.check.executable.slice_shapes import one_of
 
-if TYPE_CHECKING:
-    from olla_xla.check.executable.element_expressions import ElementNumbering
-
-__all__ = ["Steps", "one_of", "same_digit", "slice_of_turned", "transposed", "turned"]
-
-Steps = tuple[tuple[int, int], ...]
+__all__ = ["same_digit", "slice_of_turned", "transposed", "turned"]
 
 _TURN, _PART = hashed(b"turn"), hashed(b"part of a row")
 
@@ -91,12 +88,6 @@ def same_digit(old: Shape, new: Shape, axis: int) -> int | None:
 def _dimension(shape: Shape, digit: tuple[int, int]) -> int | None:
     """The dimension of an array that is a digit of the places where its elements lie."""
     return next((k for k, other in enumerate(_digits(shape)) if other == digit), None)
-
-
-def one_of(shape: Shape, axis: int) -> Shape:
-    """The shape of one slice along a dimension."""
-    extents = tuple(1 if k == axis else n for k, n in enumerate(shape.dimensions))
-    return dataclasses.replace(shape, dimensions=extents, key=b"")
 
 
 def _slice_of_row(

@@ -1,0 +1,102 @@
+"""One slice of an array, by what the array was made of.
+
+A slice of what was updated there is the update, and one of a stack is what a loop wrote. One of
+what repeats is what is repeated, and one of what was moved or converted is the moved or converted
+slice. Any other one is nothing but a slice. So it leaves no trace whether elements were taken out
+before they were moved or converted, or after that.
+"""
+
+from __future__ import annotations
+
+from hlo.shapes import Shape
+from olla_xla.check.executable.checkpoints import slice_of_held
+from olla_xla.check.executable.converts import slice_of_converted
+from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.numbering import hashed, named
+from olla_xla.check.executable.slice_shapes import is_leading, one_of, sliced_axis
+from olla_xla.check.executable.stacks import slice_of_stack
+from olla_xla.check.executable.turns import same_digit, slice_of_turned
+
+__all__ = ["given_slice", "slice_of"]
+
+_SLICE = hashed(b"slice")
+
+
+def given_slice(
+    numbering: ElementNumbering, number: bytes, at: bytes, axis: int, part: Shape
+) -> bytes | None:
+    """What a slice is of an array that has another loop's turns; None where that is not known.
+
+    Args:
+      numbering: of the module. number: of the array. at: of the place. axis: along which.
+      part: shape of the slice.
+    """
+    if axis or number not in numbering.held:
+        return numbering.given.get((number, at))
+    return slice_of_held(numbering, numbering.held[number], at, part)
+
+
+def slice_of(
+    numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, axis: int
+) -> bytes:
+    """The number of one slice of an array.
+
+    Args:
+      numbering: of the module. number: of the array. at: of the place. shape: of the array.
+      axis: along which.
+    """
+    part = one_of(shape, axis)
+    if (held := _updated_there(numbering, number, at, shape, part)) is not None:
+        return held
+    if (found := slice_of_stack(numbering, number, at, shape, part)) is not None:
+        return found
+    if (found := slice_of_turned(numbering, number, at, axis)) is not None:
+        return found
+    if (found := slice_of_converted(numbering, number, at, axis)) is not None:
+        return found
+    if number in numbering.bitcasts:
+        first, old, new = numbering.bitcasts[number]
+        if (theirs := same_digit(old, new, axis)) is not None:
+            inner = slice_of(numbering, first, at, old, theirs)
+            return numbering.cast(inner, one_of(old, theirs), one_of(new, axis))
+    kind = named((shape.element_type, axis, *shape.dimensions))
+    result = hashed(b"".join((_SLICE, kind, number, at)))
+    if axis == 0:
+        numbering.cuts[result] = number, at
+    numbering.note_moved(number, result)
+    return result
+
+
+def _updated_there(
+    numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, part: Shape
+) -> bytes | None:
+    """What a slice is of an array that was just updated there, or that repeats it.
+
+    Args:
+      numbering: of the module. number: of the array.
+      at: of the place, which XLA moves into the array for both alike.
+      shape: of the array. part: of the slice.
+    """
+    axis = sliced_axis(part, shape)
+    if axis is None:
+        return None
+    if (update := numbering.updates.get(number)) is not None:
+        same = _is_one_place(numbering, update.numbers[2 + axis], at)
+        same &= numbering.shape(update.part) == numbering.shape(part)
+        return update.numbers[1] if same else None
+    if (repeated := numbering.repeated.get(number)) is not None:
+        value, dimensions, old = repeated
+        others = tuple(k for k in range(len(shape.dimensions)) if k != axis)
+        return numbering.cast(value, old, part) if dimensions == others else None
+    first, old, new = numbering.bitcasts.get(number, (number, shape, shape))
+    count = shape.dimensions[0]
+    if first == number or axis or not is_leading(old, count) or not is_leading(new, count):
+        return None
+    inner = _updated_there(numbering, first, at, old, one_of(old, 0))
+    return None if inner is None else numbering.cast(inner, one_of(old, 0), one_of(new, 0))
+
+
+def _is_one_place(numbering: ElementNumbering, one: bytes, other: bytes) -> bool:
+    """Whether two indices are equal, of whichever types they are."""
+    left, right = numbering.integers.whole(one), numbering.integers.whole(other)
+    return one == other or (left is not None and left == right)
