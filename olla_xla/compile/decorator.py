@@ -9,7 +9,6 @@ from typing import Any, Unpack, overload
 
 import jax
 import jax.core
-import jax.extend.core
 
 from olla_xla.compile import environment, verification
 from olla_xla.compile.jax_private import (

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 
 import jax
 
+from olla_xla.compile.jax_private import own_module
+
 __all__ = ["Request", "listening"]
 
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
@@ -78,7 +80,7 @@ class _Hook:
             raise request.error
 
     def _register(self) -> None:
-        from jax.extend import xla  # Absent in a JAX too old for us, which `plan` says better.
+        xla = own_module("jax._src.xla_transform", "jax.extend.xla")
 
         for platform in _PLATFORMS:
             if platform in self._platforms:

@@ -25,9 +25,11 @@ __all__ = [
     "jit_parameters",
     "keep_executable",
     "lowering_identity",
+    "own_module",
     "no_cache_writes",
     "plain_jit",
     "reloaded",
+    "trace_state",
     "with_miss_handler",
 ]
 
@@ -138,6 +140,26 @@ def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return () if devices is None else tuple(devices)
+
+
+def own_module(private: str, public: str) -> Any:
+    """A module of JAX's where it lies, or, where another JAX has it elsewhere, by its public name.
+
+    The public names are all in `jax.extend`, whose import adds to JAX's configuration: what was
+    compiled before it is compiled once more when it is next called.
+
+    Raises:
+      ImportError: JAX has neither.
+    """
+    try:
+        return importlib.import_module(private)
+    except ImportError:
+        return importlib.import_module(public)
+
+
+def trace_state() -> Any:
+    """What tells one trace from another, and from none."""
+    return own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state()
 
 
 def distributed_client() -> Any:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.core
-import jax.extend.core
 
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
@@ -32,6 +31,7 @@ from olla_xla.compile.jax_private import (
     devices_of,
     lowering_identity,
     plain_jit,
+    trace_state,
     with_miss_handler,
 )
 from olla_xla.compile.leaves import donation_hint
@@ -353,8 +353,8 @@ def _under_trace(args: Any, kwargs: Any) -> bool:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
         return True
     with jax.core.eval_context():
-        top = jax.extend.core.get_opaque_trace_state()
-    return jax.extend.core.get_opaque_trace_state() != top
+        top = trace_state()
+    return trace_state() != top
 
 
 def _device_key(args: Any, kwargs: Any) -> str:

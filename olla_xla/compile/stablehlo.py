@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from olla_xla.compile.jax_private import own_module
+
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
@@ -46,7 +48,7 @@ class StableHlo:
     @property
     def bytecode(self) -> bytes:
         """The module without locations, the same for one program in every process."""
-        from jax.extend.mlir import passmanager  # absent in a JAX too old for us
+        passmanager = own_module("jaxlib.mlir.passmanager", "jax.extend.mlir.passmanager")
 
         if self._module is None:
             return self.text.encode()

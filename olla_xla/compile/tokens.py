@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from olla_xla.compile.accounting import final_module
+from olla_xla.compile.jax_private import own_module
 from olla_xla.errors import OllaError
 
 __all__ = ["Token", "mark_of", "marked", "plan_mark"]
@@ -80,8 +81,7 @@ def mark_in(module: bytes) -> str:
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
     """The module of a lowered stage carries the token inside."""
-    from jax.extend.mlir import ir
-
+    ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:
         raise OllaError("the lowered function has no StableHLO module")

@@ -13,7 +13,6 @@ import threading
 from pathlib import Path
 
 import jax
-import jax.extend.core  # noqa: F401 - as the decorator does; JAX compiles all anew after it
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -352,6 +351,29 @@ while any(thread.is_alive() for thread in threads):
 
 def test_what_other_threads_compile_survives_the_end_of_a_request():
     found = subprocess.run([sys.executable, "-c", _BESIDE], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+_AFTER = """
+import jax
+import jax.numpy as jnp
+import olla_xla
+
+compiled = []
+listen = jax.monitoring.register_event_duration_secs_listener
+listen(lambda event, _, **k: event.endswith("backend_compile_duration") and compiled.append(k))
+other = jax.jit(lambda x: 2 * x)
+other(1.0)
+planned = olla_xla.plan(lambda a, b: jnp.sin(a) @ jnp.cos(b), time_limit=1)
+planned(jnp.ones((64, 64)), jnp.ones((64, 64)))
+compiled.clear()
+other(1.0)
+assert not compiled, compiled
+"""
+
+
+def test_what_was_compiled_before_is_not_compiled_again():
+    found = subprocess.run([sys.executable, "-c", _AFTER], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
 
 
