@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def targets() -> dict[str, tuple[set[str], set[str]]]:
     return found
 
 
+@functools.cache
 def reach(name: str) -> set[str]:
     """A target and all below it."""
     return {name}.union(*(reach(below) for below in targets()[name][1]))
@@ -53,14 +55,21 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def owner() -> dict[str, str]:
     """Module -> the target that holds it."""
     return {module_of(ROOT / f): name for name, (files, _) in targets().items() for f in files}
 
 
+@functools.cache
+def modules() -> frozenset[str]:
+    """All of the project's."""
+    return frozenset(module_of(p) for p in SOURCES)
+
+
 def imports(path: Path) -> set[str]:
-    """The project's modules that a file imports, at its top or inside a function."""
-    known, found = {module_of(p) for p in SOURCES}, set()
+    """The project's modules that a file imports: at its top, in a function, for types alone."""
+    known, found = modules(), set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -78,6 +87,22 @@ def test_layers_form_no_cycle():
 
     for name in targets():
         visit(name, ())
+
+
+def test_files_form_no_cycle():
+    graph = {module_of(p): imports(p) - {module_of(p)} for p in SOURCES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_files_and_functions_are_short(path):
+    if path.name.endswith("_pb2.py") or path.is_relative_to(ROOT / "benchmarks"):
+        return
+    text = path.read_text()
+    assert text.count("\n") <= 450
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 80, node.name
 
 
 def test_every_file_has_one_target():
