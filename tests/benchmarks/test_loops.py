@@ -10,7 +10,7 @@ from benchmarks import loops as bench
 from benchmarks.__main__ import main
 from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import Case
-from olla_xla import planner
+from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, ways
@@ -41,7 +41,7 @@ def gated(*, batch_size, optimizer):
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (planner, ways):
+    for module in (pipeline, ways):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 

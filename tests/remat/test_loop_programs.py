@@ -14,8 +14,8 @@ from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
 from olla_xla.problem import refusals
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
-from olla_xla.remat.loops import climb
 from olla_xla.remat.loops import pairs as loop_pairs
+from olla_xla.remat.loops import selection
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
@@ -202,7 +202,7 @@ def test_a_refused_choice_is_counted(monkeypatch, caplog):
     def refuse(*args, **kwargs):
         raise CheckError("another result")
 
-    monkeypatch.setattr(climb, "check_rewrite", refuse)
+    monkeypatch.setattr(selection, "check_rewrite", refuse)
     step, arguments = PROGRAMS["cond"]()
     with refusals.collected() as refused, refusals.collected() as also:
         olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from olla_xla import planner, targets
+from olla_xla import targets
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
+from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, pareto, ways
@@ -17,7 +18,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (planner, ways):
+    for module in (pipeline, ways):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
