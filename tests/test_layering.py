@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hlo", "olla_xla", "examples", "benchmarks")
 SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.commands import COMMANDS
 
+pytestmark = pytest.mark.quick
+
 
 def test_every_command_says_what_it_does(capsys):
     assert main(["benchmarks", "--help"]) == 0

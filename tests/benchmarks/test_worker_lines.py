@@ -7,6 +7,8 @@ import pytest
 from benchmarks.worker_lines import worker_lines
 from olla_xla.errors import OllaError
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):

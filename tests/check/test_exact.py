@@ -7,6 +7,8 @@ import pytest
 from hlo.read import from_hlo_text
 from olla_xla.check.executable import results_digest
 
+pytestmark = pytest.mark.quick
+
 TRITON = (
     'kind=kCustom, calls=fused, backend_config={"fusion_backend_config":{"kind":"__triton",'
     '"block_level_fusion_config":{"num_warps":"1","output_tiles":[{"sizes":["1"]}]}}}'

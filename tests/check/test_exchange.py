@@ -7,6 +7,8 @@ from olla_xla.check.executable import results_digest
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.program import read_program
 
+pytestmark = pytest.mark.quick
+
 MODULE = """HloModule m, is_scheduled=true, num_partitions=8
 
 narrow {{

@@ -6,6 +6,8 @@ from hlo.read import from_hlo_text
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
 from olla_xla.check.executable.program import read_program
 
+pytestmark = pytest.mark.quick
+
 _MODULE = """HloModule m, is_scheduled=true
 
 less {

@@ -1,7 +1,11 @@
 """The table of largest batches."""
 
+import pytest
+
 from olla_xla.cli.report.batches import batch_table, batch_verdict
 from olla_xla.compile.max_batch import LargestBatch, MaxBatch
+
+pytestmark = pytest.mark.quick
 
 MB = 2**20
 

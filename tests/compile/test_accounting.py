@@ -6,6 +6,8 @@ import pytest
 
 from olla_xla.compile.accounting import ask_ahead, assigned_bytes, assignment_proto, temporary_bytes
 
+pytestmark = pytest.mark.quick
+
 
 class _Watched:
     """An executable that counts how often it is asked, and fails at first."""

@@ -15,6 +15,8 @@ from olla_xla.compile.plan_store import PlanStore
 from olla_xla.errors import PlanFileError
 from olla_xla.problem.plan import Plan
 
+pytestmark = pytest.mark.quick
+
 KEY = "0123456789abcdef" * 2
 PLAN = Plan(
     module="jit_step",

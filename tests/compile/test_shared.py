@@ -13,6 +13,8 @@ import pytest
 import olla_xla
 from olla_xla.compile import shared
 
+pytestmark = pytest.mark.quick
+
 X = jnp.arange(64.0).reshape(8, 8)
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from examples import data
 
+pytestmark = pytest.mark.quick
+
 
 def test_digits():
     train, test = data.digits()

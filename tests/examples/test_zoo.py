@@ -11,6 +11,8 @@ import pytest
 from examples import zoo
 from examples.zoo import common, gpt, llama, lstm, transformer
 
+pytestmark = pytest.mark.slow
+
 # The image networks: torchvision's counts (GoogLeNet without its auxiliary classifiers, as in
 # evaluation; ResNet3D-18 for Kinetics-400), the Mixer: timm's. GPT-2 small: the published
 # checkpoint. XLM-R base: the published checkpoint with its masked-language head. U-Net: the

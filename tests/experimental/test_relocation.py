@@ -157,6 +157,7 @@ def test_unknown_fields_are_refused():
             CpuExecutable(broken)
 
 
+@pytest.mark.quick
 def test_only_planned_functions():
     with pytest.raises(olla_xla.InputError, match=r"olla_xla\.plan"):
         compile_with_offsets(jax.jit(layers), *layer_arguments())
@@ -206,6 +207,7 @@ def judge(after, sizes=None):
     check_relocation(PROGRAM, after, AREAS, sizes or {})
 
 
+@pytest.mark.quick
 def test_the_referee_accepts_what_moves_together():
     judge(PROGRAM)
     judge(both((0, 1), (2, 0), offset=256))
@@ -230,6 +232,7 @@ def test_the_referee_accepts_what_moves_together():
         (PROGRAM[:-1], {}, "4 steps became 3"),
     ],
 )
+@pytest.mark.quick
 def test_the_referee_names_what_is_wrong(after, sizes, message):
     with pytest.raises(olla_xla.CheckError, match=message):
         judge(after, sizes)

@@ -7,6 +7,8 @@ from hlo.read import from_hlo_text
 from hlo.rewrite.conflicts import conflicts
 from hlo.values import analyse
 
+pytestmark = pytest.mark.quick
+
 SUMMED = """HloModule m, is_scheduled=true, num_partitions=2
 
 add {

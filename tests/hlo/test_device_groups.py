@@ -7,6 +7,8 @@ from hlo.module import parse_module_proto
 from hlo.read import from_hlo_text
 from hlo.wire import Message, varint
 
+pytestmark = pytest.mark.quick
+
 GATHER = """HloModule m, is_scheduled=true, num_partitions=8
 
 ENTRY e {

@@ -8,6 +8,8 @@ import pytest
 
 from hlo.gc_pause import hold, release, without_collection
 
+pytestmark = pytest.mark.quick
+
 
 def test_it_is_off_inside_and_on_again_after_an_error():
     assert gc.isenabled()

@@ -10,6 +10,8 @@ from hlo.read import from_hlo_text, from_stablehlo, read_module, with_program_or
 from hlo.shapes import shape_from_proto
 from tests.support.rewrites import with_schedule
 
+pytestmark = pytest.mark.quick
+
 TEXT = """HloModule small, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
 
 ENTRY main {

@@ -11,6 +11,8 @@ from hlo.lowered import read_lowered
 from hlo.module import HloError, module_from_bytes
 from hlo.read import from_hlo_text, read_module
 
+pytestmark = pytest.mark.quick
+
 HEAD = "HloModule m, entry_computation_layout={(f32[8,4]{1,0}, f32[8,4]{1,0})->f32[8,4]{1,0}}"
 TEXT = """%s
 

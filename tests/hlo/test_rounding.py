@@ -11,6 +11,8 @@ from hlo.rounding import may_depend_on_memory
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.rounding import Rounding
 
+pytestmark = pytest.mark.quick
+
 MODULE = """
 HloModule m, is_scheduled=true
 

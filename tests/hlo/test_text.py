@@ -8,6 +8,8 @@ from hlo.module import parse_module_proto
 from hlo.read import from_hlo_text
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 
+pytestmark = pytest.mark.quick
+
 TEXT = """HloModule m, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
 
 ENTRY e {

@@ -17,6 +17,8 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import lower
 from tests.support.compiles import STEPS, compile_step, h100_device
 
+pytestmark = pytest.mark.quick
+
 CASES = [(name, target) for name in sorted(STEPS) for target in ("cpu", "cuda")]
 
 

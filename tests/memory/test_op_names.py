@@ -4,6 +4,8 @@ import pytest
 
 from olla_xla.memory.analysis.op_names import Phase, module_path, phase_of
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("name", "phase", "module"),

@@ -7,6 +7,8 @@ import pytest
 import olla_xla
 from olla_xla.memory.analysis.origins import is_users_file
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("file", "own"),

@@ -11,6 +11,8 @@ from hlo.values import analyse
 from olla_xla.memory.assignment.model import AssignmentModel
 from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
+pytestmark = pytest.mark.quick
+
 SIZES = st.lists(st.integers(1, 2000), max_size=6)
 
 

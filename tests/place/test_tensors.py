@@ -12,6 +12,8 @@ from olla_xla.place.tensors.one_order import place_graph
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
+pytestmark = pytest.mark.quick
+
 
 def chain(*sizes, inplace=()):
     """Each tensor is made from the one before; the first is an argument, the last the output."""

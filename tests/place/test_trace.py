@@ -11,6 +11,8 @@ from olla_xla.place import PlacementProblem
 from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.trace import read_trace, write_trace
 
+pytestmark = pytest.mark.quick
+
 GOOD = "id,lower,upper,size\na,0,2,8\nb,1,3,8\nc,2,4,8\n"
 
 

@@ -8,6 +8,8 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.work import Work
 
+pytestmark = pytest.mark.quick
+
 TEXT = """
 HloModule m, is_scheduled=true
 

@@ -5,6 +5,8 @@ import pytest
 from olla_xla.planner.effort import Timing, effort, recomputation_limit
 from olla_xla.problem.options import PlanOptions
 
+pytestmark = pytest.mark.quick
+
 MIB = 2**20
 
 

@@ -5,6 +5,8 @@ import pytest
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 
+pytestmark = pytest.mark.quick
+
 
 def test_collectives_are_for_loops():
     assert not PlanOptions().collectives

@@ -17,6 +17,8 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.stop_reason import StopReason
 
+pytestmark = pytest.mark.quick
+
 PLAN = Plan(
     module="jit_step",
     fingerprint="00ff",

@@ -28,6 +28,8 @@ from tests.support.ode_programs import PROGRAMS
 from tests.support.rewrites import with_loops_changed
 from tests.support.steps import assert_same
 
+pytestmark = pytest.mark.slow
+
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 

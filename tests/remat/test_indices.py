@@ -11,6 +11,8 @@ from hlo.wire import INTEGERS, varint
 from olla_xla.check.executable.integers import Integers
 from olla_xla.remat.loops.indices import Indices
 
+pytestmark = pytest.mark.quick
+
 PRED, S8, S16, S32, U8, U32 = 1, 2, 3, 4, 6, 8
 KINDS = (S8, S16, S32, U8, U32)
 BINARY = "add subtract multiply maximum minimum remainder divide and".split()

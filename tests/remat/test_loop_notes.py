@@ -13,6 +13,8 @@ from olla_xla.remat.loops.pairs import pairs
 from tests.support.compiles import on_h100
 from tests.support.loop_programs import PROGRAMS
 
+pytestmark = pytest.mark.quick
+
 NAME = next(iter(PROGRAMS))
 COUNTER = {"tuple_index": "0", "init": "0", "step": "1"}
 

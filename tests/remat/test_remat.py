@@ -37,6 +37,8 @@ from tests.support.compiles import on_h100, total_bytes
 from tests.support.rewrites import with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same
 
+pytestmark = pytest.mark.slow
+
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 MIB = 2**20
 

@@ -31,6 +31,8 @@ from olla_xla.remat.segments.budget import (
 from olla_xla.remat.segments.transform import explain
 from olla_xla.remat.segments.walk import Walk
 
+pytestmark = pytest.mark.slow
+
 # The planner.
 
 

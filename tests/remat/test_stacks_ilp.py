@@ -17,6 +17,8 @@ from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import Ways
 from tests.support.loops import STEPS
 
+pytestmark = pytest.mark.slow
+
 MOST = 11  # stacks of which all sets are tried
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 

@@ -6,6 +6,8 @@ from hlo.module import module_from_bytes
 from hlo.read import from_hlo_text
 from olla_xla.remat.cost.work import work
 
+pytestmark = pytest.mark.quick
+
 SLICED = """HloModule m, is_scheduled=true
 
 take {{

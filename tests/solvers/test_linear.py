@@ -6,6 +6,8 @@ import pytest
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.linear import INFINITY, Model, round_point, violation
 
+pytestmark = pytest.mark.quick
+
 
 def test_rows_and_tags_and_names():
     model = Model()

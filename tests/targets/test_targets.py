@@ -53,6 +53,7 @@ def test_every_card_has_rates(name):
     assert rates.bytes_per_second == pytest.approx(0.9 * card.bytes_per_second, rel=0.05)
 
 
+@pytest.mark.quick
 def test_cards_are_told_apart(caplog):
     kinds = {"NVIDIA GB200": "GB200", "NVIDIA B200": "B200", "NVIDIA A100-PCIE-40GB": "A100 40 GB"}
     assert {kind: device("cuda", kind).name for kind in kinds} == kinds
@@ -76,6 +77,7 @@ def test_the_planner_prices_the_card_that_is_compiled_for(monkeypatch):
     assert kinds == ["NVIDIA A100-SXM4-40GB"]
 
 
+@pytest.mark.quick
 def test_what_no_plugin_here_compiles_is_said():
     if importlib.util.find_spec("jax_plugins.xla_cuda12"):
         pytest.skip("the plugin for CUDA 12 is there")
@@ -101,6 +103,7 @@ def test_several_devices_share_a_batch():
     assert whole.memory_analysis().argument_size_in_bytes == 4 * (256 * 256 + 1024 * 256)
 
 
+@pytest.mark.quick
 def test_targets_that_are_not_there():
     with pytest.raises(InputError, match="target='l4' is not known; use one of cpu, v100"):
         targets.target("l4")

@@ -10,6 +10,8 @@ import pytest
 from olla_xla.errors import InputError, OllaError
 from olla_xla.tools import models
 
+pytestmark = pytest.mark.quick
+
 OWN = """
 import jax, jax.numpy as jnp
 
