@@ -12,7 +12,7 @@ from hlo.module import module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["bindings", "bound_and_late", "is_needed", "read_inside", "read_later"]
+__all__ = ["bind", "bindings", "bound_and_late", "is_needed", "read_inside", "read_later"]
 
 Binding = tuple[Any, Any, ShapeIndex, int]
 """(computation, fusion, index of the result, operand number)."""
@@ -20,12 +20,12 @@ Binding = tuple[Any, Any, ShapeIndex, int]
 
 def read_later(draft: Draft, rng: random.Random) -> str | None:
     """Binds a result to an operand that is read after the fusion, or is not ours to overwrite."""
-    return _bind(draft, [b for b in bindings(draft) if is_needed(draft, b)], rng)
+    return bind(draft, [b for b in bindings(draft) if is_needed(draft, b)], rng)
 
 
 def read_inside(draft: Draft, rng: random.Random) -> str | None:
     """Binds a result to an operand that nothing else reads; the fusion may read it elsewhere."""
-    return _bind(draft, [b for b in bindings(draft) if not is_needed(draft, b)], rng)
+    return bind(draft, [b for b in bindings(draft) if not is_needed(draft, b)], rng)
 
 
 def bound_and_late(draft: Draft, rng: random.Random) -> str | None:
@@ -39,12 +39,13 @@ def bound_and_late(draft: Draft, rng: random.Random) -> str | None:
         for reader in readers:
             if order.delay(draft, body, reader, fusion):
                 text = f"{reader.name} runs after {fusion.name}"
-                bound = _bind(draft, [(body, fusion, index, operand)], rng)
+                bound = bind(draft, [(body, fusion, index, operand)], rng)
                 return f"{bound}, and {text}"
     return None
 
 
-def _bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
+def bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
+    """Binds one of them; says which, or None where there is none."""
     if not found:
         return None
     _, fusion, index, operand = rng.choice(found)

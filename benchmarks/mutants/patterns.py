@@ -9,10 +9,9 @@ import random
 from typing import Any
 
 from benchmarks.mutants import order
-from benchmarks.mutants.aliases import bindings, is_needed
+from benchmarks.mutants.aliases import bind, bindings, is_needed
 from benchmarks.mutants.draft import Draft
 from hlo.module import module_from_bytes
-from hlo.rewrite.edit import Edit
 from hlo.rewrite.holds import add_holds
 from hlo.rounding import may_depend_on_memory
 from olla_xla.memory.kernels import overwritten
@@ -32,13 +31,7 @@ def bound(draft: Draft, rng: random.Random) -> str | None:
     """Binds a kernel's result to an operand that nothing reads later."""
     kernels = _kernels(draft)
     found = [b for b in bindings(draft) if b[1].name in kernels and not is_needed(draft, b)]
-    if not found:
-        return None
-    _, fusion, index, operand = rng.choice(found)
-    name = fusion.name
-    edit = Edit(module_from_bytes(draft.finish())).alias({name: [(index, operand)]})
-    draft.load(edit.to_bytes())
-    return f"result {list(index)} of {name} bound to its operand {operand}"
+    return bind(draft, found, rng)
 
 
 def held(draft: Draft, rng: random.Random) -> str | None:

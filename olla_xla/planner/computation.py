@@ -24,7 +24,7 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult
 
-__all__ = ["Limits", "MoreOrders", "solve"]
+__all__ = ["Limits", "MoreOrders", "Progress", "solve"]
 
 Progress = Callable[[str], None]
 MoreOrders = Callable[[], Mapping[str, Sequence[str]]]

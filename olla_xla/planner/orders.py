@@ -19,7 +19,7 @@ from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.baseline import BaselineEstimate, unchanged
-from olla_xla.planner.computation import Limits, MoreOrders, solve
+from olla_xla.planner.computation import Limits, MoreOrders, Progress, solve
 from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import charge, keep_kernels
 from olla_xla.planner.work import Solved
@@ -29,9 +29,7 @@ from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["Progress", "plan_order"]
-
-Progress = Callable[[str], None]
+__all__ = ["plan_order"]
 
 _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each, half of what
@@ -137,7 +135,6 @@ def plan_order(
     options: PlanOptions,
     target: str,
     *,
-    xla_bytes: int | None = None,
     progress: Progress | None = None,
     more: MoreOrders | None = None,
     timing: Timing | None = None,
@@ -148,7 +145,7 @@ def plan_order(
 
     Args:
       module: a scheduled one. options: limits and seed.
-      target: "cpu" or "cuda". xla_bytes: XLA's own assigned total when it is known.
+      target: "cpu" or "cuda".
       progress, more: see `planner.plan_module`. timing: what it may take.
       released: starts of transfers that may hide less than in XLA's order.
       kept: kernel name -> the pattern that it is to have (memory.kernels); None: those that they
@@ -192,7 +189,7 @@ def plan_order(
         holds=end.holds,
         kernels=planned.kept,
         offsets=offsets,
-        xla_bytes=xla_total if xla_bytes is None else xla_bytes,
+        xla_bytes=xla_total,
         xla_predicted_bytes=xla_total,
         predicted_bytes=final.total_bytes,
         peak_bytes=end.peak,

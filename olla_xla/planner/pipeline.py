@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from olla_xla.errors import BudgetError, KernelError
 from olla_xla.memory.module_state import scheduled_module
-from olla_xla.planner.computation import MoreOrders
+from olla_xla.planner.computation import MoreOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order, relax_overlap, rematerialise, scan_residuals, sink_moves
-from olla_xla.planner.state import ModuleState, Progress, Request
+from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
@@ -70,12 +70,12 @@ def plan_module(
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the referee rejected the result (a bug).
     """
-    own = scheduled_module(module)
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     request = Request(
         options, target, cost, time.monotonic(), xla_bytes, more, progress, schedule_seconds,
         device_bytes,
     )  # fmt: skip
+    own = scheduled_module(module)
     state = _ordered(ModuleState(request, own, own))
     if _asks_for_recomputation(state):
         state = _with_allowance(state)
@@ -91,7 +91,7 @@ def _ordered(start: ModuleState) -> ModuleState:
         try:
             return order.run(state)
         except KernelError as error:
-            _logger.info("%s is left: %s", "+".join(state.edits.sources), error)
+            _logger.info("with %s: %s", "+".join(state.edits.sources) or "no edit", error)
             refused = error
     assert refused is not None
     raise refused

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
+from olla_xla.errors import KernelError
 from olla_xla.memory.kernels import Pattern
-from olla_xla.planner.computation import MoreOrders
+from olla_xla.planner.computation import MoreOrders, Progress
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
@@ -20,7 +22,7 @@ from olla_xla.remat.loops.residual_choices import ResidualChoices
 
 __all__ = ["Edits", "ModuleState", "Request"]
 
-Progress = Callable[[str], None]
+_logger = logging.getLogger("olla_xla")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,40 +128,45 @@ class ModuleState:
         """Predicted seconds that may still be added; None: any."""
         return None if self.allowance is None else self.allowance - self.edits.added_seconds
 
-    def ordered_anew(self, module: Module, kernels: Mapping[str, Pattern], seconds: float) -> Plan:
-        """A plan of the module with other edits.
+    def ordered_anew(
+        self, module: Module, kernels: Mapping[str, Pattern], seconds: float
+    ) -> Plan | None:
+        """A plan of the module with other edits; None: no order leaves its kernels as they are.
 
         Args:
           module: that one. kernels: patterns that its kernels are to have.
           seconds: how long it may take.
-
-        Raises:
-          KernelError: no order leaves its kernels as they are to be.
         """
         request = self.request
-        return plan_order(
-            module,
-            request.limited(seconds),
-            request.target,
-            progress=request.progress,
-            timing=Timing(request.schedule_seconds, seconds),
-            kept=kernels,
-        )
+        try:
+            return plan_order(
+                module,
+                request.limited(seconds),
+                request.target,
+                progress=request.progress,
+                timing=Timing(request.schedule_seconds, seconds),
+                kept=kernels,
+            )
+        except KernelError as error:
+            _logger.info("a choice of what to compute again is left: %s", error)
+            return None
 
     def finished(self) -> Plan:
         """The plan as one of the module as it came, with all edits and what they cost."""
         plan, edits, request = self.ordered, self.edits, self.request
-        xla = self.before_bytes
+        xla, sunk = self.before_bytes, edits.sunk
         assert xla is not None
-        step_seconds, moved_bytes, added, added_moved = 0.0, 0, edits.added_seconds, 0
-        sunk, added_moved = edits.sunk, edits.added_moved_bytes
+        step_seconds, moved_bytes = 0.0, 0
+        added, added_moved = edits.added_seconds, edits.added_moved_bytes
         if sunk is not None:
             xla, step_seconds, moved_bytes = sunk.total, sunk.seconds, sunk.moved
             added, added_moved = added - sunk.less_seconds, added_moved - sunk.less_moved
         elif edits.sources or self.limit is not None:
             step_seconds = request.cost.step_seconds(self.own)
             moved_bytes = module_work(self.own, request.target).bytes
-        is_edited = bool(edits.sources)
+        # XLA's order of a changed module is no order of XLA's own.
+        changed = edits.sources and plan.status is PlanStatus.XLA
+        status = PlanStatus.FEASIBLE if changed else plan.status
         return dataclasses.replace(
             plan,
             fingerprint=self.own.fingerprint,
@@ -175,10 +182,7 @@ class ModuleState:
             least_stack_bytes=edits.least_stack_bytes,
             moved_bytes=moved_bytes,
             added_moved_bytes=added_moved,
-            # XLA's order of a changed module is no order of XLA's own.
-            status=PlanStatus.FEASIBLE
-            if is_edited and plan.status is PlanStatus.XLA
-            else plan.status,
+            status=status,
             source="+".join((*edits.sources, plan.source)),
             seconds=request.elapsed,
             time_limit=plan.time_limit if self.limit is None else self.limit,

@@ -8,14 +8,13 @@ predicted total.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import time
 
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.check.clones import check_clones
-from olla_xla.errors import BudgetError, KernelError
+from olla_xla.errors import BudgetError
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
@@ -35,8 +34,6 @@ _LOWEST = 3
 
 _EXACT_SHARE = 0.5
 """Part of a try's time that the integer program may take."""
-
-_logger = logging.getLogger("olla_xla")
 
 
 def run(state: ModuleState) -> ModuleState:
@@ -75,9 +72,9 @@ def run(state: ModuleState) -> ModuleState:
         added_moved_bytes=state.edits.added_moved_bytes + tried.moved,
         sources=(*state.edits.sources, "remat"),
     )
-    kernels = tried.plan.kernels
+    plan = tried.plan
     return dataclasses.replace(
-        state, module=tried.module, kernels=kernels, edits=edits, plan=tried.plan
+        state, module=tried.module, kernels=plan.kernels, edits=edits, plan=plan
     )
 
 
@@ -117,10 +114,8 @@ class _Tried:
         left = max(left - (time.monotonic() - begun), 0.05)
         module, made = self.front.write(point)
         kernels = inherited(self.state.ordered.kernels, ((c.name, c.original) for c in made))
-        try:
-            plan = self.state.ordered_anew(module, kernels, left)
-        except KernelError as error:
-            _logger.info("a choice of what to compute again is left: %s", error)
+        plan = self.state.ordered_anew(module, kernels, left)
+        if plan is None:
             return None
         self.least = min(self.least, plan.predicted_bytes)
         return _Choice(plan, module, made, point.seconds, bound, point.moved)

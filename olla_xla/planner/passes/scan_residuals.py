@@ -7,10 +7,8 @@ allowance of time, the choices that promise most are ordered anew and compared b
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 
-from olla_xla.errors import KernelError
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
@@ -20,8 +18,6 @@ __all__ = ["before_order", "run"]
 
 _SHARE = 0.5
 """Part of the time that is left for recomputation."""
-
-_logger = logging.getLogger("olla_xla")
 
 
 def before_order(state: ModuleState) -> list[ModuleState]:
@@ -65,10 +61,8 @@ def run(state: ModuleState) -> ModuleState:
         if not is_right(choices, choice):
             continue
         left = max(deadline - time.monotonic(), 0.1) / max(TRIES - tried, 1)
-        try:
-            plan = state.ordered_anew(choice.module, choice.kernels, left)
-        except KernelError as error:
-            _logger.info("a choice of what to compute again is left: %s", error)
+        plan = state.ordered_anew(choice.module, choice.kernels, left)
+        if plan is None:
             continue
         tried += 1
         least = state.ordered if best is None else best[1]

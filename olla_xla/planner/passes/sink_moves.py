@@ -13,9 +13,9 @@ __all__ = ["run"]
 def run(state: ModuleState) -> ModuleState:
     """The state without them; itself where there are none, or nothing is gained."""
     request = state.request
-    sunk = (
-        without_moves(state.module, request.target, request.cost) if request.options.loops else None
-    )
+    if not request.options.loops:
+        return state
+    sunk = without_moves(state.module, request.target, request.cost)
     if sunk is None:
         return state
     edits = dataclasses.replace(state.edits, sunk=sunk, sources=("moves",))
