@@ -44,6 +44,7 @@ class SuitePlan:
       seconds: of the first call: XLA's compile and the planning inside it.
       planned: whether it is used. reason: why not, or "".
       trouble: whether that is a failure, and not that there is nothing to gain.
+      beside: policy whose predicted time of a step it was allowed, or "".
     """
 
     max_overhead: float | None
@@ -53,6 +54,7 @@ class SuitePlan:
     planned: bool
     reason: str = ""
     trouble: bool = False
+    beside: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,13 +162,16 @@ def say_plans(about: dict[str, Any], planned: Callable[[dict[str, Any]], SuitePl
     """Makes the plans that a process is asked for, and prints each.
 
     Args:
-      about: `asked`. planned: what comes of options, by name.
+      about: `asked`; also "beside", an overhead by the name of what else takes that long.
+      planned: what comes of options, by name.
     """
     loaded()
-    for overhead in (None, *about["overheads"]):
+    asked = [("", overhead) for overhead in (None, *about["overheads"])]
+    for beside, overhead in [*asked, *about.get("beside", {}).items()]:
         kind = "by default" if overhead is None else f"{overhead:.0%} overhead at most"
         say(stage=f"planned, {kind}")
-        say(plan=dataclasses.asdict(planned({"max_overhead": overhead, **about["limits"]})))
+        plan = planned({"max_overhead": overhead, **about["limits"]})
+        say(plan=dataclasses.asdict(dataclasses.replace(plan, beside=beside)))
 
 
 def _work(about: dict[str, Any]) -> None:

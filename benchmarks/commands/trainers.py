@@ -9,7 +9,6 @@ uv run --no-dev --group trainers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 from absl import flags
@@ -33,6 +32,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "collectives", False, "Whether plans may run collectives again.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "beside",
+        False,
+        "Plan the first policy also in the predicted time of each of the others.",
+        flag_values=values,
+    )
     planned_rows.define_flags(values)
 
 
@@ -44,15 +49,36 @@ def run(values: flags.FlagValues) -> int:
     if unknown := [policy for policy in values.policies if policy not in known]:
         raise InputError(f"--policies: {unknown[0]!r} is none of {', '.join(sorted(known))}")
 
-    def row(
-        chosen: Trainer, settings: dict[str, str], policy: str, progress: Callable[[str], None]
-    ) -> SuiteRow:
-        return trainer_row(chosen, settings, policy, values.target, overheads, options, progress)
+    rows: list[Callable[[Callable[[str], None]], SuiteRow]] = []
+    for trainer, settings in chosen:
+        policies = [
+            one for one in trainer.policies if not values.policies or one in values.policies
+        ]
+        seconds: dict[str, float] = {}
+        # The first comes last: by then the predicted times of the others are known.
+        for policy in reversed(policies):
 
-    rows = [
-        functools.partial(row, trainer, settings, policy)
-        for trainer, settings in chosen
-        for policy in trainer.policies
-        if not values.policies or policy in values.policies
-    ]
+            def row(
+                progress: Callable[[str], None],
+                trainer: Trainer = trainer,
+                settings: dict[str, str] = settings,
+                policy: str = policy,
+                seconds: dict[str, float] = seconds,
+                beside: bool = values.beside and policy == policies[0],
+            ) -> SuiteRow:
+                found = trainer_row(
+                    trainer,
+                    settings,
+                    policy,
+                    values.target,
+                    overheads,
+                    options,
+                    progress,
+                    seconds if beside else None,
+                )
+                if found.xla_bytes is not None:
+                    seconds[policy] = found.step_seconds
+                return found
+
+            rows.append(row)
     return planned_rows.run(values, rows)

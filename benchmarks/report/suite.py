@@ -33,30 +33,40 @@ def suite_table(rows: Sequence[SuiteRow], overheads: Sequence[float], target: st
 def _cells(row: SuiteRow, ways: int) -> tuple[str, ...]:
     if row.xla_bytes is None:
         return (row.name, str(row.devices or "-"), *("-" for _ in range(ways + 5)))
-    missing = ways - len(row.plans)
-    more = (percent(plan.step_seconds / row.step_seconds - 1, 1) for plan in row.plans)
+    plans = [plan for plan in row.plans if not plan.beside]
+    missing = ways - len(plans)
+    more = (percent(plan.step_seconds / row.step_seconds - 1, 1) for plan in plans)
     return (
         row.name,
         str(row.devices),
         megabytes(row.xla_bytes),
-        *(megabytes(plan.bytes) for plan in row.plans),
+        *(megabytes(plan.bytes) for plan in plans),
         *("-" for _ in range(missing)),
         f"{1e3 * row.step_seconds:,.2f}",
         " / ".join(more),
         seconds(row.seconds),
-        " / ".join(seconds(plan.seconds) for plan in row.plans),
+        " / ".join(seconds(plan.seconds) for plan in plans),
     )
 
 
 def suite_notes(rows: Sequence[SuiteRow]) -> list[str]:
-    """A line for each dump that did not compile, and for each plan that failed."""
+    """A line for each plan beside another step, each that failed, each dump not compiled."""
     lines = []
     for row in rows:
+        lines += [_beside(row, plan) for plan in row.plans if plan.beside]
         lines += [f"{row.name}, {_name(p)}: {p.reason}" for p in row.plans if p.trouble]
         if row.error:
             kind = "does not compile" if row.xla_bytes is None else "ended early"
             lines.append(f"{row.name} {kind}: {row.error}")
     return lines
+
+
+def _beside(row: SuiteRow, plan: SuitePlan) -> str:
+    more = percent(plan.step_seconds / row.step_seconds - 1, 1)
+    return (
+        f"{row.name}, in the predicted time of {plan.beside} ({_name(plan)} more): "
+        f"{megabytes(plan.bytes)} MB at {more} more, first call {seconds(plan.seconds)} s"
+    )
 
 
 def _name(plan: SuitePlan) -> str:

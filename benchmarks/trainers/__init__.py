@@ -42,7 +42,7 @@ class Trainer:
 
     Attributes:
       name: as on the command line. policies: its own, from what keeps most to what keeps least.
-      devices: that its step is for, unless settings say otherwise.
+      devices: that its step is for, unless the setting "devices" says otherwise.
       settings: names that may be set, and what they are where they are not.
     """
 
@@ -74,7 +74,7 @@ TRAINERS = {
             "maxtext",
             ("minimal", "save_qkv_proj", "save_out_proj", "full"),
             devices=8,
-            settings={"model_name": "default", "per_device_batch_size": "1"},
+            settings={"model_name": "default", "per_device_batch_size": "1", "devices": "8"},
         ),
         Trainer("keras", ("none", "full"), settings={"batch_size": "32"}),
         Trainer("gemma", ("none", "blocks"), settings={"batch_size": "2"}),

@@ -37,6 +37,7 @@ def trainer_row(
     overheads: Sequence[float],
     options: PlanOptions,
     progress: Callable[[str], None],
+    beside: Mapping[str, float] | None = None,
 ) -> SuiteRow:
     """Compiles and plans the step of a trainer, in a process of its own.
 
@@ -44,6 +45,8 @@ def trainer_row(
       trainer: which. settings: of its step. policy: one of its own.
       target: what to compile it for. overheads: of the plans beside the default one.
       options: of all plans. progress: called with one line at each stage.
+      beside: policies, and seconds that a step of each is predicted to take; one plan more for
+        each, which may take as long.
     """
     named = [value for key, value in settings.items() if trainer.settings.get(key) != value]
     name = " ".join([trainer.name, *named, policy])
@@ -51,6 +54,7 @@ def trainer_row(
         "trainer": trainer.name,
         "settings": dict(settings),
         "policy": policy,
+        "seconds": dict(beside or {}),
         **asked(target, overheads, options),
     }
     return filled(SuiteRow(name), __name__, about, progress)
@@ -59,17 +63,23 @@ def trainer_row(
 def _work(about: dict[str, Any]) -> None:
     """The work of one process."""
     trainer = TRAINERS[about["trainer"]]
-    say(devices=trainer.devices)
+    settings = dict(about["settings"])
+    devices = int(settings.pop("devices", trainer.devices))
+    say(devices=devices)
     try:
-        targets.prepare_environment(about["target"], trainer.devices)
-        target = targets.target(about["target"], trainer.devices)
+        targets.prepare_environment(about["target"], devices)
+        target = targets.target(about["target"], devices)
         cost = CostModel(device(target.platform, target.kind), target.platform)
         say(stage="XLA's own schedule")
-        step = trainer.step(about["policy"], about["settings"], target)
+        step = trainer.step(about["policy"], settings, target)
         compiled, seconds = _compiled(jax.jit, step)
         own = cost.step_seconds(module_from_bytes(final_module(compiled)))
         say(xla_bytes=assigned_bytes(compiled), seconds=seconds, step_seconds=own)
         del compiled  # with its code
+        # A policy that is predicted to be faster allows an order alone.
+        about["beside"] = {
+            policy: max(taken / own - 1, 0.0) for policy, taken in about["seconds"].items()
+        }
         say_plans(about, lambda options: _planned(step, options, cost))
     except OllaError as error:
         say(error=str(error))

@@ -15,6 +15,7 @@ def test_settings_are_the_trainers_own_or_those_given():
     assert settings == {
         "model_name": "llama2-7b",
         "per_device_batch_size": "1",
+        "devices": "8",
         "ici_tensor_parallelism": "2",
     }
     assert parse_trainer("nnx")[1] == {"batch_size": "8"}
@@ -43,15 +44,21 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
 def test_each_policy_is_a_row(tmp_path, capsys):
     out = tmp_path / "rows.json"
     command = ["benchmarks", "trainers", "--trainers=nnx:batch_size=1", "--target=cpu"]
-    limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4"]
+    limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4", "--beside"]
     assert main([*command, *limits, f"--out={out}"]) == 0
-    kept, again = json.loads(out.read_text())
+    again, kept = json.loads(out.read_text())
     assert (kept["name"], again["name"]) == ("nnx 1 none", "nnx 1 blocks")
     assert again["xla_bytes"] < kept["xla_bytes"]
     assert again["step_seconds"] > kept["step_seconds"] > 0
     for row in kept, again:
         assert not row["error"]
-        assert [plan["max_overhead"] for plan in row["plans"]] == [None, 0.2]
+        plans = [plan for plan in row["plans"] if not plan["beside"]]
+        assert [plan["max_overhead"] for plan in plans] == [None, 0.2]
         assert all(plan["bytes"] <= row["xla_bytes"] for plan in row["plans"])
         assert not any(plan["trouble"] for plan in row["plans"])
-    assert "nnx 1 blocks" in capsys.readouterr().out
+    (matched,) = (plan for plan in kept["plans"] if plan["beside"] == "blocks")
+    assert 1 + matched["max_overhead"] == pytest.approx(
+        again["step_seconds"] / kept["step_seconds"]
+    )
+    assert not any(plan["beside"] for plan in again["plans"])
+    assert "nnx 1 none, in the predicted time of blocks" in capsys.readouterr().out
