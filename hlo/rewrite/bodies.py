@@ -260,7 +260,7 @@ class Body:
         """The same order with each after what it needs; that of `among` is taken in."""
         done: dict[int, None] = {}
         for last in order:
-            stack = [last]
+            stack, begun = [last], {last}
             while stack:
                 i = self._by_id[stack[-1]]
                 before = (*i.operand_ids, *i.control_predecessor_ids)
@@ -268,7 +268,10 @@ class Body:
                     k for k in before if k in among and k not in done and k not in self._dead
                 ]
                 if missing and i.id not in self._dead:
+                    if missing[0] in begun:
+                        raise HloError(f"{i.name} needs what needs it")
                     stack.append(missing[0])
+                    begun.add(missing[0])
                 else:
                     done[stack.pop()] = None
         return list(done)

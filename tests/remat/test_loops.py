@@ -257,3 +257,11 @@ def generators(module):
         for i in c.instructions
         if i.opcode == "fusion" and any(k.opcode in ARITHMETIC for k in i.called[0].instructions)
     }
+
+
+def test_what_the_backward_loop_converts_itself_is_not_converted_again():
+    module, found = module_from_bytes(scheduled("cast", "cuda")), rungs("cast", "cuda")
+    (change,) = edits(module, found[-1].records, "cuda")
+    own = {given.own for made in change.made for _, given in made.operands} - {""}
+    assert own and all("convert" in name for name in own)
+    assert not [made.name for made in change.made if "convert" in made.original]

@@ -34,6 +34,17 @@ def _half(h, w):
     return h + (jax.nn.silu(gate) * up) @ w["b"], None
 
 
+def _cast(prevent_cse):
+    """In bfloat16; each turn of both loops converts its weights, which are in float32."""
+    policy = jax.checkpoint_policies.dots_saveable
+
+    @functools.partial(jax.checkpoint, policy=policy, prevent_cse=prevent_cse)
+    def layer(h, w):
+        return _half(h, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), w))
+
+    return layer
+
+
 def _plain(h, w):
     return jnp.tanh(h @ w["b"]) + jnp.exp(-h * h) * h / (1 + jnp.abs(h)), None
 
@@ -52,7 +63,11 @@ def _cell(c, x, w):
 
 
 BODIES = {"gated": (_gated, 2), "attention": (_attention, 3), "plain": (_plain, 1)}
-BODIES |= {"doubled": (_doubled, 1), "half": (_half, 2)}
+BODIES |= {
+    "doubled": (_doubled, 1),
+    "half": (_half, 2),
+}
+BODIES |= {"cast": (_cast(False), 2), "cast_behind_barriers": (_cast(True), 2)}
 
 
 def layers(name, rows=31, width=45, hidden=45, reverse=False, count=LAYERS, unroll=1):
@@ -67,6 +82,8 @@ def layers(name, rows=31, width=45, hidden=45, reverse=False, count=LAYERS, unro
     x = jax.random.normal(keys[2], (rows, width))
     if name == "half":
         params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, x))
+    if "cast" in name:
+        x = x.astype(jnp.bfloat16)
 
     def loss(params, x):
         h, _ = jax.lax.scan(body, x, params, reverse=reverse, unroll=unroll)
@@ -154,6 +171,8 @@ STEPS = {
     "moved": moved,
     "inside": inside,
     "half": functools.partial(layers, "half"),
+    "cast": functools.partial(layers, "cast"),
+    "cast_behind_barriers": functools.partial(layers, "cast_behind_barriers"),
     "gated_twice": functools.partial(layers, "gated", count=6, unroll=2),
     "attention_twice": functools.partial(layers, "attention", count=4, unroll=2, reverse=True),
     "plain_thrice": functools.partial(layers, "plain", rows=33, width=64, count=9, unroll=3),

@@ -307,6 +307,13 @@ class Body:
             )
         return self._moved[node]
 
+    def copied(self, node: Node) -> bool:
+        """Whether it only moves what its owner is given, or moves it and converts the numbers."""
+        node = node.behind
+        if _converts(node) and node.operands[0].owner is node.owner:
+            (node,) = node.operands
+        return self.moved(node)
+
     def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
         """A scalar integer as a multiple of an element of the state, and a constant.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Collection, Iterator
 
 from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
@@ -15,6 +17,9 @@ from olla_xla.remat.loops.stacks import Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
 __all__ = ["Piece", "Way", "Ways"]
+
+_NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
+"""Opcodes of what the reading loop does not make by itself, or for nothing."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +63,33 @@ class Way:
     updated: int = -1
 
 
+class _Waits:
+    """Which slices of stacks must be there before what a loop's body gives.
+
+    Args:
+      body: of the loop. slices: dynamic-slices of stacks.
+    """
+
+    def __init__(self, body: Body, slices: Collection[Instruction]) -> None:
+        bits = {i: 1 << k for k, i in enumerate(slices)}
+        self._parts: dict[Node, int] = {}
+        for node in body.at.values():  # operands first
+            parts = [self._parts[o] for o in node.operands]
+            self._parts.setdefault(node, functools.reduce(operator.or_, parts, bits.get(node.i, 0)))
+        within: dict[Instruction, int] = {}
+        for (_, _), node in body.at.items():
+            if bit := bits.get(node.i, 0):
+                within[node.owner] = within.get(node.owner, 0) | bit
+        self._before: dict[Instruction, int] = {}
+        for i in body.computation.instructions:
+            before = [self._before[o] for o in (*i.operands, *i.control_predecessors)]
+            self._before[i] = functools.reduce(operator.or_, before, within.get(i, 0))
+
+    def only_for_parts(self, i: Instruction, node: Node) -> bool:
+        """Whether an instruction waits for no other slices than those that a result is made of."""
+        return self._before[i] == self._parts[node]
+
+
 class Ways:
     """Ways for all values that a pair's stacks hold, and for those that they are made of.
 
@@ -73,8 +105,8 @@ class Ways:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
-      own: number -> what the reading loop's body exchanges itself, such as weights that devices
-        gather of each other.
+      own: number -> what the reading loop's body has itself at the same turn, such as weights that
+        it gathers of other devices, or converts.
     """
 
     def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
@@ -92,19 +124,20 @@ class Ways:
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
-        self.own = self._exchanged_by_reader() if self.body.exchanges else {}
+        self.own = self._made_by_reader()
         written = list(self._written.items())
         for number, stack in written:
             self._divide(number, stack)
         for number, stack in written:
             self._narrow(number, stack)
 
-    def _exchanged_by_reader(self) -> dict[int, Instruction]:
-        """What the reading loop's body exchanges, by its number in the writing loop's.
+    def _made_by_reader(self) -> dict[int, Instruction]:
+        """What both loops' bodies make, by its number in the writing one: the reading one's.
 
         It is made of what never changes, of the turn, and of slices of stacks. Each number comes
         after those that it is made of, so that what is made of a stack's value is not needed to
-        make that again: whoever reads what is exchanged may come first.
+        make that again: whoever reads it may come first. What waits for a stack that it is not made
+        of, as behind a barrier, would come too late.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -124,12 +157,18 @@ class Ways:
         body = Body(own.computation, own.target, together=together, terms=terms)
         body.count(own.ranges)
         found: dict[int, Instruction] = {}
+        waits = _Waits(body, slices)
         for (i, index), node in body.at.items():
             is_result = i.computation is body.computation and not index and not i.shape.is_tuple
+            if not is_result or i.opcode in _NO_RESULTS or node.i.opcode in _NO_RESULTS:
+                continue
+            if not waits.only_for_parts(i, node):
+                continue
             is_exchange = body.exchanges.get(node.owner) is node.i
-            if is_result and is_exchange and i.opcode not in ("bitcast", "async-start"):
+            # On a CPU what is computed is rounded by all that stands in one fusion with it.
+            if is_exchange or own.target != "cpu" or body.copied(node):
                 found.setdefault(body.number(node), i)
-        return found
+        return {number: i for number, i in found.items() if number not in self.stacks}
 
     def _divide(self, number: int, stack: Stack) -> None:
         """What a stack's slices were put together from."""
