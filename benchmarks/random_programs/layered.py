@@ -17,6 +17,7 @@ __all__ = [
     "CARRIES",
     "LAYERED_FORMS",
     "LAYOUTS",
+    "RECOMPUTED",
     "layered_batch",
     "layered_loss",
     "layered_parameters",
@@ -32,6 +33,9 @@ until it is done, and then nothing more."""
 CARRIES = ("count", "mean", "best", "early")
 """What a loop carries beside: a small integer that stops at a limit, a running mean, a maximum,
 whether something was reached."""
+RECOMPUTED = ("", "all", "dots", "apart")
+"""What `jax.checkpoint` makes a layer compute again: nothing, all, all but products, and all behind
+barriers."""
 
 _MOST = 3
 
@@ -73,6 +77,9 @@ def layered_loss(body: Layered, params: Any, batch: Any, key: Any) -> tuple[Any,
         carry, new = _carried(body, {**carry, "h": new})
         return {**carry, "h": new}, new.mean()
 
+    if body.recompute:
+        policy = jax.checkpoint_policies.dots_saveable if body.recompute == "dots" else None
+        layer = jax.checkpoint(layer, policy=policy, prevent_cse=body.recompute == "apart")
     if body.form in ("scan_jit", "unrolled_jit"):
         layer = jax.jit(layer)
     carry = {"h": x, **_start(body, x.dtype)}
@@ -117,7 +124,10 @@ def _stack(body: Layered, w: Any) -> Any:
 
 def _layer(body: Layered, h: Any, x: Any, w: Any, b: Any) -> Any:
     env = Environment([w], None, OPERATORS)
-    moved = jnp.tanh(h @ w + b)
+    product = h @ w
+    if body.cast:
+        product = (h.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(h.dtype)
+    moved = jnp.tanh(product + b)
     new = 0.5 * (moved + env.run(body.nodes, [x, moved]))  # Whatever the nodes read.
     return (new @ w.T if body.layout == "both" else new).astype(h.dtype)
 

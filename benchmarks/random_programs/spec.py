@@ -195,6 +195,8 @@ class Layered:
       layout: how the stack is kept (`layered.LAYOUTS`). form: the loop (`layered.LAYERED_FORMS`).
       branch: what a layer's work depends on (`layered.BRANCHES`).
       carries: what the loop carries beside (`layered.CARRIES`). unroll: layers in one turn.
+      recompute: what a layer computes again (`layered.RECOMPUTED`).
+      cast: whether each layer converts its weights for its product.
     """
 
     nodes: tuple[Node, ...]
@@ -206,6 +208,8 @@ class Layered:
     branch: str = ""
     carries: tuple[str, ...] = ()
     unroll: int = 1
+    recompute: str = ""
+    cast: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

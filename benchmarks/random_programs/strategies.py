@@ -14,7 +14,13 @@ from benchmarks.random_programs.control import CONTROL, DERIVATIVES
 from benchmarks.random_programs.elementwise import ELEMENTWISE
 from benchmarks.random_programs.fixed_point import FIXED_FORMS, FIXED_MAPS
 from benchmarks.random_programs.inner_steps import INNER_FORMS, INNER_OPTIMIZERS
-from benchmarks.random_programs.layered import BRANCHES, CARRIES, LAYERED_FORMS, LAYOUTS
+from benchmarks.random_programs.layered import (
+    BRANCHES,
+    CARRIES,
+    LAYERED_FORMS,
+    LAYOUTS,
+    RECOMPUTED,
+)
 from benchmarks.random_programs.linear import LINEAR
 from benchmarks.random_programs.narrow import TYPES
 from benchmarks.random_programs.nested import NESTED
@@ -199,6 +205,8 @@ def _layered(draw: Any) -> Layered:
         branch=draw(_pick(["", "", *BRANCHES])),
         carries=draw(st.lists(_pick(CARRIES), max_size=2, unique=True).map(tuple)),
         unroll=draw(_pick([1, 1, 1, 2])),
+        recompute=draw(_pick(["", "", *RECOMPUTED])),
+        cast=draw(_pick([False, True])),
     )
 
 

@@ -138,6 +138,7 @@ SMALL_BODIES = (
         layered.LAYOUTS, (*layered.LAYERED_FORMS, "scan"), strict=True)),
     *(Layered(TANH, 4, 8, 3, branch=branch, carries=("mean", "best", "early"))
       for branch in layered.BRANCHES),
+    *(Layered(TANH, 4, 8, 3, recompute=recompute, cast=True) for recompute in layered.RECOMPUTED),
     Recurrent("plain", "unrolled", 3, 4, 8, 8, 4, loss="means", jits=True),
 )  # fmt: skip
 
