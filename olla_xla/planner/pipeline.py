@@ -120,12 +120,14 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
 
 def _with_allowance(state: ModuleState) -> ModuleState:
     """The state with the time that recomputation may add, and the time to look for it."""
-    request, before, allowance = state.request, state.before, None
-    arguments = sum(p.shape.bytes for p in before.entry.parameters)
+    request, sunk, allowance = state.request, state.edits.sunk, None
+    arguments = sum(p.shape.bytes for p in state.own.entry.parameters)
     total = state.ordered.predicted_bytes
     limit = recomputation_limit(
         request.options, request.schedule_seconds, request.elapsed, total, arguments
     )
     if request.options.max_overhead is not None:
-        allowance = request.options.max_overhead * request.cost.step_seconds(before)
+        # Part of the time of the module as it came; what was taken out may be spent again.
+        allowance = request.options.max_overhead * request.cost.step_seconds(state.own)
+        allowance += 0.0 if sunk is None else sunk.less_seconds
     return dataclasses.replace(state, allowance=allowance, limit=limit)

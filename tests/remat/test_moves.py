@@ -327,3 +327,19 @@ def test_gathered_slices_of_another_order():
     assert plan.sunk
     assert plan.predicted_bytes == plan.assigned_bytes
     assert plan.xla_bytes - plan.assigned_bytes > 1.8 * 1024 * LAYERS * 256 * 4
+
+
+def test_time_that_is_saved_may_be_spent_again():
+    """An overhead is a part of the time of the step as it came."""
+    x = jnp.concatenate([X] * 16)
+    lowered = jax.jit(_converted_step, donate_argnums=0).lower(*on_h100((_params(0), x)))
+    module = capture(lowered).module
+
+    def planned(overhead):
+        options = PlanOptions(step_limit=500, max_overhead=overhead)
+        return plan_module(module, options, target="cuda")
+
+    most = planned(10.0)
+    assert most.sunk and most.loops and planned(0.0).added_seconds < 0
+    overhead = most.added_seconds / most.step_seconds + 1e-9
+    assert overhead > 0 and planned(overhead).loops == most.loops
