@@ -20,9 +20,12 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.moves import Sunk
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 
-__all__ = ["Edits", "ModuleState", "Request"]
+__all__ = ["WORTH", "Edits", "ModuleState", "Request"]
 
 _logger = logging.getLogger("olla_xla")
+
+WORTH = 0.999
+"""Part of a total that one for more time must stay below; without a budget less is worth none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,6 +125,12 @@ class ModuleState:
         """For recomputation; never nothing, so that each pass finds its first answer."""
         assert self.limit is not None
         return max(self.limit - self.request.elapsed, 0.1)
+
+    @property
+    def least_worth(self) -> int:
+        """Predicted bytes that a plan for which a step takes longer must stay below."""
+        total = self.ordered.predicted_bytes
+        return total if self.request.options.budget_bytes is not None else int(total * WORTH)
 
     @property
     def allowance_left(self) -> float | None:

@@ -15,7 +15,7 @@ from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
-from olla_xla.planner.state import ModuleState
+from olla_xla.planner.state import WORTH, ModuleState
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.hidden import hidden_seconds
@@ -23,8 +23,11 @@ from olla_xla.remat.cost.roofline import CostModel
 
 __all__ = ["exposed", "relaxed", "run", "to_fit"]
 
-_TRIES = 3
+_TRIES = 5
 """Choices of transfers that are ordered anew."""
+
+_LESS = 0.25
+"""Part of the time of what was found that the next choice may take."""
 
 _logger = logging.getLogger("olla_xla")
 
@@ -39,7 +42,8 @@ def run(state: ModuleState) -> ModuleState:
         return state
     left = state.seconds_left
     timing = Timing(request.schedule_seconds, left)
-    return _relaxed(state, allowance, request.limited(left), timing)
+    found = _relaxed(state, allowance, request.limited(left), timing)
+    return found if found.ordered.predicted_bytes < state.least_worth else state
 
 
 def to_fit(state: ModuleState) -> ModuleState:
@@ -86,7 +90,8 @@ def relaxed(
 ) -> tuple[Plan, float] | None:
     """The least total that is found where transfers may hide less.
 
-    At first all may; then those that cost least, as long as they fit into the allowance together.
+    At first all may; then those that cost least, as long as they fit into the allowance together,
+    and where they do into a part of what they cost, as long as the total is no more.
 
     Args:
       module: a scheduled one. base: its plan so far.
@@ -97,6 +102,7 @@ def relaxed(
       The plan and the seconds it adds; None where none is better than `base` within the allowance.
     """
     starts = {n for n, s in hidden_seconds(module, base.order, cost).items() if s > 0}
+    best: tuple[Plan, float] | None = None
     for _ in range(_TRIES):
         if not starts:
             break
@@ -112,13 +118,15 @@ def relaxed(
         except KernelError as error:
             _logger.info("transfers hide what they hid: %s", error)
             break
-        if found.predicted_bytes >= base.predicted_bytes:
+        most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
+        if found.predicted_bytes > most:
             break
         lost = exposed(module, base, found, cost)
         if (seconds := sum(lost.values())) <= allowance:
-            return found, seconds
+            best = found, seconds
+            allowance = _LESS * seconds
         starts = _cheapest(lost, starts, allowance)
-    return None
+    return best
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:

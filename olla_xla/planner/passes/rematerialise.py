@@ -151,7 +151,7 @@ class _Tried:
     def least_total(self, allowance: float) -> _Choice | None:
         """The least total within the allowance; None if that is the state's."""
         best: _Choice | None = None
-        total = self.state.ordered.predicted_bytes
+        total = self.state.least_worth
         points = self.front.within(allowance)[:_LOWEST]
         for k, point in enumerate(points):
             if not len(point.evictions) or (best is not None and self._late()):

@@ -65,8 +65,8 @@ def run(state: ModuleState) -> ModuleState:
         if plan is None:
             continue
         tried += 1
-        least = state.ordered if best is None else best[1]
-        if plan.predicted_bytes < least.predicted_bytes:
+        least = state.least_worth if best is None else best[1].predicted_bytes
+        if plan.predicted_bytes < least:
             best = choice, plan
         late = best is not None and time.monotonic() >= deadline
         if lowest or late or plan.predicted_bytes <= (budget or 0):
