@@ -1,7 +1,7 @@
 """The referees: each checks from scratch, and shares no code with what it judges.
 
 - `graph`: orders and offsets of a tensor graph (`check_schedule`, `check_placement`).
-- `blocks`: packings of blocks. `relocation`: buffer slices moved.
+- `blocks`: packings of blocks.
 - `clones`: recomputation. `executable`: what XLA will really run, from first to last step.
 """
 

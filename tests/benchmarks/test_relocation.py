@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import olla_xla
-from hlo.cpu_executable import CpuExecutable
+from benchmarks.relocation.compiled import compile_with_offsets
+from benchmarks.relocation.executable import CpuExecutable
+from benchmarks.relocation.referee import Area, Part, Step, check_relocation
+from benchmarks.relocation.slices import OffsetsError, relocate
 from hlo.module import HloError
 from hlo.wire import Message, read_varint, varint
-from olla_xla.check.relocation import Area, Part, Step, check_relocation
-from olla_xla.experimental.relocation import compile_with_offsets
-from olla_xla.experimental.slices import OffsetsError, relocate
 from tests.support.steps import STEPS, arrays, assert_same, plan
 
 

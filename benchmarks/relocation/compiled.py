@@ -1,12 +1,7 @@
-"""Experimental: buffers placed by us, not by XLA, in a CPU executable.
+"""A planned function's executable, with its buffers where we put them.
 
-XLA's rule for placing buffers gives a donated argument's memory to one temporary at a time. Here
-the slices of the serialized executable are rewritten (`slices`), judged by a referee of
-their own (`olla_xla.check.relocation`), and the executable is loaded again. What runs, and in which
-order, is unchanged; results are the same bit for bit.
-
-It reads a format that XLA promises to nobody: what is not known in it is refused, and the planned
-executable is used. Nothing else in olla_xla uses this module.
+What runs, and in which order, is unchanged; results are the same bit for bit. Where the executable
+holds what is not known, or nothing is gained, the planned one is used.
 """
 
 from __future__ import annotations
@@ -18,14 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from hlo.cpu_executable import CpuExecutable
+from benchmarks.relocation.executable import CpuExecutable
+from benchmarks.relocation.slices import Relocation, relocate
 from hlo.module import HloError
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.jax_private import reloaded
 from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import CheckError, InputError, OllaError
-from olla_xla.experimental.slices import Relocation, relocate
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
