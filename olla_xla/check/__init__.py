@@ -2,7 +2,7 @@
 
 - `graph`: orders and offsets of a tensor graph (`check_schedule`, `check_placement`).
 - `blocks`: packings of blocks.
-- `clones`: recomputation. `executable`: what XLA will really run, from first to last step.
+- `executable`: modules that were rewritten, and what XLA will really run, from first to last step.
 """
 
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak

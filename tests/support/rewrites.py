@@ -3,11 +3,18 @@
 from hlo.module import module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
+from olla_xla.check.executable import check_executable, check_rewrite
 
 
 def edit(module):
     """What changes a serialized module."""
     return Edit(module_from_bytes(module))
+
+
+def check_cloned(before, after, target):
+    """What the planner asks of a module with clones. Raises CheckError."""
+    check_rewrite(before, after, target)
+    check_executable(after, target)
 
 
 def with_aliases(module, aliases):
