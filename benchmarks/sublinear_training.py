@@ -27,7 +27,7 @@ from benchmarks.eager.storages import check_storages
 from examples.zoo import common
 from examples.zoo.resnet import Bottleneck, ResNet
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla.errors import OllaError
 from olla_xla.remat.segments.transform import sublinear
 from olla_xla.tools.eager.graph import Program, program

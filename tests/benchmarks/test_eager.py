@@ -22,7 +22,7 @@ from benchmarks.eager.static import (
 from benchmarks.eager.storages import check_storages
 from benchmarks.eager.stored import from_json, to_json
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.tools.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator

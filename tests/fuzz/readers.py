@@ -79,7 +79,7 @@ READERS = {"plan": plan, "stored": stored, "trace": trace, "proto": proto, "dump
 
 def seeds(name):
     """Inputs that are read without complaint, to start from."""
-    from hlo.read import from_hlo_text
+    from hlo.parse import from_hlo_text
 
     made = Plan("m", "f", "cpu", {"e": ("a",)}, {"a": (0, 8)}, 1, 1, 1, 1, 1, 1)
     if name == "stored":

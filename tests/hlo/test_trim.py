@@ -11,7 +11,8 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
-from hlo.read import from_hlo_text, with_program_order
+from hlo.parse import from_hlo_text
+from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla import planner
 from olla_xla.compile.accounting import final_module

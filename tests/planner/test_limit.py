@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks.dropout_steps import layers_10
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from olla_xla import planner
 from olla_xla.compile.capture import capture
 from olla_xla.planner import orders, warm_up

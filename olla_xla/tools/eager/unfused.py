@@ -14,7 +14,7 @@ import numpy as np
 
 import olla_xla.schedule as schedule
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
