@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.reordering.any_order import place_reordered
 from olla_xla.errors import OllaError
+from olla_xla.place.blocks import graph_problem
 from olla_xla.place.placer import place
-from olla_xla.place.tensors.any_order import place_reordered
-from olla_xla.place.tensors.one_order import graph_problem
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["Arena", "arenas"]
@@ -55,11 +55,11 @@ def arenas(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Are
     Raises:
       OllaError: the process failed, or not even a heuristic was done in time.
     """
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "olla_xla.place.tensors.process"],
+            [sys.executable, "-m", "benchmarks.reordering.process"],
             input=pickle.dumps((graph, list(order), _SEARCH_SHARE * seconds)),
             env=environment,
             capture_output=True,

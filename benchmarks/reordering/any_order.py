@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.reordering.joint_repair import repaired_together
+from benchmarks.reordering.one_order import GraphPlacement, checked, place_graph
+from benchmarks.reordering.orders import delayed, hastened, postponed, relieved
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.dead_space import waste
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import step_items
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.place.tensors.blocks import graph_problem, load_of
-from olla_xla.place.tensors.joint_repair import repaired_together
-from olla_xla.place.tensors.one_order import GraphPlacement, checked, place_graph
-from olla_xla.place.tensors.orders import delayed, hastened, postponed, relieved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search.flatten import flattened

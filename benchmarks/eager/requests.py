@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from olla_xla.tools.eager.allocator import Allocator, BlockSplittingAllocator, PowerOfTwoAllocator
-from olla_xla.tools.eager.graph import Program
+from benchmarks.eager.allocator import Allocator, BlockSplittingAllocator, PowerOfTwoAllocator
+from benchmarks.eager.graph import Program
 
 __all__ = ["ALLOCATORS", "EagerRun", "eager_requests", "run_eagerly"]
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
-from olla_xla.tools.eager.eager import eager_requests
-from olla_xla.tools.eager.graph import Program
+from benchmarks.eager.graph import Program
+from benchmarks.eager.requests import eager_requests
 
 __all__ = ["allocator_time", "malloc_seconds"]
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError
+from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.place.tensors.blocks import graph_problem, inside_name, load_of
 from olla_xla.problem.graph import Placement, TensorGraph
 
-__all__ = ["GraphPlacement", "checked", "graph_problem", "place_graph"]
+__all__ = ["GraphPlacement", "checked", "place_graph"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,13 +110,7 @@ def checked(
     Raises:
       CheckError: the referee rejected the offsets (a bug).
     """
-    assert packing.offsets is not None
-    sizes = {t.name: t.bytes for t in graph.tensors}
-    sizes |= {inside_name(op.name): op.transient_bytes for op in graph.operators}
-    offsets = {
-        name: (int(offset), sizes[name])
-        for name, offset in zip(problem.names, packing.offsets, strict=True)
-    }
+    offsets = offsets_by_name(graph, problem, packing)
     check_placement(graph, order, offsets, packing.height)
     placement = Placement(packing.height, offsets)
     return GraphPlacement(placement, live, packing, problem, tuple(order), loose)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.reordering.item_parts import HandOvers, ItemParts
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import jit
 from olla_xla.memory.lifetimes import live_spans
@@ -25,7 +26,6 @@ from olla_xla.place.placed_parts import (
     sticking_out,
 )
 from olla_xla.place.relocate import ANYWHERE, Scratch, place_anew, scratch
-from olla_xla.place.tensors.item_parts import HandOvers, ItemParts
 
 __all__ = ["Order", "move"]
 

@@ -11,10 +11,10 @@ from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, passes_on
 from olla_xla.place.items import items_of
-from olla_xla.place.problem import PlacementProblem
+from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["Blocks", "blocks_of", "graph_problem", "inside_name", "load_of"]
+__all__ = ["Blocks", "blocks_of", "graph_problem", "inside_name", "load_of", "offsets_by_name"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,3 +160,19 @@ def _meet(spans: np.ndarray, some: list[int], others: list[int]) -> bool:
     return bool(
         ((a[:, None, 0] < b[None, :, 1]) & (b[None, :, 0] < a[:, None, 1])).any() and some != others
     )
+
+
+def offsets_by_name(
+    graph: TensorGraph, problem: PlacementProblem, packing: Packing
+) -> dict[str, tuple[int, int]]:
+    """Name -> (offset, bytes) for every block of a packing that has offsets.
+
+    The inside of an operator that calls a computation is named "operator()".
+    """
+    assert packing.offsets is not None
+    sizes = {t.name: t.bytes for t in graph.tensors}
+    sizes |= {inside_name(op.name): op.transient_bytes for op in graph.operators}
+    return {
+        name: (int(offset), sizes[name])
+        for name, offset in zip(problem.names, packing.offsets, strict=True)
+    }

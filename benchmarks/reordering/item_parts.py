@@ -9,8 +9,8 @@ import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import passes_on
+from olla_xla.place.blocks import blocks_of
 from olla_xla.place.placed_parts import Shapes
-from olla_xla.place.tensors.blocks import blocks_of
 
 __all__ = ["HandOvers", "ItemParts", "item_parts"]
 

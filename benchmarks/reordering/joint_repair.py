@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.reordering.item_parts import ItemParts, item_parts
+from benchmarks.reordering.operator_moves import Order, move
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.place.blocks import inside_name
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.placed_parts import LOWEST, fit, put
 from olla_xla.place.relocate import relocate
-from olla_xla.place.tensors.blocks import inside_name
-from olla_xla.place.tensors.item_parts import ItemParts, item_parts
-from olla_xla.place.tensors.operator_moves import Order, move
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["repaired_together"]

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reordering.one_order import place_graph
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import CheckError, InputError
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.place.tensors.one_order import place_graph
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
