@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from ortools.sat.python import cp_model
 
+from benchmarks.ilp_forms.intervals import Interval, IntervalModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
-from olla_xla.solvers.intervals import Interval, IntervalModel
 from olla_xla.solvers.linear import Limits, Result, Status
 
 __all__ = ["solve"]

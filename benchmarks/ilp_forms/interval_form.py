@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.ilp_forms.intervals import Interval, IntervalModel, Option
 from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.schedule.exact.sharing import Pair, Sharing
 from olla_xla.schedule.exact.spans import Reach, spans, users_of
-from olla_xla.solvers.intervals import Interval, IntervalModel, Option
 
 __all__ = ["interval_model", "order_of_steps"]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from benchmarks.ilp_forms.forms import form_named
+from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact.forms import linear_model
+from olla_xla.schedule.exact.forms import Linear
 from olla_xla.schedule.exact.prepared import prepare
 from olla_xla.solvers.linear import Limits
 from olla_xla.solvers.solve import solve
@@ -32,8 +34,12 @@ def relaxed_bound(
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
     """
-    prepared = prepare(graph, plain=form == "plain")
-    built = linear_model(prepared, form, equations=equations)
+    chosen = form_named(form)
+    task = chosen.task(prepare(graph, plain=chosen.plain), equations, 0)
+    if not isinstance(task, Linear):
+        raise InputError(f"form={form!r} is not linear")
+    built = task.built
+    built.model.start = None
     built.model.relax()
     result = solve(built.model, limits, [backend])
     bound = result.bound
