@@ -28,7 +28,7 @@ from olla_xla.check.executable import (
     differing,
     results_digest,
 )
-from olla_xla.compile import objection, plan_store
+from olla_xla.compile import loading, objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import MEMORY_OPTIMIZED, Captured
 from olla_xla.compile.hook import Request, listening
@@ -222,12 +222,10 @@ class Compiles:
         Raises:
           PlanMismatchError: the module is not the plan's.
         """
-        import olla_xla.planner as planner
-
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
         view = module_from_bytes(module)  # kept for all that read it here
-        planned = planner.apply_plan(module, plan, mark)
+        planned = loading.planner().apply_plan(module, plan, mark)
         self._case = objection.Case(
             target=plan.target,
             results="",

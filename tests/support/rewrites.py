@@ -1,7 +1,9 @@
 """Rewrites of serialized modules, one at a time (hlo.rewrite.edit)."""
 
 from hlo.module import module_from_bytes
+from hlo.rewrite.clones import add_clones
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.loops import change_loops
 from hlo.values import analyse
 from olla_xla.check.executable import check_executable, check_rewrite
 
@@ -24,7 +26,7 @@ def with_aliases(module, aliases):
 
 def with_clones(module, clones):
     """With clones."""
-    return edit(module).clone(clones).to_bytes()
+    return edit(module).rewrite(add_clones, clones).to_bytes()
 
 
 def with_guards(module, target):
@@ -36,7 +38,7 @@ def with_guards(module, target):
 
 def with_loops_changed(module, edits):
     """With loops changed."""
-    return edit(module).change_loops(edits).to_bytes()
+    return edit(module).rewrite(change_loops, edits).to_bytes()
 
 
 def with_schedule(module, order, attributes=None):
