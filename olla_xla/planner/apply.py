@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from hlo.backend import platform
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
@@ -92,7 +93,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     try:
         edit = _edited(view, plan).hold(plan.holds).alias(plan.aliases)
         edit.schedule(plan.order, attributes)
-        if plan.target == "cuda":  # XLA may compute things again there after its scheduler
+        if platform(plan.target).computes_again:
             planned = edit.module()
             orders = {c: c.schedule or () for c in planned.control_computations}
             edit = Edit(planned).guard(analyse(planned, plan.target).buffers, orders)

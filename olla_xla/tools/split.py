@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hlo.backend import PLATFORMS
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError, OllaError, SolverError
-from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.place import Programs, place
 from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.place.ilp.joint import joint_program
@@ -92,7 +92,7 @@ def split(
     """
     graph = graphs(module, platform)[-1]
     order = range(len(graph.operators))
-    problem = graph_problem(graph, order, alignment=ALIGNMENT[platform])
+    problem = graph_problem(graph, order, alignment=PLATFORMS[platform].alignment)
     live = load_of(problem)
     greedy = min(place(problem, method=rule).height for rule in _GREEDY)
     watch = _watch(f"places, {backend}", progress)

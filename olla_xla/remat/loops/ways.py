@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
@@ -120,7 +121,7 @@ class Ways:
         turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
         terms = Terms(writer.body, elements, reader.counter, turn, slices)
         own = reader.body
-        together = own.target == "cpu" and not own.exact
+        together = platform(own.target).keeps_code and not own.exact
         body = Body(own.computation, own.target, together=together, terms=terms)
         body.count(own.ranges)
         found: dict[int, Instruction] = {}
