@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from benchmarks.ilp_forms import FORMS, least_peak
+from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS
 from benchmarks.made_graphs import brute_force, random_graph
 from olla_xla.errors import OllaError
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact import FORMS, ExactOrder, least_peak, plain_graph
-from olla_xla.schedule.exact.lifetimes_ilp import DEFINING, EQUATIONS
+from olla_xla.schedule.exact import ExactOrder, plain_graph
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 from olla_xla.solvers.linear import Limits, Status
 
@@ -34,7 +35,7 @@ class Solve:
     """One model as solved; for several graphs, sums.
 
     Attributes:
-      graph: its name. form, backend: of `olla_xla.schedule.exact.FORMS`.
+      graph: its name. form, backend: of `benchmarks.ilp_forms.FORMS`.
       without: equations left out, "" for none.
       variables, rows, nonzeros: of the linear model.
       seconds: building, solving and checking. status: "optimal" or what kept it from that.

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.ilp_forms import FORMS, least_peak
 from benchmarks.place import PlannedStep
 from olla_xla import schedule
 from olla_xla.errors import InputError, SolverError
@@ -32,7 +33,7 @@ from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
+from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult

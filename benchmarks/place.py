@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reordering.any_order import place_reordered
+from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.schedule import Case, capture_case
+from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError
-from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import Packing, PlacementProblem, Programs, place
+from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.ilp.located import FORMS
-from olla_xla.place.tensors.any_order import place_reordered
-from olla_xla.place.tensors.blocks import graph_problem, load_of
-from olla_xla.place.tensors.joint_repair import repaired_together
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
@@ -104,7 +104,7 @@ class PlannedStep:
     def problem(self) -> PlacementProblem:
         """The blocks of the entry computation, in the planned order."""
         order = range(len(self.graph.operators))
-        return graph_problem(self.graph, order, alignment=ALIGNMENT[self.platform])
+        return graph_problem(self.graph, order, alignment=PLATFORMS[self.platform].alignment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +270,7 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
     found = place_reordered(
         graph,
         range(len(graph.operators)),
-        alignment=ALIGNMENT[platform],
+        alignment=PLATFORMS[platform].alignment,
         time_limit=time_limit,
     )
     seconds = time.monotonic() - started

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.eager.allocator import BlockSplittingAllocator
+from benchmarks.eager.allocator_time import malloc_seconds
 from olla_xla.errors import CheckError, InputError
 from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.record_arrays import RecordedArray, recorded
-from olla_xla.tools.eager.allocator import BlockSplittingAllocator
-from olla_xla.tools.eager.allocator_time import malloc_seconds
 
 __all__ = [
     "LOOPS",

@@ -23,7 +23,8 @@ import msgspec
 
 from benchmarks.made_graphs import train_step
 from examples.zoo import common, lstm
-from hlo.read import from_stablehlo, with_program_order
+from hlo.parse import from_stablehlo
+from hlo.read import with_program_order
 from olla_xla.errors import InputError, OllaError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions

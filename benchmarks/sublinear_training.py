@@ -22,15 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.eager.graph import Program, program
 from benchmarks.eager.static import assign
 from benchmarks.eager.storages import check_storages
 from examples.zoo import common
 from examples.zoo.resnet import Bottleneck, ResNet
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla.errors import OllaError
 from olla_xla.remat.segments.transform import sublinear
-from olla_xla.tools.eager.graph import Program, program
 
 __all__ = [
     "MemoryRow",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hlo.backend import platform
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
@@ -32,8 +33,7 @@ _ELEMENTWISE = frozenset(
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
     """Operands whose buffers the results of `i` must take over."""
     if i.opcode in _DEFAULT_IN_PLACE:
-        # On a CPU an all-reduce writes its result elsewhere: XLA's backend has a rule of its own.
-        aside = target == "cpu" and i.opcode == "all-reduce"
+        aside = i.opcode == "all-reduce" and not platform(target).all_reduces_in_place
         return [] if aside else _default_pairs(i)
     if i.opcode in ("custom-call", "async-start"):
         return [(operand, inner, index) for index, operand, inner in i.aliasing]
@@ -88,7 +88,7 @@ def _follow(i: Instruction, index: ShapeIndex, target: str) -> tuple[Instruction
         i, index = i.operands[index[0]], index[1:]
     while i.opcode == "get-tuple-element":
         i, index = i.operands[0], (i.tuple_index, *index)
-    no_ops = ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
+    no_ops = platform(target).moves_nothing
     while not index and i.opcode in no_ops:
         i = i.operands[0]
     return i, index
@@ -150,7 +150,7 @@ def can_share(
         for number, inner, index in pairs:
             if index == user_index and inner == operand_index and user.operands[number] is operand:
                 return True
-    if user.opcode == "fusion" and target == "cuda":
+    if user.opcode == "fusion" and platform(target).has_fusion_rule:
         return _gpu_fusion_shares(operand, user, user_index)
     if not equal:
         return False

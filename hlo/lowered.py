@@ -16,7 +16,8 @@ from pathlib import Path
 from hlo import xla_pb2
 from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
-from hlo.read import first_line, read_file, to_hlo
+from hlo.parse import first_line
+from hlo.read import read_file, to_hlo
 
 __all__ = ["LoweredModule", "read_lowered"]
 

@@ -201,6 +201,11 @@ class Module:
             if c.schedule is not None
         }
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether anything that it runs is a loop."""
+        return any(i.opcode == "while" for c in self.control_computations for i in c.instructions)
+
     @functools.cached_property
     def control_computations(self) -> list[Computation]:
         """Computations run step by step: entry, and bodies of while, conditional, call, async.

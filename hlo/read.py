@@ -1,26 +1,22 @@
-"""Reads HLO from files and strings: protos, HLO text and StableHLO, all to one serialized form.
+"""Reads HLO from files: protos, HLO text and StableHLO, all to one serialized form.
 
-Text is parsed by XLA itself, through jaxlib. Files may be compressed by gzip.
+Files may be compressed by gzip.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from pathlib import Path
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
-from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
+from hlo.parse import from_hlo_text, from_stablehlo
 from hlo.rewrite.calls import flatten, is_shared
 from hlo.rewrite.copies import insert_copies
 
 __all__ = [
-    "first_line",
-    "from_hlo_text",
-    "from_stablehlo",
     "read_file",
     "read_module",
     "runnable",
@@ -29,7 +25,6 @@ __all__ = [
 ]
 
 _GZIP = b"\x1f\x8b"
-_FRAME = re.compile(r" stack_frame_id=\d+")
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
@@ -89,33 +84,6 @@ def _text(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if any(c < " " and c not in "\t\n\r\f" for c in text) else text
-
-
-def from_hlo_text(text: str) -> bytes:
-    """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
-    if "\nStackFrames" not in text:
-        text = _FRAME.sub("", text)  # XLA warns of each frame that is not there
-    try:
-        return hlo_bindings().hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    except Exception as error:
-        raise HloError(f"not HLO text that XLA can parse: {first_line(error)}") from error
-
-
-def from_stablehlo(text: str) -> bytes:
-    """Converts StableHLO text (`lowered.as_text()`, `lowered.compiler_ir()`). Raises HloError."""
-    try:
-        computation = mlir_bindings().mlir_module_to_xla_computation(
-            text, use_tuple_args=False, return_tuple=False
-        )
-        return computation.as_serialized_hlo_module_proto()
-    except Exception as error:
-        raise HloError(f"not StableHLO that XLA can convert: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first, in a line."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def runnable(module: bytes, target: str = "cpu") -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 
@@ -49,7 +50,7 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
     if i.opcode != "fusion":
         return _is_complex(i)
     body = i.called[0]
-    if target == "cpu" and code_generator(body) is CodeGenerator.TILES:
+    if platform(target).has_tiles and code_generator(body) is CodeGenerator.TILES:
         return False
     return _Products().is_sensitive(body)
 

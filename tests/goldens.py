@@ -125,6 +125,7 @@ def digests(folder: Path, only: str) -> None:
     from olla_xla.planner import plan_module
     from olla_xla.planner.warm_up import loaded
     from olla_xla.problem.options import PlanOptions
+    from olla_xla.problem.plan import flat
 
     loaded()
     for path in sorted(folder.glob("*.pb")):
@@ -145,7 +146,7 @@ def digests(folder: Path, only: str) -> None:
                 continue
             proofs = tuple(dataclasses.replace(proof, seconds=0.0) for proof in plan.proofs)
             plan = dataclasses.replace(plan, seconds=0.0, proofs=proofs)
-            text = msgspec.json.encode(plan, enc_hook=float)
+            text = msgspec.json.encode(flat(plan), enc_hook=float)
             digest = hashlib.sha256(text).hexdigest()[:16]
             print(path.stem, json.dumps(options), plan.predicted_bytes, digest, flush=True)
             took = time.monotonic() - started

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
+    "sweep_eager": "a grid of unfused graphs: an eager framework's memory, and our arena",
     "figures": "draw the papers' figures from stored sweeps and benchmarks",
 }
 """Name, which is its module's -> what it does, in one line."""

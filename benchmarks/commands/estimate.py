@@ -27,7 +27,7 @@ from benchmarks.eager.stored import ModelEstimates, from_json, to_json
 from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress

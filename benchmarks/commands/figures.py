@@ -16,6 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
+from benchmarks.eager.unfused import standing_graph
 from benchmarks.figures import benchmark_figures, curves, sweep_figures
 from benchmarks.figures.comparisons import comparisons
 from benchmarks.report.comparisons import comparison_table, model_table
@@ -25,7 +26,6 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.tools import models
-from olla_xla.tools.eager.unfused import standing_graph
 
 __all__ = ["define_flags", "run"]
 

@@ -1,5 +1,7 @@
-"""Baseline planners on the unfused graph (`olla_xla.tools.eager`).
+"""Unfused graphs, as a framework has them that runs operator by operator.
 
-`static` assigns its tensors to shared storages as MXNet does, `conflicts` counts the dependencies
-that this adds, `storages` is the referee of such assignments, `estimate` puts all side by side.
+`graph` reads one from StableHLO, `requests` and `allocator` run it eagerly, `unfused` plans it and
+`cell` does so for a sweep. The rest are other planners: `static` assigns its tensors to shared
+storages as MXNet does, `conflicts` counts the dependencies that this adds, `storages` is the
+referee of such assignments, `estimate` puts all side by side.
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.eager.graph import Program
 from benchmarks.eager.static import EXTERNAL, Assignment, ancestors, external
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.tools.eager.graph import Program
 
 __all__ = ["coloured", "induced_edges"]
 

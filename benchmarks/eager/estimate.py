@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from benchmarks.eager.conflicts import coloured, induced_edges
+from benchmarks.eager.graph import Program, forward_only, program
+from benchmarks.eager.requests import ALLOCATORS, eager_requests, run_eagerly
 from benchmarks.eager.static import MAX_ANCESTORS, Assignment, assign
 from benchmarks.eager.storages import check_storages
+from benchmarks.eager.unfused import plan_program
 from hlo.module import Module
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
-from olla_xla.tools.eager.eager import ALLOCATORS, eager_requests, run_eagerly
-from olla_xla.tools.eager.graph import Program, forward_only, program
-from olla_xla.tools.eager.unfused import plan_program
 
 __all__ = ["MODES", "Estimate", "Estimates", "estimate", "profile"]
 

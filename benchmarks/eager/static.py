@@ -12,9 +12,9 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
+from benchmarks.eager.graph import Program
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.tools.eager.graph import Program
 
 __all__ = ["EXTERNAL", "PARALLEL", "Assignment", "ancestors", "assign", "colours", "external"]
 

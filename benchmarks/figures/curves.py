@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reordering.process import arenas
 from olla_xla import schedule
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.place.tensors.process import arenas
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.eager import cell
 from benchmarks.figures.published import TOTAL_REDUCTION, Mark
 from olla_xla.errors import InputError
-from olla_xla.tools.sweep.grid import COLUMNS
+from olla_xla.tools.sweep import grid
 
 __all__ = [
+    "COLUMNS",
     "FIGURES",
     "STEPS",
     "Figure",
@@ -172,14 +174,21 @@ FIGURES = (
 best fit against blocks are in `curves`."""
 
 
+COLUMNS = tuple(dict.fromkeys((*grid.COLUMNS, *cell.COLUMNS)))
+"""Those of both kinds of sweep."""
+
+
 def read_rows(path: str) -> list[dict[str, str]]:
-    """The rows of a sweep's CSV that did not fail. Raises InputError if it is none."""
+    """The rows of a sweep's CSV that did not fail, with "" for what another kind of sweep says.
+
+    Raises InputError if it is none.
+    """
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            if not {*grid.KEY, "error"} <= set(reader.fieldnames or ()):
                 raise InputError(f"{path} is not a sweep's CSV; make one with olla_xla sweep")
-            return [row for row in reader if not row["error"]]
+            return [{**dict.fromkeys(COLUMNS, ""), **row} for row in reader if not row["error"]]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise InputError(f"cannot read {path}: {reason}") from error

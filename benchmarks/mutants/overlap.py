@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hlo.cpu_executable import CpuExecutable, Slice
-from olla_xla.experimental import slices
+from benchmarks.relocation import slices
+from benchmarks.relocation.executable import CpuExecutable, Slice
 
 __all__ = ["overlapped"]
 

@@ -14,7 +14,7 @@ from benchmarks.mutants.cases import Case
 from benchmarks.mutants.inputs import arguments, outputs
 from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
-from hlo.cpu_executable import CpuExecutable
+from benchmarks.relocation.executable import CpuExecutable
 from hlo.module import HloError
 from olla_xla import planner
 from olla_xla.check.executable import check_executable, differing, results_digest

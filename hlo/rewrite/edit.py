@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Concatenate, ParamSpec
 
 from hlo import xla_pb2
 from hlo.module import Computation, Instruction, Module, module_from_proto
 from hlo.rewrite.aliases import Alias, add_aliases
-from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
-from hlo.rewrite.loop_edit import LoopEdit
-from hlo.rewrite.loops import change_loops
 from hlo.rewrite.schedule import set_schedule
-from hlo.rewrite.sink import sink_moves
 from hlo.values import Value
 
 __all__ = ["Edit"]
+
+P = ParamSpec("P")
 
 
 class Edit:
@@ -33,22 +32,18 @@ class Edit:
         self._reshaped: set[int] | None = set()
         """Ids of bodies of fusions that were changed; None: any may be."""
 
-    def clone(self, clones: Sequence[Clone]) -> Edit:
-        """As `hlo.rewrite.clones.add_clones`."""
-        add_clones(self._proto, clones)
-        self._reshaped = None
-        return self
+    def rewrite(
+        self,
+        change: Callable[Concatenate[xla_pb2.HloModuleProto, P], None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Edit:
+        """Calls `change(proto, *args, **kwargs)`: clones, changed loops, sunk moves.
 
-    def change_loops(self, edits: Sequence[LoopEdit]) -> Edit:
-        """As `hlo.rewrite.loops.change_loops`."""
-        change_loops(self._proto, edits)
+        Few plans have any of these, so that those that do import them, and not this file.
+        """
+        change(self._proto, *args, **kwargs)
         self._reshaped = None
-        return self
-
-    def sink(self, names: Sequence[str], target: str) -> Edit:
-        """As `hlo.rewrite.sink.sink_moves`."""
-        sink_moves(self._proto, names, target)
-        self._reshaped = None if names else self._reshaped
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:

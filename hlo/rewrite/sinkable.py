@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
 from hlo.shapes import Shape
 from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
@@ -151,7 +152,9 @@ def _code(
         return None
     if (before, kind) in _WIDER:
         return ""
-    if target != "cuda" or source.opcode != "parameter":  # which is there as long as it runs
+    if (
+        platform(target).keeps_code or source.opcode != "parameter"
+    ):  # which is there as long as it runs
         return None
     readers = [fusion for _, fusion in slices.values()]
     if any(k.opcode == "convert" for i in readers for k in i.called[0].instructions):

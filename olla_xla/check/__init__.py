@@ -1,8 +1,8 @@
 """The referees: each checks from scratch, and shares no code with what it judges.
 
 - `graph`: orders and offsets of a tensor graph (`check_schedule`, `check_placement`).
-- `blocks`: packings of blocks. `relocation`: buffer slices moved.
-- `clones`: recomputation. `executable`: what XLA will really run, from first to last step.
+- `blocks`: packings of blocks.
+- `executable`: modules that were rewritten, and what XLA will really run, from first to last step.
 """
 
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak

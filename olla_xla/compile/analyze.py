@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
+from hlo.backend import PLATFORMS, platform_of_jax
 from hlo.module import module_from_bytes
-from olla_xla.compile.assignment import dump_options, read_assignment
+from olla_xla.compile.assignment import needed_dump, read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.leaves import leaves
@@ -99,11 +100,9 @@ def _compiled(
         lowered = fn.lower(*args, **kwargs)
     platform = _platform((args, kwargs), where)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        options: dict[str, Any] = {}
-        if platform == "cuda":  # the CPU backend hands its buffer assignment over
-            options = dump_options(Path(folder))
-            if jax.default_backend() == "cpu":
-                options["xla_gpu_autotune_level"] = 0  # no card to tune on
+        options = needed_dump(platform, Path(folder)) or {}
+        if PLATFORMS[platform].autotunes and jax.default_backend() == "cpu":
+            options["xla_gpu_autotune_level"] = 0  # no card to tune on
         warnings.simplefilter("ignore", PlanWarning)  # raised below
         compiled = lowered.compile(compiler_options=options or None)
         if getattr(compiled, "plan", True) is None:
@@ -119,4 +118,4 @@ def _platform(args: Any, where: Target | None) -> str:
         return where.platform
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
     devices = [d for s in shardings if s is not None for d in s.device_set]
-    return "cpu" if (devices or jax.devices())[0].platform == "cpu" else "cuda"
+    return platform_of_jax((devices or jax.devices())[0].platform).name

@@ -8,12 +8,7 @@ from collections.abc import Callable, Mapping
 
 from hlo.module import Module, module_from_bytes
 
-__all__ = ["MEMORY_OPTIMIZED", "Captured"]
-
-MEMORY_OPTIMIZED = {
-    "cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
-}
-"""By platform, the compiler options of XLA's scheduler for memory where it is not the default."""
+__all__ = ["Captured"]
 
 
 @dataclasses.dataclass(frozen=True)

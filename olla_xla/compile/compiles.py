@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hlo.backend import PLATFORMS
 from hlo.digest import module_digest
 from hlo.module import module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
@@ -28,9 +29,9 @@ from olla_xla.check.executable import (
     differing,
     results_digest,
 )
-from olla_xla.compile import objection, plan_store
+from olla_xla.compile import loading, objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
-from olla_xla.compile.captured import MEMORY_OPTIMIZED, Captured
+from olla_xla.compile.captured import Captured
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
@@ -154,8 +155,8 @@ class Compiles:
 
     def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
         """Gives the orders of XLA's scheduler for memory, where the platform has one."""
-        other = MEMORY_OPTIMIZED.get(platform)
-        return None if other is None else functools.partial(self._orders_with, other)
+        other = PLATFORMS[platform].memory_scheduler
+        return None if other is None else functools.partial(self._orders_with, dict(other))
 
     def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
         found: list[tuple[str, bytes]] = []
@@ -222,12 +223,10 @@ class Compiles:
         Raises:
           PlanMismatchError: the module is not the plan's.
         """
-        import olla_xla.planner as planner
-
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
         view = module_from_bytes(module)  # kept for all that read it here
-        planned = planner.apply_plan(module, plan, mark)
+        planned = loading.planner().apply_plan(module, plan, mark)
         self._case = objection.Case(
             target=plan.target,
             results="",

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
+from hlo.backend import platform
 from hlo.lowered import LoweredModule
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.outcomes import Outcome
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DumpedExecutable", "DumpedStage"]
 
-_MOCKED = {"cuda": {"xla_gpu_mock_custom_calls": True}}
 """By platform, options under which custom calls of libraries that are not here are compiled."""
 _NOTES = "mhlo.frontend_attributes"
 _DONOR = "jax.buffer_donor"
@@ -163,7 +163,8 @@ class DumpedStage:
                 f"{module.name} is for {module.devices} devices, {target.name} has "
                 f"{len(devices)} here"
             )
-        if target.platform == "cpu" and module.is_partitioned and module.partitions > 1:
+        backend = platform(target.platform)
+        if module.is_partitioned and module.partitions > 1 and not backend.compiles_parts:
             raise InputError(
                 f"{module.name} is partitioned already, and XLA compiles no such module for a CPU; "
                 "dump it before XLA's partitioner, or choose a GPU with --target"
@@ -175,7 +176,7 @@ class DumpedStage:
                 devices[0].client.platform_version,
             )
         )
-        lowered = _Lowered(module, devices, _MOCKED.get(target.platform, {}))
+        lowered = _Lowered(module, devices, dict(backend.mocks_calls))
         self.lowered = cast(jax.stages.Lowered, lowered)
 
     def compiled(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 
 import jax
 
+from hlo.backend import PLATFORMS
 from olla_xla.compile.jax_private import own_module
 
 __all__ = ["Request", "listening"]
 
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
-_PLATFORMS = ("cpu", "cuda")
 
 
 @dataclasses.dataclass(eq=False)
@@ -82,7 +82,7 @@ class _Hook:
     def _register(self) -> None:
         xla = own_module("jax._src.xla_transform", "jax.extend.xla")
 
-        for platform in _PLATFORMS:
+        for platform in PLATFORMS:
             if platform in self._platforms:
                 continue
             # A platform without its plugin cannot be registered, and cannot compile either.

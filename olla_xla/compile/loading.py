@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 
-__all__ = ["begin", "finish"]
+__all__ = ["begin", "finish", "planner"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -23,6 +23,13 @@ def begin(compile: bool = False) -> None:
     Trouble with it shows where what is loaded is used.
     """
     _thread(compile)
+
+
+def planner():
+    """The package `olla_xla.planner`, which takes numba with it: not needed until a plan is."""
+    import olla_xla.planner
+
+    return olla_xla.planner
 
 
 def finish() -> None:

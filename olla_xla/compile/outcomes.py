@@ -8,6 +8,7 @@ import logging
 import jax
 
 from olla_xla.check.graph import lifetime_peak
+from olla_xla.compile import loading
 from olla_xla.compile.accounting import (
     assigned_bytes,
     temporary_bytes,
@@ -166,12 +167,10 @@ def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
 
 def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
     """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
-    import olla_xla.planner as planner
-
     order = captured.view.order
     if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)
-    entry = planner.graphs(captured.module, captured.platform)[-1]
+    entry = loading.planner().graphs(captured.module, captured.platform)[-1]
     peak = lifetime_peak(entry, range(len(entry.operators)))
     return dataclasses.replace(
         plan,

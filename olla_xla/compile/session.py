@@ -151,11 +151,9 @@ def planned_within(
     Raises:
       BudgetError: the budget cannot be met; it names the options' own.
     """
-    import olla_xla.planner as planner  # Loads numba and the solvers; not needed until here.
-
     try:
         with waiting(name) as progress:
-            plan = planner.plan_module(
+            plan = loading.planner().plan_module(
                 captured.module,
                 attempt,
                 target=captured.platform,

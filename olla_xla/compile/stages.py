@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
-from olla_xla.compile import verification
+from olla_xla.compile import loading, verification
 from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import CheckError
@@ -152,11 +152,9 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         Raises:
           CheckError: there is no plan.
         """
-        from olla_xla.planner import graphs  # as below, not before it is asked for
-
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
-        return graphs(final_module(self._stage), self.plan.target)
+        return loading.planner().graphs(final_module(self._stage), self.plan.target)
 
     def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.

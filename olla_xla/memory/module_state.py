@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hlo.backend import PLATFORMS
 from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.barriers import without_barriers
@@ -63,8 +64,9 @@ class PlannedModule:
         released: frozenset[str] = frozenset(),
         kept: Mapping[str, Pattern] | None = None,
     ) -> None:
-        if target not in ("cpu", "cuda"):
-            raise InputError(f"target={target!r} is not known; use 'cpu' or 'cuda'")
+        if target not in PLATFORMS:
+            known = " or ".join(map(repr, PLATFORMS))
+            raise InputError(f"target={target!r} is not known; use {known}")
         self.module = module
         self.target = target
         self.released = released
@@ -127,10 +129,10 @@ class PlannedModule:
     def guarded(self) -> PlannedModule:
         """The module in its orders, and guarded as XLA is given it (hlo.rewrite.guards).
 
-        XLA walks it otherwise then, and ties among its buffers are broken otherwise. For a CPU it
-        is given as it is.
+        XLA walks it otherwise then, and ties among its buffers are broken otherwise. Where XLA
+        computes nothing again after its scheduler, it is given as it is.
         """
-        if self.target == "cpu":
+        if not PLATFORMS[self.target].computes_again:
             return self
         edit = self._scheduled(self.orders)
         return self._edited(edit.guard(self.dataflow.buffers, self.orders))

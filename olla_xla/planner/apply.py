@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from hlo.backend import platform
 from hlo.module import HloError, Module, module_from_bytes
-from hlo.rewrite.clones import Clone
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
@@ -19,7 +19,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.loops.recipe import edits
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
 
@@ -94,7 +93,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     try:
         edit = _edited(view, plan).hold(plan.holds).alias(plan.aliases)
         edit.schedule(plan.order, attributes)
-        if plan.target == "cuda":  # XLA may compute things again there after its scheduler
+        if platform(plan.target).computes_again:
             planned = edit.module()
             orders = {c: c.schedule or () for c in planned.control_computations}
             edit = Edit(planned).guard(analyse(planned, plan.target).buffers, orders)
@@ -105,10 +104,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 
 def _edited(module: Module, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
-    edit = Edit(module).sink(plan.sunk, plan.target)
-    if plan.loops:
-        if plan.sunk:
-            module = edit.module()
-            edit = Edit(module)
-        edit.change_loops(edits(module, plan.loops, plan.target))
-    return edit.clone([Clone(*record) for record in plan.clones])
+    if not plan.is_rewritten:
+        return Edit(module)
+    from olla_xla.remat.rewritten import rewritten  # a tenth of all code, and few plans need it
+
+    return rewritten(module, plan)

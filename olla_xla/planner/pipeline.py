@@ -5,7 +5,8 @@ comes first (`sink_moves`, `scan_residuals.before_order`), then the order itself
 the options have a memory budget that no order meets, or allow an overhead, what forward loops store
 for backward ones is rematerialised (`scan_residuals`), then instructions of the entry computation
 (`rematerialise`), then transfers may hide less (`relax_overlap`). Each pass compares predicted
-totals, and stops by itself where its share of the time is spent or nothing is left to gain.
+totals, and stops by itself where its share of the time is spent or nothing is left to gain. Passes
+that change instructions are loaded where a module has loops, or the options allow recomputation.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from olla_xla.errors import BudgetError, KernelError
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import MoreOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
-from olla_xla.planner.passes import order, relax_overlap, rematerialise, scan_residuals, sink_moves
+from olla_xla.planner.passes import order, relax_overlap
 from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -29,8 +30,6 @@ from olla_xla.remat.cost.roofline import CostModel
 __all__ = ["plan_module"]
 
 _logger = logging.getLogger("olla_xla")
-
-_RECOMPUTATION = (scan_residuals.run, rematerialise.run, relax_overlap.run)
 
 
 def plan_module(
@@ -78,8 +77,10 @@ def plan_module(
     own = scheduled_module(module)
     state = _ordered(ModuleState(request, own, own))
     if _asks_for_recomputation(state):
+        from olla_xla.planner.passes.rewriting import RECOMPUTATION
+
         state = _with_allowance(state)
-        for run in _RECOMPUTATION:
+        for run in RECOMPUTATION:
             state = run(state)
     return relax_overlap.to_fit(state).finished()
 
@@ -97,12 +98,14 @@ def _ordered(start: ModuleState) -> ModuleState:
     raise refused
 
 
-def _free_edits(start: ModuleState) -> Iterator[ModuleState]:
+def _free_edits(start: ModuleState) -> Iterable[ModuleState]:
     """The module with edits that cost nothing, from most of them to none."""
-    sunk = sink_moves.run(start)
-    yield from scan_residuals.before_order(sunk)
-    if sunk is not start:
-        yield from scan_residuals.before_order(start)
+    options = start.request.options
+    if not options.loops or not (options.recomputes or start.module.has_loops):
+        return [start]
+    from olla_xla.planner.passes.rewriting import free_edits  # a fifth of all code
+
+    return free_edits(start)
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:

@@ -6,9 +6,9 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hlo.module import Module
-from hlo.rewrite.clones import Clone
 from olla_xla.errors import KernelError
 from olla_xla.memory.kernels import Pattern
 from olla_xla.planner.computation import MoreOrders, Progress
@@ -17,8 +17,11 @@ from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
 from olla_xla.remat.cost.roofline import CostModel, module_work
-from olla_xla.remat.loops.moves import Sunk
-from olla_xla.remat.loops.residual_choices import ResidualChoices
+
+if TYPE_CHECKING:
+    from hlo.rewrite.clones import Clone
+    from olla_xla.remat.loops.moves import Sunk
+    from olla_xla.remat.loops.residual_choices import ResidualChoices
 
 __all__ = ["WORTH", "Edits", "ModuleState", "Request"]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hlo.module import Module
-from hlo.rewrite.clones import Clone
+from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lifetimes import peak_bytes
@@ -164,7 +164,7 @@ class Front:
         """The module with a choice's clones."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
-        return Edit(self.module).clone(made).module(), made
+        return Edit(self.module).rewrite(add_clones, made).module(), made
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction, Module
 from hlo.rewrite.barriers import without_barriers
-from hlo.rewrite.clones import Clone
+from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.purity import FORWARDING
@@ -34,7 +34,7 @@ def without_clones(module: bytes, plan: Plan) -> Plan:
     """
     own = without_barriers(module)
     again = {original for _, original, *_ in plan.clones}
-    again_too = Edit(own).clone([Clone(*record) for record in plan.clones])
+    again_too = Edit(own).rewrite(add_clones, [Clone(*record) for record in plan.clones])
     cloned = _instructions(again_too.module())
     by_name = _instructions(own)
     order = _order(own, plan)

@@ -16,11 +16,10 @@ from typing import Any
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
-from olla_xla.solvers.intervals import IntervalModel
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.solvers.rectangles import RectangleModel
 
-__all__ = ["BACKENDS", "solve", "solve_intervals", "solve_rectangles"]
+__all__ = ["BACKENDS", "solve", "solve_rectangles", "solve_special"]
 
 _REGISTRY = {
     "highs": "olla_xla.solvers.backends.highs",
@@ -34,7 +33,6 @@ _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 _APART_ROWS = 2_000
 """Rows from which on a process of its own is worth its half second; fewer overran nothing."""
 
-_INTERVALS = {"cpsat": "olla_xla.solvers.backends.cpsat_intervals"}
 _RECTANGLES = {"cpsat": "olla_xla.solvers.backends.cpsat_rectangles"}
 
 BACKENDS = tuple(_REGISTRY)
@@ -96,24 +94,6 @@ def solve_with(
     return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
 
 
-def solve_intervals(
-    model: IntervalModel, limits: Limits | None = None, backend: str = "cpsat"
-) -> Result:
-    """Minimises the peak of an interval model; the caller checks the order.
-
-    Args:
-      model: what to order. limits: of the solver. backend: only CP-SAT knows intervals.
-
-    Returns:
-      A result whose point is the step of each job; ERROR, with the reason in `failures`, if the
-      solver is missing or fails.
-
-    Raises:
-      InputError: another backend.
-    """
-    return _solve_special(_INTERVALS, model, limits, backend)
-
-
 def solve_rectangles(
     model: RectangleModel, limits: Limits | None = None, backend: str = "cpsat"
 ) -> Result:
@@ -129,13 +109,24 @@ def solve_rectangles(
     Raises:
       InputError: another backend.
     """
-    return _solve_special(_RECTANGLES, model, limits, backend)
+    return solve_special(_RECTANGLES, model, limits, backend)
 
 
-def _solve_special(
+def solve_special(
     registry: Mapping[str, str], model: Any, limits: Limits | None, backend: str
 ) -> Result:
-    """A model that is not linear, by a backend of its own registry."""
+    """Minimises a model that is not linear; the caller checks the point.
+
+    Args:
+      registry: name of a backend -> its module, with `solve(model, limits) -> Result`.
+      model: what that takes. limits: of the solver. backend: a name.
+
+    Returns:
+      As `solve_rectangles`.
+
+    Raises:
+      InputError: another backend.
+    """
     if backend not in registry:
         raise InputError(f"backend={backend!r}: choose one of {', '.join(registry)}")
     started = time.monotonic()

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from hlo.backend import platform
 from olla_xla.errors import InputError
 
 __all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
@@ -62,7 +63,7 @@ def card(name: str) -> Card:
     Raises:
       InputError: there is no such GPU.
     """
-    if TARGETS.get(name) != "cuda":
+    if name not in _CARDS:
         raise InputError(f"target={name!r} is no GPU; use one of {', '.join(_CARDS)}")
     config = resources.files("olla_xla.targets").joinpath(f"{name}.txtpb").read_text()
     found = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
@@ -139,9 +140,9 @@ def prepare_environment(name: str, devices: int = 1) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")
-    if TARGETS[name] == "cuda" and "xla_gpu_autotune_level" not in flags:
+    if platform(TARGETS[name]).autotunes and "xla_gpu_autotune_level" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
-    if TARGETS[name] == "cpu" and devices > 1 and _FORCED not in flags:
+    if name == "cpu" and devices > 1 and _FORCED not in flags:
         with contextlib.suppress(RuntimeError):  # JAX has started; `target` says what is missing
             jax.config.update("jax_num_cpu_devices", devices)
 

@@ -11,10 +11,10 @@ import dataclasses
 
 import numpy as np
 
+from hlo.backend import platform
 from hlo.buffer_assignment import Allocation, BufferAssignment, value_name
 from olla_xla.compile.assignment import check_overlaps
 from olla_xla.errors import CheckError
-from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem, place
 from olla_xla.problem.plan import Plan
@@ -98,7 +98,7 @@ def full_report(
     peak = check_overlaps(planned, assignment)
     start, end = _ranges(planned)
     rows = [
-        _allocation(home, start, end, ALIGNMENT[target], time_limit)
+        _allocation(home, start, end, platform(target).alignment, time_limit)
         for home in assignment.allocations
         if home.assigned and not (home.is_constant or home.is_thread_local or home.is_tuple)
     ]

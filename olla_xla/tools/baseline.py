@@ -11,7 +11,7 @@ import jax
 
 from hlo.lowered import LoweredModule
 from olla_xla.compile.analyze import analyze
-from olla_xla.compile.assignment import dump_options, read_assignment
+from olla_xla.compile.assignment import needed_dump, read_assignment
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
@@ -55,7 +55,7 @@ def analyze_dump(
 
     def executable(make: Callable[[dict[str, Any] | None], jax.stages.Compiled]) -> Executable:
         with tempfile.TemporaryDirectory() as folder:
-            dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+            dump = needed_dump(target.platform, Path(folder))
             return Executable(*read_assignment(make(dump), Path(folder)))
 
     progress("compiling")

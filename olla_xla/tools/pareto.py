@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from hlo.backend import platform
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
@@ -45,10 +46,10 @@ def pareto(
     rows = []
     progress("XLA's own schedule")
     rows.append(work.row("XLA", work.compiled()))
-    if target.platform == "cuda":
+    if flag := platform(target.platform).memory_limit_flag:
         for percent in _LIMIT_PERCENT:
             progress(f"XLA's rematerialisation at {percent} % of the card")
-            limit = {"xla_gpu_memory_limit_slop_factor": str(percent)}
+            limit = {flag: str(percent)}
             found = work.row("XLA's rematerialisation", work.compiled(options=limit))
             if found.bytes < rows[0].bytes:
                 rows.append(dataclasses.replace(found, name=f"{found.name}, {percent} % limit"))

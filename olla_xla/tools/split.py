@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hlo.backend import PLATFORMS
+from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError, OllaError, SolverError
-from olla_xla.memory.assignment.model import ALIGNMENT
 from olla_xla.place import Programs, place
+from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.place.ilp.joint import joint_program
-from olla_xla.place.tensors.blocks import graph_problem, load_of
-from olla_xla.place.tensors.one_order import checked
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.proof import Proof
@@ -92,7 +92,7 @@ def split(
     """
     graph = graphs(module, platform)[-1]
     order = range(len(graph.operators))
-    problem = graph_problem(graph, order, alignment=ALIGNMENT[platform])
+    problem = graph_problem(graph, order, alignment=PLATFORMS[platform].alignment)
     live = load_of(problem)
     greedy = min(place(problem, method=rule).height for rule in _GREEDY)
     watch = _watch(f"places, {backend}", progress)
@@ -110,7 +110,8 @@ def split(
         except SolverError as error:
             yield PlacedBy(way, Status.UNKNOWN, 0, live, live, 0.0, str(error), **asked)
             continue
-        checked(graph, order, problem, packing, live, loose=False)
+        offsets = offsets_by_name(graph, problem, packing)
+        check_placement(graph, order, offsets, packing.height)
         yield PlacedBy(
             way,
             packing.status,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import olla_xla
+from hlo.backend import platform
 from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.assignment import AssignmentReport, check_compiled, dump_options
+from olla_xla.compile.assignment import AssignmentReport, check_compiled, needed_dump
 from olla_xla.compile.capture import Compiled, capture
-from olla_xla.compile.captured import MEMORY_OPTIMIZED
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
@@ -93,8 +93,7 @@ def plan_model(
         stage("tracing")
         lowered = planned.lower(*arguments)
     with tempfile.TemporaryDirectory() as folder:
-        # The CPU backend hands its buffer assignment over with the executable.
-        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        dump = needed_dump(target.platform, Path(folder))
         stage("compiling and planning")
         with plan_progress(progress), warnings.catch_warnings():
             warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
@@ -134,7 +133,7 @@ def plan_dump(
     started = time.monotonic()
     step = DumpedStage(module, target)
     with tempfile.TemporaryDirectory() as folder:
-        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        dump = needed_dump(target.platform, Path(folder))
         stage("compiling and planning")
         with plan_progress(progress):
             outcome = step.planned(options, given, dump)
@@ -177,7 +176,7 @@ def _beside(
         captured = own()
         plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
         scheduled = captured.module
-    scheduler = MEMORY_OPTIMIZED.get(target.platform)
+    scheduler = platform(target.platform).memory_scheduler
     if optimized is not None and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
         memory_optimized = assigned_bytes(optimized(dict(scheduler)))

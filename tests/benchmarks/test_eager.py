@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
+from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges
 from benchmarks.eager.estimate import estimate
+from benchmarks.eager.graph import Program, forward_only, program
+from benchmarks.eager.requests import run_eagerly
 from benchmarks.eager.static import (
     EXTERNAL,
     Assignment,
@@ -22,12 +25,9 @@ from benchmarks.eager.static import (
 from benchmarks.eager.storages import check_storages
 from benchmarks.eager.stored import from_json, to_json
 from hlo.module import module_from_bytes
-from hlo.read import from_stablehlo
+from hlo.parse import from_stablehlo
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.tools.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
-from olla_xla.tools.eager.eager import run_eagerly
-from olla_xla.tools.eager.graph import Program, forward_only, program
 
 MB = 1 << 20
 

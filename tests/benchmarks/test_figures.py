@@ -9,16 +9,16 @@ import types
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.eager.allocator_time import allocator_time
+from benchmarks.eager.graph import Program
 from benchmarks.figures import benchmark_figures, curves, sweep_figures
 from benchmarks.figures.comparisons import comparisons
 from benchmarks.figures.curves import Point
+from benchmarks.reordering import process
 from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla.errors import OllaError
-from olla_xla.place.tensors import process
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.tools.eager.allocator_time import allocator_time
-from olla_xla.tools.eager.graph import Program
-from olla_xla.tools.sweep.grid import COLUMNS, Settings, cells
+from olla_xla.tools.sweep.grid import Settings, cells
 from olla_xla.tools.sweep.journal import Journal
 
 EAGER = {
@@ -34,9 +34,9 @@ def sweep(tmp_path):
     path = tmp_path / "sweep.csv"
     grid = cells(
         ("mlp", "lenet"), ("1", "8"), ("cpu",), ("adam",), ("eager", "order"),
-        targets=("cpu", "h100"),
+        targets=("cpu", "h100"), known_modes=("eager", "order"),
     )  # fmt: skip
-    journal = Journal(str(path), grid, Settings(1.0, None, 0, 60.0))
+    journal = Journal(str(path), grid, Settings(1.0, None, 0, 60.0), sweep_figures.COLUMNS)
     for cell in grid:
         if cell.mode == "eager":
             journal.add(cell, {**EAGER, "placed_bytes": 80 + 20 * (cell.batch_size == 8)})
@@ -83,7 +83,7 @@ def test_rows_that_took_longer_than_five_minutes_are_left_out():
 
 
 def compared(mode, target, batch_size, **columns):
-    row = dict.fromkeys(COLUMNS, "")
+    row = dict.fromkeys(sweep_figures.COLUMNS, "")
     key = {"model": "mlp", "batch_size": str(batch_size), "target": target, "mode": mode}
     return {**row, **key, **{name: str(value) for name, value in columns.items()}}
 
@@ -181,7 +181,7 @@ def test_allocator_time_counts_what_a_step_makes_and_frees(monkeypatch):
     graph = chain([8, 16, 8, 24])
     clock = itertools.accumulate([0, 5, 1, 3, 1, 7, 1, 4, 1, 6])  # five steps, a second between
     fake = types.SimpleNamespace(perf_counter=lambda: float(next(clock)))
-    monkeypatch.setattr("olla_xla.tools.eager.allocator_time.time", fake)
+    monkeypatch.setattr("benchmarks.eager.allocator_time.time", fake)
     requests, seconds = allocator_time(Program(graph, frozenset(), frozenset()))
     assert requests == 2 * len(graph.tensors) and seconds == 3
 
@@ -261,6 +261,6 @@ def test_what_is_no_sweep(tmp_path, capsys):
         assert code == 2 and message in capsys.readouterr().err
     code = main(["benchmarks", "figures", "--sweep=/no/such.csv"])
     assert code == 2 and "cannot read /no/such.csv" in capsys.readouterr().err
-    path.write_text(",".join(COLUMNS) + "\n")
+    path.write_text(",".join(sweep_figures.COLUMNS) + "\n")
     code = main(["benchmarks", "figures", f"--sweep={path}", f"--out={path}"])
     assert code == 2 and "cannot make the folder" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.report import mutants as report
 from hlo import xla_pb2
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest
 from olla_xla.check.executable.same import is_reordered
 from olla_xla.errors import CheckError

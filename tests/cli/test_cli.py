@@ -296,7 +296,12 @@ def test_as_a_program():
 
 def test_cache_lists_checks_and_removes(capsys, tmp_path):
     good, spoilt = (tmp_path / f"{digit * 32}.plan" for digit in "01")
-    made = Plan("jit_step", "f", "cpu", {}, {}, 3 * 2**20, 3 * 2**20, 2**20, 0, 0, 0)
+    made = Plan(
+        module="jit_step", fingerprint="f", target="cpu", order={}, offsets={},
+        xla_bytes=3 * 2**20, xla_predicted_bytes=3 * 2**20, predicted_bytes=2**20, peak_bytes=0,
+        least_peak_bytes=0, lower_bound_bytes=0,
+    )  # fmt: skip
+
     plan_files.write(good, made)
     spoilt.write_bytes(good.read_bytes()[:-9])
     where = f"--directory={tmp_path}"

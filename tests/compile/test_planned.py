@@ -658,7 +658,7 @@ def test_compile_only_gpu():
 
 
 def test_backend_without_a_hook(monkeypatch):
-    monkeypatch.setattr(hook, "_PLATFORMS", ())
+    monkeypatch.setattr(hook, "PLATFORMS", {})
     monkeypatch.setattr(hook, "_hook", hook._Hook())
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert isinstance(outcome.error, OllaError) and "cpu and cuda" in outcome.reason

@@ -79,9 +79,14 @@ READERS = {"plan": plan, "stored": stored, "trace": trace, "proto": proto, "dump
 
 def seeds(name):
     """Inputs that are read without complaint, to start from."""
-    from hlo.read import from_hlo_text
+    from hlo.parse import from_hlo_text
 
-    made = Plan("m", "f", "cpu", {"e": ("a",)}, {"a": (0, 8)}, 1, 1, 1, 1, 1, 1)
+    made = Plan(
+        module="m", fingerprint="f", target="cpu", order={"e": ("a",)}, offsets={"a": (0, 8)},
+        xla_bytes=1, xla_predicted_bytes=1, predicted_bytes=1, peak_bytes=1, least_peak_bytes=1,
+        lower_bound_bytes=1,
+    )  # fmt: skip
+
     if name == "stored":
         plan_files.write(_FILE, made)
         return [_FILE.read_bytes()]

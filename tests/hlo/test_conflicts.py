@@ -3,7 +3,7 @@
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from hlo.rewrite.conflicts import conflicts
 from hlo.values import analyse
 

@@ -6,7 +6,8 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.module import HloError, module_from_bytes, parse_module_proto
-from hlo.read import from_hlo_text, from_stablehlo, read_module, with_program_order
+from hlo.parse import from_hlo_text, from_stablehlo
+from hlo.read import read_module, with_program_order
 from hlo.shapes import shape_from_proto
 from tests.support.rewrites import with_schedule
 

@@ -9,7 +9,8 @@ from jax.interpreters import mlir
 
 from hlo.lowered import read_lowered
 from hlo.module import HloError, module_from_bytes
-from hlo.read import from_hlo_text, read_module
+from hlo.parse import from_hlo_text
+from hlo.read import read_module
 
 pytestmark = pytest.mark.quick
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import parse_module_proto
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 
 pytestmark = pytest.mark.quick

@@ -4,7 +4,7 @@ import pytest
 
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from hlo.values import analyse, sharing
 from tests.support.compiles import STEPS, compile_step, h100_device
 

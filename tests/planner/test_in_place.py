@@ -11,7 +11,7 @@ import pytest
 from jax.extend import xla
 
 from hlo.module import HloError, module_from_bytes
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

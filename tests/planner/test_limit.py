@@ -6,27 +6,27 @@ import jax
 import pytest
 
 from benchmarks.dropout_steps import layers_10
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from olla_xla import planner
 from olla_xla.compile.capture import capture
-from olla_xla.planner import orders, warm_up
-from olla_xla.planner.passes import order, scan_residuals
+from olla_xla.planner import orders, pipeline, warm_up
+from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
 
 
 def test_what_comes_before_the_search_counts(monkeypatch):
-    choices, plan_order = scan_residuals.ResidualChoices, order.plan_order
+    read, plan_order = pipeline.scheduled_module, order.plan_order
     spent = []
 
     def slow(*args, **kwargs):
         time.sleep(0.2)
-        return choices(*args, **kwargs)
+        return read(*args, **kwargs)
 
     def measured(*args, timing, **kwargs):
         spent.append(time.monotonic() - timing.began)
         return plan_order(*args, timing=timing, **kwargs)
 
-    monkeypatch.setattr(scan_residuals, "ResidualChoices", slow)
+    monkeypatch.setattr(pipeline, "scheduled_module", slow)
     monkeypatch.setattr(order, "plan_order", measured)
     module = from_hlo_text(warm_up._text())
     plan = planner.plan_module(module, PlanOptions(time_limit=1), target="cpu")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
+from hlo.parse import from_hlo_text
 from olla_xla import planner
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.hidden import hidden_seconds

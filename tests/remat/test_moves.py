@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
+from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
@@ -155,7 +156,7 @@ def _without_moves(module):
     found = sinks(module_from_bytes(module), "cpu")
     assert found
     assert not any(sink.in_order for sink in found)
-    return edit(module).sink([sink.move.name for sink in found], "cpu").to_bytes()
+    return edit(module).rewrite(sink_moves, [sink.move.name for sink in found], "cpu").to_bytes()
 
 
 def _square():
@@ -233,7 +234,7 @@ def test_a_gpu_has_it_too(function):
     lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((_params(1), X)))
     captured = capture(lowered)
     names = [s.move.name for s in sinks(module_from_bytes(captured.module), "cuda")]
-    data = edit(captured.module).sink(names, "cuda").to_bytes()
+    data = edit(captured.module).rewrite(sink_moves, names, "cuda").to_bytes()
     check_rewrite(captured.module, data, "cuda", loops=True)
     check_executable(data, "cuda")
     plan = plan_module(captured.module, PlanOptions(step_limit=500), target="cuda")
@@ -293,7 +294,7 @@ def test_what_rounds_on_a_cpu_stays():
     assert not sinks(module_from_bytes(module), "cpu")
     names = [sink.move.name for sink in sinks(module_from_bytes(module), "cuda")]
     assert names
-    data = edit(module).sink(names, "cuda").to_bytes()
+    data = edit(module).rewrite(sink_moves, names, "cuda").to_bytes()
     with pytest.raises(CheckError):
         check_rewrite(module, data, "cpu", loops=True)
     check_rewrite(module, data, "cuda", loops=True)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ilp_forms import FORMS, least_peak
+from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from olla_xla.errors import CheckError, GraphError, InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.exact import FORMS, least_peak, plain_graph
+from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.decode import sequence
-from olla_xla.schedule.exact.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import Limits, Status, violation

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxed_bound
+from benchmarks.ilp_forms.control import weight_updates
 from olla_xla.errors import InputError, SolverError
-from olla_xla.schedule.exact import control_edges, least_peak, plain_graph, relaxed_bound
-from olla_xla.schedule.exact.control import weight_updates
+from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.plain import with_edges
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import Result, Status
@@ -92,7 +93,7 @@ def test_an_order_that_the_referee_rejects(monkeypatch):
 
 def test_missing_solver_of_intervals(monkeypatch):
     graph = train_step(2)
-    monkeypatch.setitem(solve._INTERVALS, "cpsat", "no_such_module")
+    monkeypatch.setitem(forms._SOLVERS, "cpsat", "no_such_module")
     found = least_peak(graph, form="intervals")
     assert found.status is Status.ERROR
     assert "no_such_module" in found.failures[0]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reordering.one_order import place_graph
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes, timeline
-from olla_xla.place.tensors.one_order import place_graph
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.search.flatten import flattened
 from tests.place.test_dead_space import update

@@ -1,13 +1,22 @@
 """Rewrites of serialized modules, one at a time (hlo.rewrite.edit)."""
 
 from hlo.module import module_from_bytes
+from hlo.rewrite.clones import add_clones
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.loops import change_loops
 from hlo.values import analyse
+from olla_xla.check.executable import check_executable, check_rewrite
 
 
 def edit(module):
     """What changes a serialized module."""
     return Edit(module_from_bytes(module))
+
+
+def check_cloned(before, after, target):
+    """What the planner asks of a module with clones. Raises CheckError."""
+    check_rewrite(before, after, target)
+    check_executable(after, target)
 
 
 def with_aliases(module, aliases):
@@ -17,7 +26,7 @@ def with_aliases(module, aliases):
 
 def with_clones(module, clones):
     """With clones."""
-    return edit(module).clone(clones).to_bytes()
+    return edit(module).rewrite(add_clones, clones).to_bytes()
 
 
 def with_guards(module, target):
@@ -29,7 +38,7 @@ def with_guards(module, target):
 
 def with_loops_changed(module, edits):
     """With loops changed."""
-    return edit(module).change_loops(edits).to_bytes()
+    return edit(module).rewrite(change_loops, edits).to_bytes()
 
 
 def with_schedule(module, order, attributes=None):

@@ -24,6 +24,7 @@ from olla_xla.check.executable.program import (
     may_repeat,
 )
 from olla_xla.check.executable.rounding import is_settled
+from olla_xla.errors import CheckError
 
 __all__ = [
     "BITCAST",
@@ -167,6 +168,8 @@ class Numbering:
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
         """Numbers of a computation's result for those of its parameters; notes its effects."""
+        if len(given) != len(body.parameters):
+            raise CheckError(f"{body.name} is called with other operands than it has parameters")
         at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
         handlers, plain = self.handlers, type(self).plain
         for op in body.ops:
@@ -303,6 +306,8 @@ class Numbering:
         """An element of a tuple."""
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
+            if (k,) not in operands[0]:
+                raise CheckError(f"{op.name} takes element {k} of what has none")
             return {(): operands[0][(k,)]}
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 

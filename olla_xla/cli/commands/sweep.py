@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -18,32 +18,41 @@ import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import sweep_table
+from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.models import zoo
 from olla_xla.tools.sweep.cluster import run_dask
-from olla_xla.tools.sweep.grid import Settings, cells
+from olla_xla.tools.sweep.grid import Cell, Settings, cells
 from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.local import run_local
 
-__all__ = ["define_flags", "run"]
+__all__ = ["define_flags", "define_shared_flags", "fill", "model_names", "run", "settings"]
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     for name, default, text in (
-        ("models", "zoo", "Model names, or zoo for the 20 of the benchmarks."),
-        ("batch_sizes", "1,32", "Examples in a batch."),
         ("targets", "cpu,h100", f"What to plan for, of {', '.join(targets.TARGETS)}."),
-        ("optimizers", "adam", "The models' optimizers."),
-        ("modes", "order", "What to find out: order, overhead, eager."),
+        ("modes", "order", "What to find out: order, overhead."),
     ):
         flags.DEFINE_list(name, default, text, flag_values=values)
-    flags.DEFINE_string("out", "sweep.csv", "CSV file for the rows.", flag_values=values)
     flags.DEFINE_enum(
         "executor", "local", ["local", "dask"], "What runs the cells.", flag_values=values
     )
     flags.DEFINE_string("scheduler", None, "Address of Dask's scheduler.", flag_values=values)
+    define_shared_flags(values, "sweep.csv")
+
+
+def define_shared_flags(values: flags.FlagValues, out: str) -> None:
+    """Defines the flags of every sweep, whatever its cells do; `out` is the file for the rows."""
+    for name, default, text in (
+        ("models", "zoo", "Model names, or zoo for the 20 of the benchmarks."),
+        ("batch_sizes", "1,32", "Examples in a batch."),
+        ("optimizers", "adam", "The models' optimizers."),
+    ):
+        flags.DEFINE_list(name, default, text, flag_values=values)
+    flags.DEFINE_string("out", out, "CSV file for the rows.", flag_values=values)
     flags.DEFINE_integer(
         "workers", os.cpu_count() or 1, "Processes at a time, at most.", lower_bound=1,
         flag_values=values,
@@ -61,53 +70,76 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Runs what is missing, and prints the table."""
-    options = shared.options(values)
-    models = values.models
-    if models == ["zoo"]:
-        models = list(zoo().ZOO)
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
     grid = cells(
-        models, values.batch_sizes, values.targets, values.optimizers, values.modes,
+        model_names(values), values.batch_sizes, values.targets, values.optimizers, values.modes,
         targets=list(targets.TARGETS),
     )  # fmt: skip
-    worker_bytes = parse_bytes(values.worker_memory, "worker_memory")
-    settings = Settings(
+    return fill(Journal(values.out, grid, settings(values)), values, _rows, sweep_table)
+
+
+def model_names(values: flags.FlagValues) -> list[str]:
+    """The models that were asked for."""
+    return list(zoo().ZOO) if values.models == ["zoo"] else values.models
+
+
+def settings(values: flags.FlagValues) -> Settings:
+    """What all cells have in common."""
+    options = shared.options(values)
+    return Settings(
         time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         cell_timeout=values.cell_timeout,
     )
-    journal = Journal(values.out, grid, settings)
-    missing = journal.missing
+
+
+def fill(
+    journal: Journal,
+    values: flags.FlagValues,
+    rows: Callable[[flags.FlagValues, list[Cell]], Iterator[tuple[Cell, dict[str, Any]]]],
+    table: Callable[[Sequence[Mapping[str, Any]]], Table],
+) -> int:
+    """Runs the cells that have no row yet, and prints the table.
+
+    Args:
+      journal: of the sweep. values: the flags. rows: runs cells, and yields each with its row.
+      table: of rows, to be printed.
+
+    Returns:
+      The exit code: 1 if a cell failed.
+    """
+    missing, total = journal.missing, len(journal.grid)
     with Progress() as progress:
-        progress.stage(f"{len(grid) - len(missing)} of {len(grid)} cells are done")
+        progress.stage(f"{total - len(missing)} of {total} cells are done")
         started = time.monotonic()
-        for count, (cell, row) in enumerate(_rows(values, missing, settings, worker_bytes), 1):
+        for count, (cell, row) in enumerate(rows(values, missing), 1):
             journal.add(cell, row)
             left = (time.monotonic() - started) / count * (len(missing) - count)
             what = row.get("error") or "done"
-            done = len(grid) - len(missing) + count
-            progress.stage(f"{done} of {len(grid)}, about {_time(left)} left: {cell}: {what}")
+            done = total - len(missing) + count
+            progress.stage(f"{done} of {total}, about {_time(left)} left: {cell}: {what}")
     console = shared.console()
-    sweep_table([journal.rows[cell] for cell in grid]).print(console)
-    failed = sum(bool(journal.rows[cell].get("error")) for cell in grid)
+    table([journal.rows[cell] for cell in journal.grid]).print(console)
+    failed = sum(bool(journal.rows[cell].get("error")) for cell in journal.grid)
     console.print(
-        f"{len(grid) - failed} cells done, {failed} failed; rows in {journal.path} and "
-        f"{journal.lines}",
+        f"{total - failed} cells done, {failed} failed; rows in {journal.path} and {journal.lines}",
         markup=False,
         soft_wrap=True,
     )
     return 1 if failed else 0
 
 
-def _rows(
-    values: flags.FlagValues, missing: list[Any], settings: Any, worker_bytes: int
-) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _rows(values: flags.FlagValues, missing: list[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
     if values.executor == "dask":
-        return run_dask(missing, settings, values.scheduler)
-
-    return run_local(missing, settings, workers=values.workers, worker_bytes=worker_bytes)
+        return run_dask(missing, settings(values), values.scheduler)
+    return run_local(
+        missing,
+        settings(values),
+        workers=values.workers,
+        worker_bytes=parse_bytes(values.worker_memory, "worker_memory"),
+    )
 
 
 def _time(seconds: float) -> str:

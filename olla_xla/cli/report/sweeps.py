@@ -17,12 +17,11 @@ _HEADINGS = (
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line for each row: XLA's total and ours, or those of an eager framework and ours."""
+    """A line for each row: XLA's total and ours."""
     return Table(
         _HEADINGS,
         [_line(row) for row in rows],
-        "Totals in MB. Modes order and overhead: XLA's and ours, assigned. Mode eager: what an "
-        "eager framework reserves, and our arena for the same unfused graph, predicted.",
+        "Totals in MB, assigned: XLA's and ours.",
     )
 
 
@@ -30,9 +29,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
     key = tuple(str(row[k]) for k in ("model", "batch_size", "target", "optimizer", "mode"))
     if row.get("error"):
         return (*key, *["-"] * 8, row["error"])
-    eager = row["mode"] == "eager"
-    before = row["eager_reserved_bytes" if eager else "xla_bytes"]
-    planned = row["placed_bytes" if eager else "planned_bytes"]
+    before, planned = row["xla_bytes"], row["planned_bytes"]
     return (
         *key,
         megabytes(before),

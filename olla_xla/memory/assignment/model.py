@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from hlo.backend import platform
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow, Sharing, Value, sharing
 from olla_xla.memory.arrays import csr
@@ -29,10 +30,7 @@ from olla_xla.memory.assignment.heap import pack, share_in_place
 from olla_xla.memory.assignment.live_ranges import LiveRanges, References, live_ranges
 from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
-__all__ = ["ALIGNMENT", "Assignment", "AssignmentModel"]
-
-ALIGNMENT = {"cpu": 64, "cuda": 256}
-"""Bytes to which XLA aligns buffers inside one allocation, by target."""
+__all__ = ["Assignment", "AssignmentModel"]
 
 _NEGLIGIBLE = 5e-4
 
@@ -65,7 +63,7 @@ class AssignmentModel:
     def __init__(self, dataflow: Dataflow, target: str, pairs: Sharing | None = None) -> None:
         self.dataflow = dataflow
         self.target = target
-        self.alignment = ALIGNMENT[target]
+        self.alignment = platform(target).alignment
         module = dataflow.module
         self.computations = module.control_computations
         self.instructions = [i for c in reversed(self.computations) for i in c.instructions]

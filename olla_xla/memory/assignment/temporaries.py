@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
 from hlo.values import Dataflow
 
@@ -79,7 +80,7 @@ def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> 
             pairs.append((i.operands[0], i))
         elif not (_begins(i) or i.computation in within or i.opcode in _NOTHING):
             work.append(number)
-    if target == "cpu":
+    if not platform(target).runs_beside:
         pairs = []
     tables: list[list[int]] = []
     steps: list[list[int]] = []

@@ -13,7 +13,7 @@ import time
 
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
-from olla_xla.check.clones import check_clones
+from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import BudgetError
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
@@ -63,7 +63,8 @@ def run(state: ModuleState) -> ModuleState:
         tried = _Tried(state, front, deadline).cheapest(budget, most)
     if tried is None:
         return state
-    check_clones(front.module.data, tried.module.data, tried.clones, base.target)
+    check_rewrite(front.module.data, tried.module.data, base.target)
+    check_executable(tried.module.data, base.target)
     edits = dataclasses.replace(
         state.edits,
         clones=tried.clones,

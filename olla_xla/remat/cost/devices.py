@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
+from hlo.backend import platform
 from olla_xla.remat.cost.calibrate import calibrated_cpu
 from olla_xla.remat.cost.roofline import H100, Device
 
@@ -81,7 +82,7 @@ def device(target: str, kind: str = "") -> Device:
       kind: JAX's name of the card. Where it is "", or of a card that is not in the list, the
         rates are an H100's.
     """
-    if target != "cuda":
+    if platform(target).has_measured_rates:
         return calibrated_cpu()
     found = card_device(kind)
     if kind and found is None:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 
+from hlo.backend import platform
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
@@ -82,11 +83,10 @@ def work(i: Instruction, target: str) -> Work:
         return Work()
     counted, moved = _arithmetic(i), _bytes(i, target)
     counted = dataclasses.replace(counted, exchanged=_exchanged(i))
-    if target == "cpu":
+    if platform(target).pays_for_layout:
         return dataclasses.replace(
             counted, bytes=moved, kernels=1, transposed=min(_transposed(i), moved)
         )
-    # There caches and kernels are made for these.
     operations = counted.operations + counted.depthwise
     return dataclasses.replace(counted, bytes=moved, kernels=1, operations=operations, depthwise=0)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
@@ -72,7 +73,7 @@ def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
     """Predicted time of a module without one thing that moves an array."""
     try:
-        without = Edit(module).sink((sink.move.name,), target).module()
+        without = Edit(module).rewrite(sink_moves, (sink.move.name,), target).module()
     except HloError as error:
         refusals.note("a module without what moves an array for loops", error)
         return math.inf
@@ -83,7 +84,7 @@ def _without(planned: PlannedModule, names: tuple[str, ...], cost: CostModel) ->
     """A module without some of what moves arrays, if that is better in memory and no slower."""
     module, target = planned.module, planned.target
     try:
-        after = PlannedModule(Edit(module).sink(names, target).module(), target)
+        after = PlannedModule(Edit(module).rewrite(sink_moves, names, target).module(), target)
         total, kernels = planned.own(every=True)
         times = [cost.step_seconds(view.module) for view in (planned, after)]
         if after.simulate().total_bytes >= total or times[1] > times[0]:

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.exchange import MOVING, asked, reduction, run_by
 from hlo.module import Computation, Instruction
@@ -163,7 +164,7 @@ class Body:
     ) -> None:
         self.computation = computation
         self.target = target
-        self.exact = target == "cpu" and not together
+        self.exact = platform(target).keeps_code and not together
         self._terms = terms
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}

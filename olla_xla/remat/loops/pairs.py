@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from hlo.backend import platform
 from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction, Module
 from hlo.rounding import may_depend_on_others
@@ -45,7 +46,7 @@ def pairs(module: Module, target: str) -> list[Pair]:
     """
     loops: dict[Instruction, Loop | None] = {}
     sites = _sites(module)
-    together = one_function(module) if target == "cpu" else {}
+    together = one_function(module) if platform(target).joins_calls else {}
     settled: dict[tuple[Computation, ...], bool] = {}
 
     def loop(site: Instruction) -> Loop | None:

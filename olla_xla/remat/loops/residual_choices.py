@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from hlo.module import Module
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
@@ -178,7 +179,7 @@ class ResidualChoices:
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
         if records not in self._known:
             changes = edits(self.module, records, self.target)
-            module = Edit(self.module).change_loops(changes).module()
+            module = Edit(self.module).rewrite(change_loops, changes).module()
             copies = ((made.name, made.original) for c in changes for made in c.made)
             self._known[records] = ResidualChoice(
                 records,

@@ -7,6 +7,7 @@ import functools
 import operator
 from collections.abc import Collection, Iterator
 
+from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
@@ -153,7 +154,7 @@ class Ways:
         turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
         terms = Terms(writer.body, elements, reader.counter, turn, slices)
         own = reader.body
-        together = own.target == "cpu" and not own.exact
+        together = platform(own.target).keeps_code and not own.exact
         body = Body(own.computation, own.target, together=together, terms=terms)
         body.count(own.ranges)
         found: dict[int, Instruction] = {}

@@ -1,9 +1,8 @@
-"""Orders of least peak by a solver: every formulation behind one call, its answer refereed."""
+"""Orders of least peak by a solver: a form of the problem behind one call, its answer refereed."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import time
@@ -15,19 +14,16 @@ import numpy as np
 from olla_xla.check.graph import check_schedule
 from olla_xla.errors import CheckError, InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.mincut import least_live
 from olla_xla.problem import refusals
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact.interval_form import interval_model, order_of_steps
-from olla_xla.schedule.exact.lifetimes_ilp import LifetimeIlp
 from olla_xla.schedule.exact.prepared import Prepared, prepare
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import Limits, Model, Result, Status
-from olla_xla.solvers.solve import BACKENDS, solve, solve_intervals
+from olla_xla.solvers.solve import BACKENDS, solve
 
-__all__ = ["FORMS", "ExactOrder", "Formulation", "least_peak", "linear_model"]
+__all__ = ["RUNNING", "ExactOrder", "Form", "Formulation", "Linear", "Task", "least_peak"]
 
 _ROUNDING = 1e-6  # units that a solver's bound may be too high
 
@@ -51,16 +47,80 @@ class Formulation(Protocol):
         ...
 
 
-_LINEAR: dict[str, Callable[..., Formulation]] = {
-    "running": RunningIlp,
-    "lifetimes": LifetimeIlp,
-    "plain": functools.partial(LifetimeIlp, plain=True),
-}
+class Task(Protocol):
+    """A form of one graph, ready for solvers.
 
-FORMS = {**{name: BACKENDS for name in _LINEAR}, "intervals": ("cpsat",)}
-"""Name of a form -> the backends that take it. `running`, `lifetimes` (integer linear models) and
-`intervals` (CP-SAT's own terms) are serial and count all that the evaluator counts; `plain` is the
-paper's ILP to the letter, of `plain_graph(graph)`."""
+    Attributes:
+      scale: of its units. size: `variables`, `rows` and `nonzeros` of a linear model, else zeros.
+    """
+
+    scale: Scale
+    size: dict[str, int]
+
+    def solve(self, limits: Limits, backend: str) -> Result:
+        """What a backend finds. Raises SolverError."""
+        ...
+
+    def order(self, x: np.ndarray) -> np.ndarray:
+        """The order of a point."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A way to state the problem.
+
+    Attributes:
+      name: of the form.
+      task: states a prepared graph; of its equations those given, or all where None; with a known
+        lower bound on the peak in bytes.
+      backends: names of those that take it.
+      plain: whether it counts only what the paper counts (`plain_graph`).
+    """
+
+    name: str
+    task: Callable[[Prepared, Collection[str] | None, int], Task]
+    backends: tuple[str, ...] = BACKENDS
+    plain: bool = False
+
+
+class Linear:
+    """A linear form of a graph, for backends of the linear model.
+
+    Args:
+      build: makes the form of arrays. prepared: what is ordered. equations: those to use, or None.
+      bound: a known lower bound on the peak (bytes).
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., Formulation],
+        prepared: Prepared,
+        equations: Collection[str] | None,
+        bound: int,
+    ) -> None:
+        chosen = {} if equations is None else {"equations": equations}
+        self.built = build(prepared.arrays, bound_bytes=bound, **chosen)
+        model = self.built.model
+        model.start = self.built.start(prepared.start)
+        self.scale = self.built.scale
+        self.size = {
+            "variables": model.variables,
+            "rows": model.rows,
+            "nonzeros": model.nonzeros,
+        }
+
+    def solve(self, limits: Limits, backend: str) -> Result:
+        """What a backend finds."""
+        return solve(self.built.model, limits, [backend])
+
+    def order(self, x: np.ndarray) -> np.ndarray:
+        """The order of a point."""
+        return self.built.decode(x)
+
+
+RUNNING = Form("running", lambda *given: Linear(RunningIlp, *given))
+"""The paper's lifetimes in cumulative form; counts all that the evaluator counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +135,7 @@ class ExactOrder:
         backend failed, and the order is the start.
       seconds: building, solving and checking.
       backend: which solver. message: what it said. failures: of the backends tried before.
-      variables, rows, nonzeros: size of the linear model; 0 for `intervals`.
+      variables, rows, nonzeros: size of the linear model; 0 where it is none.
     """
 
     order: np.ndarray
@@ -94,14 +154,14 @@ class ExactOrder:
 def least_peak(
     graph: TensorGraph,
     *,
-    form: str = "running",
+    form: Form = RUNNING,
     equations: Collection[str] | None = None,
     limits: Limits | None = None,
     backends: Sequence[str] | None = None,
     start: Sequence[int] | np.ndarray | None = None,
     bound_bytes: int = 0,
     reduce: bool = True,
-    early_updates: bool = False,
+    edges: Sequence[tuple[int, int]] = (),
     cuts: bool = False,
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
@@ -110,40 +170,34 @@ def least_peak(
     is logged and reported in `failures`, and the next one is used.
 
     Args:
-      graph: the graph. form: from `FORMS`.
+      graph: the graph. form: how the problem is stated.
       equations: of a linear form, those to use; all by default.
       limits: of each solver; building comes off its seconds, and its watch is told bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
       reduce: condense the graph first; the optimum stays the same.
-      early_updates: add the control edges of section 4.3. They take orders away, so that only
-        `bound_bytes` then bounds the peak.
+      edges: control edges more, (before, after). They take orders away, so that only `bound_bytes`
+        then bounds the peak.
       cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), which
         no order's peak is below; the optimum stays the same.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
-      InputError: no such form, equation or backend, or a backend that cannot take the form.
+      InputError: no such equation or backend, or a backend that cannot take the form.
       CheckError: the start is not a legal order.
     """
-    names = _backends(form, equations, backends)
+    names = _backends(form, backends)
     started = time.monotonic()
-    prepared = prepare(
-        graph, plain=form == "plain", early_updates=early_updates, reduce=reduce, start=start
-    )
+    prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
-    task = (
-        _Intervals(prepared, tightest)
-        if form == "intervals"
-        else _Linear(prepared, form, equations, tightest)
-    )
+    task = form.task(prepared, equations, tightest)
     limits = _told_bytes(limits or Limits(), task.scale)
     left = limits.time_limit - (time.monotonic() - started)
     limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
     result, order, peak = _first_sound(task, prepared, limits, names)
     bound, status = bound_bytes, result.status
-    if not early_updates:
+    if not edges:
         bound = max(bound, task.scale.to_bytes(max(result.bound, 0)))
     elif status is Status.OPTIMAL and peak > bound:
         status = Status.FEASIBLE
@@ -158,20 +212,10 @@ def least_peak(
         backend=result.backend,
         message=result.message,
         failures=result.failures,
-        **task.size,
+        variables=task.size["variables"],
+        rows=task.size["rows"],
+        nonzeros=task.size["nonzeros"],
     )
-
-
-def linear_model(
-    prepared: Prepared,
-    form: str,
-    *,
-    equations: Collection[str] | None = None,
-    bound_bytes: int = 0,
-) -> Formulation:
-    """The linear form of that name, of a prepared graph."""
-    chosen = {} if equations is None else {"equations": equations}
-    return _LINEAR[form](prepared.arrays, bound_bytes=bound_bytes, **chosen)
 
 
 def _told_bytes(limits: Limits, scale: Scale) -> Limits:
@@ -192,77 +236,17 @@ def _cut(g: GraphArrays) -> int:
     return max((least_live(g, v).bytes for v in range(g.n)), default=0)
 
 
-def _backends(
-    form: str, equations: Collection[str] | None, backends: Sequence[str] | None
-) -> Sequence[str]:
-    if form not in FORMS:
-        raise InputError(f"form={form!r}: choose one of {', '.join(FORMS)}")
-    if form == "intervals" and equations is not None:
-        raise InputError("form='intervals' has no equations to choose from")
+def _backends(form: Form, backends: Sequence[str] | None) -> Sequence[str]:
     if backends is None:
-        return [name for name in ("highs", "cpsat") if name in FORMS[form]]
-    unknown = [name for name in backends if name not in FORMS[form]]
+        return [name for name in ("highs", "cpsat") if name in form.backends]
+    unknown = [name for name in backends if name not in form.backends]
     if unknown or not backends:
-        raise InputError(f"backends={list(backends)}: choose some of {', '.join(FORMS[form])}")
+        raise InputError(f"backends={list(backends)}: choose some of {', '.join(form.backends)}")
     return backends
 
 
-class _Linear:
-    """A linear form of a graph, for backends of the linear model."""
-
-    def __init__(
-        self, prepared: Prepared, form: str, equations: Collection[str] | None, bound: int
-    ) -> None:
-        self._built = linear_model(prepared, form, equations=equations, bound_bytes=bound)
-        model = self._built.model
-        model.start = self._built.start(prepared.start)
-        self.scale = self._built.scale
-        self.size = {
-            "variables": model.variables,
-            "rows": model.rows,
-            "nonzeros": model.nonzeros,
-        }
-
-    def solve(self, limits: Limits, backend: str) -> Result:
-        return solve(self._built.model, limits, [backend])
-
-    def order(self, x: np.ndarray) -> np.ndarray:
-        return self._built.decode(x)
-
-
-class _Intervals:
-    """The intervals of a graph, for CP-SAT."""
-
-    def __init__(self, prepared: Prepared, bound: int) -> None:
-        g = prepared.arrays
-        self._model = interval_model(g, bound_bytes=bound, start=prepared.start)
-        self.scale = Scale.of(g)
-        self.size = {"variables": 0, "rows": 0, "nonzeros": 0}
-        self._start = g.positions(prepared.start).astype(np.float64)
-        self._start_value = self.scale.to_units(peak_bytes(g, prepared.start))
-
-    def solve(self, limits: Limits, backend: str) -> Result:
-        result = solve_intervals(self._model, limits, backend)
-        if result.status is Status.ERROR:
-            return result
-        if result.value is not None and result.value <= self._start_value:
-            return result
-        if result.status is Status.OPTIMAL:
-            raise SolverError(f"says {result.value} is optimal, the start has {self._start_value}")
-        return dataclasses.replace(
-            result,
-            status=Status.OPTIMAL if self._start_value <= result.bound else Status.FEASIBLE,
-            value=self._start_value,
-            x=self._start,
-            message=f"{result.message}; nothing better than the start",
-        )
-
-    def order(self, x: np.ndarray) -> np.ndarray:
-        return order_of_steps(x)
-
-
 def _first_sound(
-    task: _Linear | _Intervals, prepared: Prepared, limits: Limits, backends: Sequence[str]
+    task: Task, prepared: Prepared, limits: Limits, backends: Sequence[str]
 ) -> tuple[Result, np.ndarray, int]:
     """The result of the first backend that the referee agrees with, its order and its peak."""
     failures: list[str] = []

@@ -11,7 +11,6 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact.control import control_edges
 from olla_xla.schedule.exact.plain import plain_graph, renumbered, with_edges
 from olla_xla.schedule.rules.greedy import by_priority
 
@@ -39,7 +38,7 @@ def prepare(
     graph: TensorGraph,
     *,
     plain: bool = False,
-    early_updates: bool = False,
+    edges: Sequence[tuple[int, int]] = (),
     reduce: bool = True,
     start: Sequence[int] | np.ndarray | None = None,
 ) -> Prepared:
@@ -47,7 +46,7 @@ def prepare(
 
     Args:
       graph: the graph. plain: count only what the paper counts (`plain_graph`); not condensed.
-      early_updates: add the control edges of section 4.3. reduce: condense where that keeps the
+      edges: control edges to be added, (before, after). reduce: condense where that keeps the
         optimum.
       start: a legal order; by default some such order. Control edges may change it.
 
@@ -58,7 +57,6 @@ def prepare(
     graph.validate()
     if start is not None:
         check_schedule(graph, list(start))
-    edges = control_edges(graph) if early_updates else []
     judged = plain_graph(graph) if plain else graph
     ids = topological_order(with_edges(judged, edges))
     # The reduction wants ids in a topological order.

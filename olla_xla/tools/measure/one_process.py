@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
+from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
@@ -161,7 +162,7 @@ def _predicted(compiled: Any, platform: str) -> float:
     """Seconds of a step by the cost model, by the rates that plans are made with."""
     import jax
 
-    target = "cuda" if platform == "gpu" else "cpu"
+    target = platform_of_jax(platform).name
     kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))

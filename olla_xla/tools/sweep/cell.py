@@ -1,29 +1,27 @@
 """Runs one cell in this process: `python -m olla_xla.tools.sweep.cell REQUEST`.
 
-Its row is the last line of stdout.
+Its row is the last line of stdout. Other programs answer such requests with work of their own.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import olla_xla.targets as targets
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
-from olla_xla.tools.eager.unfused import plan_unfused
 from olla_xla.tools.step import plan_model
 from olla_xla.tools.sweep.grid import Cell, Settings
 
-__all__ = ["run_cell"]
+__all__ = ["answer", "planned"]
 
 _MOST_OVERHEAD = 0.05
 _QUICK_CODE = "--xla_backend_optimization_level=0"
@@ -31,15 +29,15 @@ _QUICK_CODE = "--xla_backend_optimization_level=0"
 and totals are the same; compiling for a CPU takes about half as long."""
 
 
-def run_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
-    """Runs a cell in this process.
+Work = Callable[[Cell, Settings], dict[str, Any]]
+"""What a program does for a cell: the row's fields besides those that name the cell."""
 
-    Returns:
-      The row's fields besides those that name the cell; what went wrong is its `error`.
-    """
+
+def _row(cell: Cell, settings: Settings, work: Work) -> dict[str, Any]:
+    """The row of a cell; what went wrong is its `error`."""
     started = time.monotonic()
     try:
-        row = _eager(cell, settings) if cell.mode == "eager" else _planned(cell, settings)
+        row = work(cell, settings)
     except OllaError as error:
         row = {"error": " ".join(str(error).split())}
     except MemoryError:
@@ -47,7 +45,8 @@ def run_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
     return {**row, "seconds": round(time.monotonic() - started, 3)}
 
 
-def _planned(cell: Cell, settings: Settings) -> dict[str, Any]:
+def planned(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Plans a cell's model. Raises OllaError."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
 
     options = PlanOptions(
@@ -102,15 +101,6 @@ def _check_fit(what: str, size: int, target: targets.Target) -> None:
         )
 
 
-def _eager(cell: Cell, settings: Settings) -> dict[str, Any]:
-    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
-
-    found = plan_unfused(
-        model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed
-    )
-    return dataclasses.asdict(found)
-
-
 def _quiet(line: str) -> None:
     """Nobody watches a cell."""
 
@@ -127,8 +117,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the request and prints the row."""
+def answer(arguments: Sequence[str], work: Work) -> int:
+    """Does the work of a request, which is the only argument, and prints the row; returns 0."""
     request = json.loads(arguments[0])
     settings = Settings(**request.pop("settings"))
     cell = Cell(**request)
@@ -137,9 +127,9 @@ def main(arguments: Sequence[str]) -> int:
     given = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_optimization_level" not in given:
         os.environ["XLA_FLAGS"] = f"{given} {_QUICK_CODE}".strip()
-    print(json.dumps(run_cell(cell, settings)))
+    print(json.dumps(_row(cell, settings, work)))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(answer(sys.argv[1:], planned))

@@ -13,7 +13,6 @@ __all__ = ["COLUMNS", "KEY", "MODES", "Cell", "Settings", "cells"]
 MODES = {
     "order": "order and in-place reuse, no recomputation",
     "overhead": "recomputation within 5 % added predicted time",
-    "eager": "the unfused graph: an eager framework's allocator, and our order and places",
 }
 """Mode -> what its rows say."""
 
@@ -32,28 +31,13 @@ COLUMNS: tuple[str, ...] = (
     "planned_error",
     "clones",
     "added_time",
-    "eager_live_bytes",
-    "eager_reserved_bytes",
-    "eager_fragmentation",
     "peak_bytes",
-    "placed_bytes",
     "operators",
     "order_seconds",
-    "place_seconds",
-    "requests",
-    "request_seconds",
-    "blocks",
-    "best_fit_bytes",
-    "best_fit_seconds",
-    "load_bytes",
     "seconds",
     "error",
 )
-"""The columns of a row: sizes in bytes, gaps, errors and fragmentation as shares of one.
-
-Totals are assigned, those of mode `eager` predicted: there `peak_bytes` is the lifetime peak of
-our order and `placed_bytes` the arena its tensors were placed in; see `unfused.Unfused`.
-"""
+"""The columns of a row: sizes in bytes, totals assigned; gaps and errors as shares of one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,15 +79,13 @@ def cells(
     modes: Sequence[str],
     *,
     targets: Sequence[str],
+    known_modes: Sequence[str] = tuple(MODES),
 ) -> list[Cell]:
     """All combinations, in the order of the lists; the first list changes slowest.
 
-    Mode `eager` compiles nothing, so its rows are the same for every target: it has cells of the
-    first target only.
-
     Args:
       models, batch_sizes, target_names, optimizers, modes: as given on the command line.
-      targets: the targets there are.
+      targets: the targets there are. known_modes: the modes there are.
 
     Raises:
       InputError: a list is empty or names something twice, a batch size is not a positive integer,
@@ -125,12 +107,11 @@ def cells(
     for size in batch_sizes:
         if not size.isdecimal() or int(size) < 1:
             raise InputError(f"--batch_sizes: {size!r} is not a positive integer")
-    for name, known in (("targets", list(targets)), ("modes", list(MODES))):
+    for name, known in (("targets", targets), ("modes", known_modes)):
         for value in given[name]:
             if value not in known:
                 raise InputError(f"--{name}: {value!r} is not one of {', '.join(known)}")
     return [
         Cell(model, int(size), target, optimizer, mode)
         for model, size, target, optimizer, mode in itertools.product(*given.values())
-        if mode != "eager" or target == target_names[0]
     ]

@@ -30,18 +30,25 @@ class Journal:
     Args:
       path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
       grid: the cells of the sweep, in the order of the CSV.
-      settings: what the rows depend on besides.
+      settings: what the rows depend on besides. columns: of the CSV, those of `KEY` first.
 
     Raises:
       InputError: the files cannot be read or written, or are of another sweep.
     """
 
-    def __init__(self, path: str, grid: Sequence[Cell], settings: Settings) -> None:
+    def __init__(
+        self,
+        path: str,
+        grid: Sequence[Cell],
+        settings: Settings,
+        columns: Sequence[str] = COLUMNS,
+    ) -> None:
         self.path = Path(path)
+        self._columns = columns
         self.lines = self.path.with_suffix(".jsonl")
         if self.lines == self.path:
             raise InputError(f"--out={path} must not end in .jsonl: JSON lines go there too")
-        self._grid = list(grid)
+        self.grid = list(grid)
         self._header = {"format": _FORMAT, **dataclasses.asdict(settings)}
         self.rows: dict[Cell, dict[str, Any]] = {}
         try:
@@ -53,12 +60,12 @@ class Journal:
     @property
     def missing(self) -> list[Cell]:
         """The cells that have no row yet."""
-        return [cell for cell in self._grid if cell not in self.rows]
+        return [cell for cell in self.grid if cell not in self.rows]
 
     def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
         """Keeps a row. Raises InputError if it cannot be written."""
         full = {**dataclasses.asdict(cell), **row}
-        if unknown := set(full) - set(COLUMNS):
+        if unknown := set(full) - set(self._columns):
             raise ValueError(f"no columns {sorted(unknown)}")
         try:
             with open(self.lines, "a", encoding="utf-8") as file:
@@ -92,9 +99,9 @@ class Journal:
 
     def _write_csv(self) -> None:
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
         writer.writeheader()
-        kept = [*self._grid, *(cell for cell in self.rows if cell not in set(self._grid))]
+        kept = [*self.grid, *(cell for cell in self.rows if cell not in set(self.grid))]
         writer.writerows(self.rows[cell] for cell in kept if cell in self.rows)
         beside = self.path.with_name(self.path.name + ".new")
         beside.write_text(text.getvalue(), encoding="utf-8")

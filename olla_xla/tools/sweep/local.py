@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -19,7 +19,12 @@ _PATIENCE = 2.0
 
 
 def run_local(
-    grid: Sequence[Cell], settings: Settings, *, workers: int, worker_bytes: int
+    grid: Sequence[Cell],
+    settings: Settings,
+    *,
+    workers: int,
+    worker_bytes: int,
+    run: Callable[[Cell, Settings], dict[str, Any]] = run_process,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells and yields each with its row, in the order they end.
 
@@ -29,6 +34,7 @@ def run_local(
     Args:
       grid: what to run. settings: common to all.
       workers: processes at a time, at most. worker_bytes: what one is expected to take.
+      run: runs one cell, in a process of its own.
     """
     waiting, alone = deque(grid), deque[Cell]()
     running: dict[Future[dict[str, Any]], tuple[Cell, bool]] = {}
@@ -36,10 +42,10 @@ def run_local(
         while waiting or alone or running:
             while waiting and len(running) < workers and _room(running, worker_bytes):
                 cell = waiting.popleft()
-                running[pool.submit(run_process, cell, settings)] = (cell, bool(running))
+                running[pool.submit(run, cell, settings)] = (cell, bool(running))
             if not running:
                 cell = alone.popleft()
-                running[pool.submit(run_process, cell, settings)] = (cell, False)
+                running[pool.submit(run, cell, settings)] = (cell, False)
             done, _ = wait(running, _PATIENCE, FIRST_COMPLETED)
             for future in done:
                 cell, beside = running.pop(future)

@@ -19,8 +19,13 @@ KILLED = "killed"
 """The error of a row whose process was killed, as a system short of memory does."""
 
 
-def run_process(cell: Cell, settings: Settings) -> dict[str, Any]:
+def run_process(
+    cell: Cell, settings: Settings, program: str = "olla_xla.tools.sweep.cell"
+) -> dict[str, Any]:
     """Runs a cell in a fresh process; whatever goes wrong is the row's `error`.
+
+    Args:
+      cell, settings: the request. program: the module that answers it.
 
     Returns:
       The row's fields besides those that name the cell.
@@ -31,7 +36,7 @@ def run_process(cell: Cell, settings: Settings) -> dict[str, Any]:
         paths.append(given)
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "olla_xla.tools.sweep.cell", request],
+            [sys.executable, "-m", program, request],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

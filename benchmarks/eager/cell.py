@@ -1,0 +1,35 @@
+"""Answers a sweep's request with the unfused graph: `python -m benchmarks.eager.cell REQUEST`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+from benchmarks.eager.unfused import Unfused, plan_unfused
+from olla_xla.tools import models
+from olla_xla.tools.sweep.cell import answer
+from olla_xla.tools.sweep.grid import KEY, Cell, Settings
+
+__all__ = ["COLUMNS", "unfused"]
+
+COLUMNS: tuple[str, ...] = (
+    *KEY,
+    *(field.name for field in dataclasses.fields(Unfused)),
+    "seconds",
+    "error",
+)
+"""The columns of a row, of mode `eager`: predicted sizes in bytes, see `Unfused`."""
+
+
+def unfused(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Runs a cell's model eagerly, in thought, and plans it. Raises OllaError."""
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+    found = plan_unfused(
+        model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed
+    )
+    return dataclasses.asdict(found)
+
+
+if __name__ == "__main__":
+    sys.exit(answer(sys.argv[1:], unfused))

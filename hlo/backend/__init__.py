@@ -1,0 +1,22 @@
+"""XLA's backends, one object and one file each: to add one, write its file and its line here."""
+
+from __future__ import annotations
+
+from hlo.backend.cpu import CPU
+from hlo.backend.cuda import CUDA
+from hlo.backend.platform import Platform
+
+__all__ = ["PLATFORMS", "platform", "platform_of_jax"]
+
+PLATFORMS = {found.name: found for found in (CPU, CUDA)}
+"""By name."""
+
+
+def platform(name: str) -> Platform:
+    """The platform of that name. Raises KeyError."""
+    return PLATFORMS[name]
+
+
+def platform_of_jax(name: str) -> Platform:
+    """The platform that JAX names so (`device.platform`). Raises KeyError."""
+    return next(p for p in PLATFORMS.values() if name in (p.jax_name, p.name))

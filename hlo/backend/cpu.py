@@ -1,0 +1,29 @@
+"""XLA's backend for CPUs."""
+
+from __future__ import annotations
+
+from hlo.backend.platform import Platform
+
+__all__ = ["CPU"]
+
+CPU = Platform(
+    name="cpu",
+    jax_name="cpu",
+    alignment=64,
+    all_reduces_in_place=False,  # a rule of the backend's own
+    moves_nothing=("bitcast",),
+    has_fusion_rule=False,
+    runs_beside=False,
+    has_tiles=True,
+    keeps_code=True,
+    joins_calls=True,  # calls with xla_cpu_small_call
+    pays_for_layout=True,
+    has_measured_rates=True,
+    computes_again=False,
+    memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+    hands_over_assignment=True,
+    autotunes=False,
+    compiles_parts=False,
+    mocks_calls={},
+    memory_limit_flag="",
+)

@@ -1,0 +1,29 @@
+"""XLA's backend for NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from hlo.backend.platform import Platform
+
+__all__ = ["CUDA"]
+
+CUDA = Platform(
+    name="cuda",
+    jax_name="gpu",
+    alignment=256,
+    all_reduces_in_place=True,
+    moves_nothing=("bitcast", "reshape"),
+    has_fusion_rule=True,  # FusionCanShareBufferHint
+    runs_beside=True,
+    has_tiles=False,
+    keeps_code=False,  # not seen otherwise; nothing has been run there
+    joins_calls=False,
+    pays_for_layout=False,  # caches and kernels are made for these
+    has_measured_rates=False,
+    computes_again=True,  # its rematerialisation
+    memory_scheduler=None,
+    hands_over_assignment=False,
+    autotunes=True,
+    compiles_parts=True,
+    mocks_calls={"xla_gpu_mock_custom_calls": True},
+    memory_limit_flag="xla_gpu_memory_limit_slop_factor",
+)

@@ -1,0 +1,68 @@
+"""What XLA does otherwise on one platform than on another, as far as plans depend on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+__all__ = ["Platform"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Platform:
+    """The facts of one of XLA's backends.
+
+    Referees do not read these: they have XLA's rules a second time, by the platform's name.
+
+    Attributes:
+      name: XLA's, as in `Plan.target`. jax_name: of JAX's devices (`device.platform`).
+      alignment: bytes to which XLA aligns buffers inside one allocation.
+
+      all_reduces_in_place: whether an all-reduce must write over its operand.
+      moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.
+      has_fusion_rule: whether the backend has a rule of its own for which operand a fusion's result
+        may take over; else HloDataflowAnalysis's holds.
+      runs_beside: whether other work runs between the start and the end of a collective.
+
+      has_tiles: whether some fusions are compiled by tiles, in code that is the same wherever
+        buffers lie.
+      keeps_code: whether a fusion rounds as before only if all of it stays as it is, as its
+        compiler makes one piece of code of it.
+      joins_calls: whether some calls are compiled as one function with all that they run.
+      pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
+      has_measured_rates: whether its rates are measured on this machine; else they are listed, by
+        the name of the device.
+
+      computes_again: whether XLA may compute things again after its scheduler, so that a plan's
+        order of reads and writes is to be kept by control edges.
+      memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
+      hands_over_assignment: whether an executable has its buffer assignment; else XLA dumps it.
+      autotunes: whether compiling tries kernels on a device unless it is told not to.
+      compiles_parts: whether it compiles a module that is partitioned already.
+      mocks_calls: compiler options for custom calls whose code is not there.
+      memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
+        device, in percent; "": there is none.
+    """
+
+    name: str
+    jax_name: str
+    alignment: int
+
+    all_reduces_in_place: bool
+    moves_nothing: tuple[str, ...]
+    has_fusion_rule: bool
+    runs_beside: bool
+
+    has_tiles: bool
+    keeps_code: bool
+    joins_calls: bool
+    pays_for_layout: bool
+    has_measured_rates: bool
+
+    computes_again: bool
+    memory_scheduler: Mapping[str, str] | None
+    hands_over_assignment: bool
+    autotunes: bool
+    compiles_parts: bool
+    mocks_calls: Mapping[str, bool]
+    memory_limit_flag: str

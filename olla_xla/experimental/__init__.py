@@ -1,1 +1,0 @@
-"""Experimental: buffers placed by us, not by XLA, in a CPU executable."""

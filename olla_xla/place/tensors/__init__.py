@@ -1,1 +1,0 @@
-"""Offsets for the tensors of a graph: under one order, under any, in a process of its own."""

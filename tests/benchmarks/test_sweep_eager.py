@@ -1,0 +1,22 @@
+"""A sweep of unfused graphs, as the command runs it."""
+
+import csv
+
+from benchmarks.__main__ import main
+from benchmarks.eager.cell import COLUMNS
+from benchmarks.figures.sweep_figures import FIGURES, read_rows, series
+
+
+def test_rows_of_a_sweep_are_drawn(tmp_path, capsys):
+    out = tmp_path / "eager.csv"
+    flags = ["--models=mlp", "--batch_sizes=8", "--time_limit=1", "--step_limit=500"]
+    assert main(["benchmarks", "sweep_eager", *flags, f"--out={out}"]) == 0
+    assert "1 cells done, 0 failed" in capsys.readouterr().out
+    with open(out, newline="") as file:
+        assert tuple(csv.DictReader(file).fieldnames) == COLUMNS
+    (row,) = read_rows(str(out))
+    assert row["mode"] == "eager" and row["xla_bytes"] == ""
+    sizes = [int(row[k]) for k in ("bound_bytes", "peak_bytes", "placed_bytes")]
+    assert sizes == sorted(sizes) and sizes[-1] < int(row["eager_reserved_bytes"])
+    shown = {f.name for f in FIGURES if series(f, [row]).names}
+    assert {"reordering", "fragmentation", "allocator_time"} <= shown
