@@ -161,6 +161,7 @@ def test_the_referee_shares_no_analysis_with_the_planner():
     )
     own = {m for m in used if not m.startswith("olla_xla.check.executable")}
     read = {XLA_PROTO, "hlo.device_groups", "hlo.gc_pause", "hlo.module", "hlo.shapes", "hlo.wire"}
+    read |= {"hlo.gpu_executable", "hlo.gpu_thunks", "hlo.slices"}
     assert own <= {*read, "olla_xla.errors"}
 
 

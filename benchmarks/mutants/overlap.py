@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hlo.cpu_executable import CpuExecutable, Slice
+from hlo.cpu_executable import CpuExecutable
+from hlo.slices import Slice
 from olla_xla.experimental import slices
 
 __all__ = ["overlapped"]

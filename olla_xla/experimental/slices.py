@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from hlo.cpu_executable import CpuExecutable, Slice
+from hlo.cpu_executable import CpuExecutable
+from hlo.slices import Slice
 from olla_xla.check.relocation import Area, Part, Step, check_relocation
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.place.placer import place
