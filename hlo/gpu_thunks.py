@@ -92,9 +92,8 @@ KINDS: dict[int, Kind] = {
     21: Kind("infeed", _all(_SHAPED, writes=(1,))),
     22: Kind(
         "cublas_lt_matmul",
-        _all(_SHAPED, reads=(5, 6, 7), writes=(8,))
-        | _all(_SHAPED, reads=(18, 9), both=(10,))
-        | _all(_SHAPED, reads=(11, 12, 13, 14), writes=(15, 16)),
+        # In the order of the custom call's operands. The matrix that is added may be the result.
+        _all(_SHAPED, reads=(5, 6, 18, 11, 12, 13, 14, 9), both=(7, 10), writes=(8, 15, 16)),
     ),
     23: Kind("outfeed", _all(_SHAPED, reads=(1,))),
     24: Kind("norm", _all(_PLAIN, reads=(2, 3, 5, 8), both=(6, 7), writes=(4, 9, 10, 11))),

@@ -58,7 +58,11 @@ def _say(reason: str) -> None:
 
 @functools.cache
 def _say_unknown(kinds: str) -> None:
-    _logger.warning("thunks of kinds that are not known (%s) may touch all their buffers", kinds)
+    _logger.warning(
+        "a GPU's executable has thunks of kinds that are not known here (%s): they are taken to "
+        "touch what their instructions do",
+        kinds,
+    )
 
 
 def reason_without_order(executable: GpuExecutable | None) -> str:

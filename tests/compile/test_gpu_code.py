@@ -111,7 +111,7 @@ def test_thunks_of_unknown_kinds_are_named(monkeypatch, caplog):
     monkeypatch.setattr(gpu_executable, "KINDS", kinds)
     result = lowered().compile()
     assert result.planned, result.reason
-    assert caplog.text.count("kinds that are not known (field 36)") == 1
+    assert caplog.text.count("kinds that are not known here (field 36)") == 1
 
 
 @pytest.mark.parametrize("mode", ["CONCURRENT", "CONCURRENT_REGIONS"])

@@ -53,6 +53,7 @@ STEPS = {
     "chain": (_chain, ([_shape(256, 256)] * 4, _shape(256, 256)), (0,)),
     "fft": (lambda x: jnp.abs(jnp.fft.fft(x)), (_shape(64, 256),), ()),
     "scan": (_scan, (_shape(4, 128, 128), _shape(512, 128)), (0,)),
+    "sliced": (lambda x: x[64:128], (_shape(256, 256),), ()),
     "solved": (_solved, (_shape(64, 64),), ()),
     "sorted": (_sorted, (_shape(4096), _shape(4096, dtype=jnp.int32)), ()),
     "swapped": (lambda x, y: (y + 0, x + 0), (_shape(64), _shape(64)), (0, 1)),

@@ -16,13 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
-from olla_xla.check.executable.copied_slices import copied_slice
 from olla_xla.check.executable.memory import PASSED_ON, Place
+from olla_xla.check.executable.moves import copied_slice, moves_only
 from olla_xla.check.executable.program import Op, Program
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 
 __all__ = ["check_thunks"]
+
+_MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
+"""Opcodes that need no thunk where their results are in the memory of their operands."""
+
+_UNCLEAR = frozenset("cublas_lt_matmul norm select_k".split())
+"""Kinds of which some slice may be an operand or a result."""
 
 _FILLS = frozenset(("memzero", "memset32bit_value"))
 """Kinds that write a part of what the thunks after them complete."""
@@ -119,10 +125,14 @@ class _Walk:
     # What a thunk touches.
 
     def _accesses(self, step: _Step, thunk: GpuThunk) -> Sequence[Access]:
-        """What a thunk itself touches: one of an unknown kind may touch all that it is given."""
-        if thunk.is_known:
+        """What a thunk itself touches: one of an unknown kind, all that its instruction does."""
+        if not thunk.is_known:
+            read = [Access(place, True, False) for place in self._operands(step)]
+            return [*read, *(Access(place, False, True) for place in self._results(step))]
+        if thunk.kind not in _UNCLEAR:
             return thunk.accesses
-        return [Access(s, True, True) for s in (*self._operands(step), *self._results(step))]
+        results = self._results(step)
+        return [dataclasses.replace(a, writes=a.slice in results) for a in thunk.accesses]
 
     def _touch(self, step: _Step, thunk: GpuThunk) -> None:
         """Raises CheckError where a thunk leaves its allocations, or touches what something on
@@ -150,17 +160,22 @@ class _Walk:
             self._roles(thunk, found, operands, results)
             return
         written = [a.slice for t in before for a in t.accesses if a.writes and a.slice.size]
-        reads = [a.slice for a in found if a.reads and a.slice not in written]
-        writes = [a.slice for a in found if a.writes]
+        reads = [a.slice for a in found if not a.writes and a.slice not in written]
+        writes = [a.slice for a in found if not a.reads]
+        either = [a.slice for a in found if a.reads and a.writes]
+        if not _in_order(reads, operands) and reads != self._copied(step, thunk):
+            raise CheckError(f"{_said(thunk)} does not read its operands' bytes: {_list(reads)}")
         if thunk.kind in _FILLS:
             inside = all(any(_within(w, r) for r in results) for w in writes)
         else:
             inside = _in_order(writes, results)
         if not inside:
             raise CheckError(f"{_said(thunk)} does not write its results' bytes: {_list(writes)}")
-        reads = [r for r in reads if r not in writes or r in operands]
-        if not _in_order(reads, operands) and reads != self._copied(step, thunk):
-            raise CheckError(f"{_said(thunk)} does not read its operands' bytes: {_list(reads)}")
+        unclear = operands if thunk.kind in _UNCLEAR else []
+        if not _in_order(either, [*unclear, *results]):
+            raise CheckError(f"{_said(thunk)} touches other bytes than its own: {_list(either)}")
+        if _only_moves(thunk) and set(writes) & set(written):
+            raise CheckError(f"{_said(thunk)} writes over a result of {step.op.name}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """What a copy of a slice reads; None where a thunk is none."""
@@ -186,19 +201,33 @@ class _Walk:
                 raise CheckError(f"{_said(thunk)} does not write {_bytes(access.slice)}, a result")
 
     def _complete(self, step: _Step, thunks: list[GpuThunk]) -> None:
-        """Raises CheckError where no thunk writes a result of an instruction."""
+        """Raises CheckError where an instruction's thunks leave out a part of what it does."""
         op = step.op
         if op.opcode in PASSED_ON or op.opcode.endswith("-done"):
             return
         if any(t.flow is not Flow.NONE or not t.is_known for t in thunks):
             return
-        written = {a.slice for t in thunks for a in t.accesses if a.writes and t.kind not in _FILLS}
-        if not thunks:  # then it is to have no results but such as are there already
-            written.update(self._operands(step))
-        elif op.opcode.endswith("-start"):
+        operands, results = self._operands(step), self._results(step)
+        if not thunks and op.opcode in _MAY_BE_NOTHING and set(results) <= set(operands):
+            return
+        if not thunks and results:
+            raise CheckError(f"no thunk runs {op.name}")
+        if thunks and all(map(_only_moves, thunks)) and not moves_only(op):
+            raise CheckError(f"thunks copy for {op.name}, and none computes it")
+        if op.opcode.endswith("-start"):
             return  # it may have results for which nothing is written
-        if lost := [result for result in self._results(step) if result not in written]:
+        accesses = [a for t in thunks if t.kind not in _FILLS for a in t.accesses]
+        written = {a.slice for a in accesses if a.writes}
+        if lost := [result for result in results if result not in written]:
             raise CheckError(f"no thunk writes the result of {op.name} at {_bytes(lost[0])}")
+        if op.opcode == "custom-call":  # what computes it works on all its results
+            written = {a.slice for t in thunks if not _only_moves(t) for a in t.accesses} or written
+        if lost := [result for result in results if result not in written]:
+            raise CheckError(f"{op.name} is computed elsewhere than at {_bytes(lost[0])}")
+        touched = {a.slice for a in accesses}
+        unread = [operand for operand in operands if operand not in touched]
+        if unread and copied_slice(op) is None:
+            raise CheckError(f"no thunk reads the operand of {op.name} at {_bytes(unread[0])}")
 
     def _operands(self, step: _Step) -> list[Slice]:
         at, operands = step.frame.at, step.op.operands
@@ -271,6 +300,10 @@ def _plain(thunks: Iterable[GpuThunk]) -> Iterator[GpuThunk]:
                 yield from _plain(sequence)
         else:
             yield thunk
+
+
+def _only_moves(thunk: GpuThunk) -> bool:
+    return thunk.kind in _FILLS or thunk.kind.endswith("copy")
 
 
 def _held(slices: Iterable[Slice | None]) -> list[Slice]:

@@ -1,13 +1,32 @@
-"""Slices of arrays that a GPU copies out by themselves: where in the array they begin."""
+"""What a GPU does by copies alone: instructions that compute nothing, and slices of arrays."""
 
 from __future__ import annotations
 
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.program import Op
 
-__all__ = ["copied_slice"]
+__all__ = ["copied_slice", "moves_only"]
 
 _STILL = frozenset(("bitcast", "reshape"))
+_MOVES = frozenset(
+    "broadcast concatenate constant copy dynamic-slice dynamic-update-slice parameter slice "
+    "transpose".split()
+)
+_EXCHANGES = (
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute copy reduce-scatter"
+).split()
+"""Opcodes, their starts included, that copy where no other device takes part."""
+
+
+def moves_only(op: Op) -> bool:
+    """Whether an instruction may be no more than copies."""
+    if op.opcode != "fusion":
+        return op.opcode in _MOVES or op.opcode.removesuffix("-start") in _EXCHANGES
+    root = op.called[0].result
+    return all(
+        _behind(part).opcode in _MOVES
+        for part in (root.operands if root.opcode == "tuple" else (root,))
+    )
 
 
 def copied_slice(op: Op) -> tuple[int, int] | None:
