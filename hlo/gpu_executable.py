@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from hlo.gc_pause import without_collection
 from hlo.gpu_thunks import FLOWS, KINDS, Flow, Role
 from hlo.module import HloError
 from hlo.riegeli import read_message
@@ -33,6 +34,7 @@ class GpuThunk:
       inner: sequences of thunks: of a loop condition and body, of a conditional one a branch.
       execution: number that a start and its done share.
       region: of thunks that may run concurrently in a command buffer, or None.
+      kernel: name of the function that it launches, which several thunks may share; or "".
     """
 
     name: str
@@ -42,6 +44,7 @@ class GpuThunk:
     inner: tuple[tuple[GpuThunk, ...], ...] = ()
     execution: int = 0
     region: int | None = None
+    kernel: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -99,6 +102,7 @@ class GpuExecutable:
         return frozenset(thunk.kind for thunk in self.all_thunks if not thunk.is_known)
 
 
+@without_collection()
 def read_gpu_executable(data: bytes) -> GpuExecutable:
     """Reads what `serialize` of a GPU's executable gives, of an absent GPU too.
 
@@ -184,6 +188,7 @@ def _thunk(message: Message) -> GpuThunk:
         inner=inner,
         execution=body.integer(execution) if execution else 0,
         region=region,
+        kernel=_text(body, kind.kernel),
     )
 
 
@@ -198,6 +203,12 @@ def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ..
                 if role is Role.FLAGGED:
                     role = Role.WRITE if k < len(written) and written[k] else Role.READ
                 yield Access(place, role is not Role.WRITE, role is not Role.READ)
+
+
+def _text(body: Message, path: tuple[int, ...]) -> str:
+    """The text at the end of a path of fields; "" where it is not there."""
+    holder = _below(body, path[:-1])
+    return holder.blob(path[-1]).decode() if path and holder is not None else ""
 
 
 def _below(holder: Message, path: tuple[int, ...]) -> Message | None:

@@ -44,11 +44,13 @@ class Kind(NamedTuple):
       fields: number of a field -> of each slice in one of its messages, the fields on the way to
         it, and what it is for.
       written: number of the field with flags, one for each flagged slice; or 0.
+      kernel: fields on the way to the name of the function that it launches; or ().
     """
 
     name: str
     fields: Fields = {}
     written: int = 0
+    kernel: Path = ()
 
 
 _PLAIN: Path = ()  # a BufferAllocationSliceProto
@@ -78,7 +80,7 @@ KINDS: dict[int, Kind] = {
     5: Kind("host_to_device_copy", _COPY_INSIDE),
     6: Kind("conditional", _all(_SHAPED, reads=(1,))),
     7: Kind("while", _all(_PLAIN, reads=(1,))),
-    8: Kind("kernel", {1: ((_PLAIN, Role.FLAGGED),)}, 2),
+    8: Kind("kernel", {1: ((_PLAIN, Role.FLAGGED),)}, 2, (3,)),
     9: Kind("gemm", _all(_PLAIN, reads=(2, 3), both=(4,), writes=(5,))),
     11: Kind("triangular_solve", _all(_SHAPED, reads=(2,), both=(3,), writes=(4,))),
     12: Kind("replica_id", _RESULT),
@@ -112,7 +114,7 @@ KINDS: dict[int, Kind] = {
     33: Kind("host_send_done", _all(_SHAPED, reads=(4,))),
     34: Kind("host_recv", _all(_PLAIN, writes=(2,))),
     35: Kind("host_recv_done", _all(_SHAPED, writes=(4,))),
-    36: Kind("custom_kernel", {1: ((_SHAPED, Role.FLAGGED),)}, 2),
+    36: Kind("custom_kernel", {1: ((_SHAPED, Role.FLAGGED),)}, 2, (3, 1)),
     38: Kind("all_gather", _exchanged(3)),
     39: Kind("all_reduce", _exchanged(3)),
     40: Kind("reduce_scatter", _exchanged(3)),

@@ -25,6 +25,9 @@ def thunks_table(rows: Sequence[Row]) -> Table:
             f"{row.compile_seconds:.1f}",
             f"{row.seconds:.2f}",
             percent(row.share, 1),
+            f"{1e6 * row.issued_seconds:,.0f}",
+            f"{1e6 * row.chain_seconds:,.0f}",
+            f"{row.wrong} of {row.marked}" if row.marked else "-",
             ", ".join(f"{kind} {n}" for kind, n in sorted(row.kinds.items())),
             row.objection or "accepted",
         )
@@ -33,10 +36,12 @@ def thunks_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "step:", "order:", "total", "instructions", "thunks", "serialized", "compile s",
-            "referee s", "part %", "kinds:", "verdict:",
+            "referee s", "part %", "µs", "chain µs", "invariant", "kinds:", "verdict:",
         ),
         rows=lines,
-        title="what a GPU will run; MB of 2^20 bytes, CPU seconds; referee: for bytes alone",
+        title="what a GPU will run; MB of 2^20 bytes, CPU seconds; referee: for bytes alone; "
+        "µs: predicted, as issued, and the longest chain of thunks that share bytes; invariant: "
+        "fusions that read as such what they must not",
     )  # fmt: skip
 
 

@@ -13,8 +13,12 @@ import jax
 
 import olla_xla
 from benchmarks.sharded.steps import STEPS, Sizes
+from benchmarks.thunks.critical_path import durations
+from benchmarks.thunks.invariant import invariant_reads
 from benchmarks.thunks.subject import Subject
+from hlo.gc_pause import without_collection
 from hlo.gpu_executable import read_gpu_executable
+from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import check_executable
 from olla_xla.check.executable.program import read_program
@@ -22,6 +26,8 @@ from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 
 __all__ = ["Row", "measured"]
@@ -39,6 +45,9 @@ class Row:
       seconds: of what the referee does for bytes: serialize, read, and check, less what it does
         without them.
       objection: of the referee, or "".
+      issued_seconds: predicted, of the thunks as the host issues them. chain_seconds: of the
+        longest chain of thunks that share bytes.
+      marked: fusions that must not read an operand as invariant. wrong: those whose kernel does.
     """
 
     case: str
@@ -52,6 +61,10 @@ class Row:
     compile_seconds: float
     seconds: float
     objection: str
+    issued_seconds: float
+    chain_seconds: float
+    marked: int
+    wrong: int
 
     @property
     def share(self) -> float:
@@ -72,16 +85,17 @@ def measured(
       InputError: the step or the target is unknown.
       OllaError: planning failed.
     """
+    cost = CostModel(device("cuda", targets.card(target).kind), "cuda")
     make = _sharded(name, target) if name in STEPS else _model(name, batch, target)
     lowered = make(None)
     began = time.process_time()
     own = lowered.compile()
     seconds = time.process_time() - began
-    yield _row(name, "XLA", own, own, seconds, subjects)
+    yield _row(name, "XLA", own, own, seconds, cost, subjects)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", olla_xla.PlanWarning)  # the row says whether it is planned
         planned = make(options).compile()
-    yield _row(name, "planned", planned, planned.stage, seconds, subjects)
+    yield _row(name, "planned", planned, planned.stage, seconds, cost, subjects)
 
 
 Make = Callable[[PlanOptions | None], Any]
@@ -114,8 +128,15 @@ def _jitted(function: Callable[..., Any], options: PlanOptions | None, **jit: An
     return olla_xla.plan(function, **dataclasses.asdict(options), **jit)
 
 
+@without_collection()
 def _row(
-    case: str, way: str, result: Any, compiled: Any, seconds: float, subjects: list[Subject]
+    case: str,
+    way: str,
+    result: Any,
+    compiled: Any,
+    seconds: float,
+    cost: CostModel,
+    subjects: list[Subject],
 ) -> Row:
     module = final_module(compiled)
     began = time.process_time()
@@ -131,7 +152,8 @@ def _row(
     check_executable(module, "cuda")
     took -= time.process_time() - began
     subjects.append(Subject(f"{case}, {way}", module, executable))
-    program = read_program(module)
+    predicted = durations(executable, module_from_bytes(module), cost)
+    invariant = invariant_reads(module, executable)
     return Row(
         case=case,
         way=way,
@@ -140,8 +162,12 @@ def _row(
         unknown=tuple(sorted(executable.unknown_kinds)),
         bytes=assigned_bytes(compiled),
         serialized_bytes=len(data),
-        instructions=len(program.names),
+        instructions=len(read_program(module).names),
         compile_seconds=seconds,
         seconds=took,
         objection=objection,
+        issued_seconds=predicted.issued,
+        chain_seconds=predicted.chain,
+        marked=invariant.marked,
+        wrong=len(invariant.wrong),
     )
