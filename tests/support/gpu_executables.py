@@ -33,6 +33,15 @@ def _sorted(x, y):
     return jax.lax.sort((x, y), num_keys=1), jnp.sort(x * 2)
 
 
+def _sorted_beside(x, u):
+    """One of its sorts has an operand in place, and copies the other one first."""
+    t = jnp.sin(x) + u
+    early, late = jnp.maximum(t, 0), jnp.exp(t)
+    a = jnp.sort(early, axis=0)
+    s, r = jax.lax.sort((a[::-1] + u, late), dimension=0, num_keys=1)
+    return jnp.sum(s * r), a
+
+
 def _solved(x):
     factor = jnp.linalg.cholesky(x @ x.T)
     return jax.lax.linalg.triangular_solve(factor, x, left_side=True, lower=True)
@@ -55,6 +64,7 @@ STEPS = {
     "scan": (_scan, (_shape(4, 128, 128), _shape(512, 128)), (0,)),
     "sliced": (lambda x: x[64:128], (_shape(256, 256),), ()),
     "solved": (_solved, (_shape(64, 64),), ()),
+    "sorted beside": (_sorted_beside, (_shape(512, 512),) * 2, ()),
     "sorted": (_sorted, (_shape(4096), _shape(4096, dtype=jnp.int32)), ()),
     "swapped": (lambda x, y: (y + 0, x + 0), (_shape(64), _shape(64)), (0, 1)),
     "until": (_until, (_shape(128, 128),), (0,)),

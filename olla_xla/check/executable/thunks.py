@@ -156,7 +156,7 @@ class _Walk:
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
         found = [access for access in thunk.accesses if access.slice.size]
-        if not before and [a.slice for a in found] == [*operands, *results]:
+        if [a.slice for a in found] == [*operands, *results]:
             self._roles(thunk, found, operands, results)
             return
         written = [a.slice for t in before for a in t.accesses if a.writes and a.slice.size]
