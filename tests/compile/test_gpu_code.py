@@ -136,3 +136,11 @@ def test_the_executable_says_its_mode(monkeypatch):
     monkeypatch.setattr("olla_xla.compile.planned_function.without_order", lambda options: "")
     result = lowered().compile({FLAG: "CONCURRENT"})
     assert not result.planned and f"{FLAG}=CONCURRENT" in result.reason
+
+
+def test_kernels_with_other_memory_are_named_and_run(monkeypatch, caplog):
+    monkeypatch.setattr(compiles, "differing", lambda found, expected: ["fusion.7"])
+    caplog.set_level("INFO", "olla_xla")
+    result = lowered().compile()
+    assert result.planned, result.reason
+    assert "other memory than planned: fusion.7" in caplog.text
