@@ -156,6 +156,7 @@ def test_only_hlo_and_what_judges_it_touch_the_proto():
         "olla_xla.check.executable.",
         "benchmarks.mutants.",
         "benchmarks.relocation.",
+        "benchmarks.thunks.",
     )
     assert all(u.startswith(allowed) for u in users)
 
@@ -166,6 +167,7 @@ def test_the_referee_shares_no_analysis_with_the_planner():
     )
     own = {m for m in used if not m.startswith("olla_xla.check.executable")}
     read = {XLA_PROTO, "hlo.device_groups", "hlo.gc_pause", "hlo.module", "hlo.shapes", "hlo.wire"}
+    read |= {"hlo.gpu_executable", "hlo.gpu_thunks", "hlo.slices"}
     assert own <= {*read, "olla_xla.errors"}
 
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "programs": "plan random train steps and compare each with jax.jit, bit for bit",
     "soak": "plans again and again in one process: does memory or the time of a call grow",
     "mutants": "seeded faults in planned modules: does the referee catch all that matter",
+    "thunks": "what a GPU will run, and seeded faults in it: accepted, and all caught",
     "cost": "predicted against measured step times on this machine's CPU",
     "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "profile": "NumPy loops served from a planned arena: peak, replans, time of a request",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from benchmarks.relocation import slices
-from benchmarks.relocation.executable import CpuExecutable, Slice
+from benchmarks.relocation.executable import CpuExecutable
+from hlo.slices import Slice
 
 __all__ = ["overlapped"]
 

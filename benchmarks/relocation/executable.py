@@ -16,32 +16,10 @@ from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError
+from hlo.slices import Access, Slice
 from hlo.wire import Message, read_varint, varint
 
-__all__ = ["Access", "CpuExecutable", "Slice", "Thunk"]
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Slice:
-    """Bytes [offset, offset + size) of one allocation."""
-
-    allocation: int
-    offset: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte behind it."""
-        return self.offset + self.size
-
-
-@dataclasses.dataclass(frozen=True)
-class Access:
-    """One slice that a thunk names; it may be both read and written (sorting in place)."""
-
-    slice: Slice
-    reads: bool
-    writes: bool
+__all__ = ["CpuExecutable", "Thunk"]
 
 
 @dataclasses.dataclass(frozen=True)

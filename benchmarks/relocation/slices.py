@@ -14,8 +14,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from benchmarks.relocation.executable import CpuExecutable, Slice
+from benchmarks.relocation.executable import CpuExecutable
 from benchmarks.relocation.referee import Area, Part, Step, check_relocation
+from hlo.slices import Slice
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem

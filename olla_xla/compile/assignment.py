@@ -22,6 +22,7 @@ from hlo.buffer_assignment import (
     read_dump,
     value_name,
 )
+from hlo.gpu_executable import GpuExecutable
 from hlo.module import (
     HloError,
     Module,
@@ -29,7 +30,9 @@ from hlo.module import (
     module_from_proto,
     parse_module_proto,
 )
+from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.compile.gpu_code import read_or_say, serialized_executable
 from olla_xla.compile.order import compare_orders
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -62,6 +65,8 @@ class AssignmentReport:
       added: working instructions that XLA's last passes added to the plan's.
       dropped: instructions that they removed; none of them defines a tensor.
       unread: tensors of fusions that they took results out of which nobody reads.
+      thunks: of a GPU, the steps that it will run, each of which was held to the module byte by
+        byte; 0 on a CPU, or where the executable cannot be read.
     """
 
     tensors: int
@@ -73,6 +78,7 @@ class AssignmentReport:
     added: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    thunks: int = 0
 
     @property
     def elsewhere(self) -> int:
@@ -101,13 +107,28 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
     Args:
       compiled: a `jax.stages.Compiled`, or what a planned function compiles to.
       plan: the plan it runs.
-      dump: directory given to `dump_options` when it was compiled; needed where the backend does
-        not give its buffer assignment back (GPU).
+      dump: directory given to `dump_options` when it was compiled; needed on a GPU whose
+        executables cannot be read.
 
     Raises:
-      CheckError: they differ; see `check_assignment`.
+      CheckError: they differ; see `check_assignment`. On a GPU: what it will run is not what its
+        module says; see `check.executable.check_executable`.
     """
-    return check_assignment(*read_assignment(compiled, dump), plan)
+    executable = _gpu_executable(compiled)
+    module, assignment = _read(compiled, executable, dump)
+    report = check_assignment(module, assignment, plan)
+    if executable is None:
+        return report
+    check_executable(module, plan.target, executable=executable)
+    return dataclasses.replace(report, thunks=sum(1 for _ in executable.all_thunks))
+
+
+def _gpu_executable(compiled: Any) -> GpuExecutable | None:
+    """A GPU's executable; None on a CPU, which gives its assignment by itself."""
+    stats = compiled.memory_analysis()
+    if stats is None or stats.serialized_buffer_assignment_proto:
+        return None
+    return read_or_say(serialized_executable(compiled))
 
 
 def read_assignment(compiled: Any, dump: Path | None = None) -> tuple[bytes, BufferAssignment]:
@@ -119,12 +140,20 @@ def read_assignment(compiled: Any, dump: Path | None = None) -> tuple[bytes, Buf
     Raises:
       CheckError: the backend does not give them back, or XLA's total is not the assignment's.
     """
+    return _read(compiled, _gpu_executable(compiled), dump)
+
+
+def _read(
+    compiled: Any, gpu: GpuExecutable | None, dump: Path | None
+) -> tuple[bytes, BufferAssignment]:
+    """The same, where a GPU's executable is at hand."""
     executable = compiled.runtime_executable()
     if executable is None:
         raise CheckError("the backend does not give its executable back; nothing can be checked")
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     stats = compiled.memory_analysis()
     data = b"" if stats is None else stats.serialized_buffer_assignment_proto
+    data = gpu.assignment if gpu is not None else data
     try:
         if data:
             assignment = assignment_from_bytes(data, parse_module_proto(module))

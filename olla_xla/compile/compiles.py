@@ -32,6 +32,7 @@ from olla_xla.check.executable import (
 from olla_xla.compile import loading, objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
+from olla_xla.compile.gpu_code import reason_without_order, serialized_executable
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
@@ -260,13 +261,16 @@ class Compiles:
             results="" if is_text_digest(results) else results,
             final=final.proto,
             assignment=assignment_proto(compiled),
+            executable=serialized_executable(compiled) if plan.target == "cuda" else b"",
         )
+        if reason := reason_without_order(case.gpu):
+            return Applied(compiled, reason, False, results)
         objects = ""
         try:
             self._kernels = case.check(accepted).kernels
         except ResultsError:
             results = self._own_results(plan)
-            objects = self._objection(dataclasses.replace(case, results=results), plan)
+            objects = self._objection(case.with_results(results), plan)
         except CheckError as error:
             objects = self._saved(case, plan, error)
         if objects := objects or self._other_kernels(case, plan):
@@ -319,10 +323,15 @@ class Compiles:
         doubtful = differing(self._kernels, plan.kernels)
         if not doubtful:
             return ""
+        if plan.target == "cuda":  # whose code was not seen to leave a choice of rounding
+            _logger.info("%s: other memory than planned: %s", plan.module, ", ".join(doubtful))
+            return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
         own = self.own()
         kernels = check_executable(
-            Final.of(own).proto, plan.target, assignment=assignment_proto(own)
+            Final.of(own).proto,
+            plan.target,
+            assignment=assignment_proto(own),
         )
         found = {name: memory.found for name, memory in kernels.items()}
         found = {**found, **_copied(found, plan)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import os
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hlo.gpu_executable import GpuExecutable
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable import (
@@ -22,6 +24,7 @@ from olla_xla.check.executable import (
     check_planned,
     results_digest,
 )
+from olla_xla.compile.gpu_code import read_or_say
 from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
@@ -29,7 +32,7 @@ from olla_xla.problem.plan import Plan
 
 __all__ = ["Case", "Seen", "load", "save"]
 
-_MEMBERS = ("scheduled", "planned", "final", "assignment")
+_MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
 """The parts of a case that are serialized protos, as `Case` names them."""
 
 
@@ -55,6 +58,7 @@ class Case:
       planned: the same as it was handed back, with the plan in it.
       final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
+      executable: of a GPU, itself as XLA serializes it, or b"" where it is not given.
       results: `check.executable.results_digest` of XLA's own module, or "": of `scheduled`, if that
         is there.
       donated: (parameter number, index) of the arguments that it takes over the memory of.
@@ -69,10 +73,22 @@ class Case:
     planned: bytes = b""
     final: bytes = b""
     assignment: bytes = b""
+    executable: bytes = b""
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset()
     stablehlo: str = ""
     plan: str = ""
     objection: str = ""
+
+    @functools.cached_property
+    def gpu(self) -> GpuExecutable | None:
+        """The executable as it was read; None where it is none of a GPU, or cannot be read."""
+        return read_or_say(self.executable)
+
+    def with_results(self, results: str) -> Case:
+        """The same with other results; what was read is not read again."""
+        other = dataclasses.replace(self, results=results)
+        other.__dict__["gpu"] = self.gpu
+        return other
 
     def check(self, accepted: Accepted | None = None) -> Seen:
         """Asks the referee: of the executable, or before there is one of the planned module.
@@ -86,6 +102,7 @@ class Case:
         if not self.final:
             return Seen(check_planned(self.scheduled, self.planned, self.target))
         given: dict[str, Any] = {"assignment": self.assignment, "donated": self.donated}
+        given["executable"] = self.gpu
         if accepted is not None:
             return Seen(kernels=check_places(accepted, self.final, self.target, **given))
         results = self.results
@@ -128,9 +145,11 @@ def load(path: Path) -> Case:
     """Reads a case back. Raises InputError if the file is none."""
     try:
         with zipfile.ZipFile(path) as file:
-            protos = {name: file.read(f"{name}.pb") for name in _MEMBERS}
+            held = set(file.namelist())  # files of earlier versions have fewer
+            wanted = ((name, f"{name}.pb") for name in _MEMBERS)
+            protos = {name: file.read(path) for name, path in wanted if path in held}
             objection, target, results = file.read("objection.txt").decode().split("\n")[:3]
-            scheduled = protos["scheduled"]
+            scheduled = protos.get("scheduled", b"")
             return Case(
                 donated=module_from_bytes(scheduled).donated if scheduled else frozenset(),
                 target=target.removeprefix("target: "),

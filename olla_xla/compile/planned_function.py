@@ -16,7 +16,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
 from olla_xla.compile.events import PlanEvent, tell
 from olla_xla.compile.foreign import caution
+from olla_xla.compile.gpu_code import without_order
 from olla_xla.compile.jax_private import (
     devices_of,
     lowering_identity,
@@ -294,7 +295,8 @@ class PlannedFunction:
         if jax.process_count() > 1:
             devices = compile_kwargs.get("device_assignment") or devices_of(lowered)
             members = tuple(sorted({d.process_index for d in devices}))
-        if reason := self._reason_not_to_plan(lowered, members):
+        options = *self._compiler_options, *(compile_kwargs.get("compiler_options") or {}).items()
+        if reason := self._reason_not_to_plan(lowered, members) or _unordered(lowered, options):
             compiled = lowered.compile(**compile_kwargs)
             require_budget(compiled, self._options, reason)
             return Outcome(compiled, None, False, reason)
@@ -346,6 +348,13 @@ class PlannedFunction:
         if text and text not in self._shared.said:
             self._shared.said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
+
+
+def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
+    """Why an order means nothing where a function is compiled with these options; or ""."""
+    if all(device.platform == "cpu" for device in devices_of(lowered)):
+        return ""
+    return without_order(options)
 
 
 def _under_trace(args: Any, kwargs: Any) -> bool:

@@ -159,9 +159,11 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
     def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
 
+        On a GPU each thunk of the executable is held to the module as well, byte by byte.
+
         Args:
-          dump: where XLA left its buffer assignment; needed on GPU, whose executables do not give
-            it back: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
+          dump: where XLA left its buffer assignment; needed on a GPU whose executables cannot be
+            read: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
 
         Raises:
           CheckError: they differ, or there is no plan.

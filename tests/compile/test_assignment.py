@@ -249,12 +249,14 @@ def test_xla_takes_a_result_without_its_stack_out_of_a_fusion(tmp_path):
     assert report.unread and report.tensors > 20
 
 
-def test_gpu_needs_a_dump(tmp_path):
+def test_a_gpu_that_is_not_read_needs_a_dump(tmp_path, monkeypatch):
     arguments = on_h100(ARGUMENTS)
     (tmp_path / "empty").mkdir()
     result = compiled(arguments, compiler_options=dump_options(tmp_path))
-    report = check_compiled(result, result.plan, tmp_path)
-    assert report.assigned_bytes == result.plan.assigned_bytes and report.tensors > 10
+    read = check_compiled(result, result.plan)
+    assert read.assigned_bytes == result.plan.assigned_bytes and read.tensors > 10
+    monkeypatch.setattr("olla_xla.compile.assignment.serialized_executable", lambda compiled: b"")
+    assert check_compiled(result, result.plan, tmp_path) == dataclasses.replace(read, thunks=0)
     with pytest.raises(CheckError, match="dump_options"):
         check_compiled(result, result.plan)
     with pytest.raises(CheckError, match="no dump in"):

@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 
 import olla_xla
 from olla_xla import planner
-from olla_xla.compile import assignment, planned_function
+from olla_xla.compile import planned_function
 from tests.support.compiles import on_h100, total_bytes
 from tests.support.steps import (
     STEPS,
@@ -192,17 +192,15 @@ def test_shapes_are_enough():
     assert len(planned.plans) == 1, "the call runs what was compiled from shapes"
 
 
-def test_h100(tmp_path):
+def test_h100():
     step, arguments, jit_options = STEPS["lenet"]()
     planned = plan(step, **jit_options)
-    options = assignment.dump_options(tmp_path)
-    compiled = planned.lower(*on_h100(arguments)).compile(options)
+    compiled = planned.lower(*on_h100(arguments)).compile()
     found = compiled.plan
     assert found.target == "cuda" and found.lower_bound_bytes <= found.assigned_bytes
     assert found.assigned_bytes == total_bytes(compiled) <= found.xla_bytes
-    assert compiled.check(tmp_path).assigned_bytes == found.assigned_bytes
-    with pytest.raises(olla_xla.CheckError, match="dump_options"):
-        compiled.check()
+    report = compiled.check()
+    assert report.assigned_bytes == found.assigned_bytes and report.thunks
 
 
 # What cannot be planned runs with XLA's schedule.

@@ -18,9 +18,9 @@ from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 
-__all__ = ["Place", "assigned_places", "run", "shared_buffers"]
+__all__ = ["PASSED_ON", "Place", "assigned_places", "run", "shared_buffers"]
 
-_PASSED_ON = frozenset(
+PASSED_ON = frozenset(
     "parameter constant tuple get-tuple-element bitcast opt-barrier optimization-barrier domain "
     "add-dependency async-update".split()
 )
@@ -227,7 +227,7 @@ class _Machine:
         for op in frame.body.ops:
             if op.opcode in CONTROL_FLOW:
                 _CONTROL[op.opcode](self, frame, op)
-            elif op.opcode not in _PASSED_ON:
+            elif op.opcode not in PASSED_ON:
                 self.step(frame, op)
 
     def step(self, frame: Frame, op: Op) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
+from hlo.gpu_executable import GpuExecutable
 from hlo.module import parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.expressions import program_digest
@@ -14,7 +15,8 @@ from olla_xla.check.executable.kernels import KernelMemory, kernel_memory
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
-from olla_xla.check.executable.values import Values, follow
+from olla_xla.check.executable.thunks import check_thunks
+from olla_xla.check.executable.values import Value, Values, follow
 from olla_xla.errors import CheckError, ResultsError
 
 __all__ = [
@@ -70,12 +72,13 @@ def check_places(
     *,
     assignment: bytes = b"",
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
+    executable: GpuExecutable | None = None,
 ) -> Mapping[str, KernelMemory]:
     """What is left of `check_executable` for an executable that runs an accepted module as it is.
 
     Args:
       accepted: the module. module: the executable's, which has other ids, serialized.
-      target, assignment, donated: see `check_executable`.
+      target, assignment, donated, executable: see `check_executable`.
 
     Returns:
       As there.
@@ -84,15 +87,14 @@ def check_places(
       CheckError: as there.
     """
     _check_donation(accepted.program, donated)
-    if not assignment:
+    if executable is None and not assignment:
         return {}
     proto = parse_module_proto(module)
     placed = (c for c in proto.computations if c.id in proto.schedule.sequences)
     names = {i.id: i.name for c in placed for i in c.instructions}
-    values = accepted.values
-    places = assigned_places(values, _places(assignment, names))
-    run(accepted.program, values, places, target)
-    return kernel_memory(values, shared_buffers(accepted.program, values, target), places, target)
+    program, values = accepted.program, accepted.values
+    places = _run_on_bytes(program, values, target, names, assignment, executable)
+    return kernel_memory(values, shared_buffers(program, values, target), places, target)
 
 
 @without_collection()
@@ -103,6 +105,7 @@ def check_executable(
     results: str | None = None,
     assignment: bytes = b"",
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
+    executable: GpuExecutable | None = None,
 ) -> Mapping[str, KernelMemory]:
     """Shows that an executable computes what it should, and reads nothing that was overwritten.
 
@@ -112,6 +115,7 @@ def check_executable(
       results: `results_digest` of XLA's own module; None leaves this part out.
       assignment: its serialized BufferAssignmentProto where the backend gives it, else b"".
       donated: (parameter number, index) of the arguments whose memory an output is to take over.
+      executable: a GPU's executable, where it could be read; it has the assignment of its own.
 
     Returns:
       By name, which arrays of the kernels that may round otherwise are the same memory; nothing
@@ -127,13 +131,30 @@ def check_executable(
     values, kernels = follow(program), {}
     shared = shared_buffers(program, values, target)
     run(program, values, shared, target)
-    if assignment:
-        places = assigned_places(values, _places(assignment, program.names))
-        run(program, values, places, target)
+    if executable is not None or assignment:
+        places = _run_on_bytes(program, values, target, program.names, assignment, executable)
         kernels = kernel_memory(values, shared, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
         raise ResultsError("the executable's results are not the expressions that XLA's own has")
     return kernels
+
+
+def _run_on_bytes(
+    program: Program,
+    values: Values,
+    target: str,
+    names: Mapping[int, str],
+    assignment: bytes,
+    executable: GpuExecutable | None,
+) -> Mapping[Value, Place]:
+    """Runs a schedule over the bytes that XLA assigned, and a GPU's thunks; gives the places."""
+    if executable is not None:
+        assignment = executable.assignment
+    places = assigned_places(values, _places(assignment, names))
+    run(program, values, places, target)
+    if executable is not None:
+        check_thunks(program, values, places, executable)
+    return places
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:

@@ -19,29 +19,13 @@ from hlo.module import Computation, Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
 from olla_xla.remat.loops.indices import Affine, Index, Indices
+from olla_xla.remat.loops.opcodes import EACH, MOVES, PASSING
 from olla_xla.remat.purity import repeats
 
 __all__ = ["Affine", "Body", "Node", "Terms", "is_each", "widens"]
 
-_PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
-
-_MOVING = frozenset(
-    "bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice iota reshape "
-    "reverse slice transpose".split()
-)
-"""Opcodes that compute nothing."""
-
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
-
-_EACH = frozenset(
-    "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
-    "exponential exponential-minus-one floor get-tuple-element is-finite log log-plus-one logistic "
-    "maximum minimum multiply negate not or pad parameter popcnt power remainder "
-    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
-    "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
-)
-"""Opcodes that compute each element for itself: how their code is arranged does not matter."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -112,7 +96,7 @@ def widens(node: Node) -> bool:
 def is_each(i: Instruction) -> bool:
     """Whether a fusion computes its results element by element."""
     return i.opcode == "fusion" and all(
-        k.opcode in _EACH or k.opcode in _MOVING for k in i.called[0].instructions
+        k.opcode in EACH or k.opcode in MOVES for k in i.called[0].instructions
     )
 
 
@@ -239,10 +223,10 @@ class Body:
         elif i.opcode == "get-tuple-element":
             k = i.tuple_index
             self._set(i, {x[1:]: node for x, node in given[0].items() if x[0] == k})
-        elif i.opcode in _PASSING and (i.opcode == "tuple" or len(given) > 1):
+        elif i.opcode in PASSING and (i.opcode == "tuple" or len(given) > 1):
             packed = enumerate(given)
             self._set(i, {(k, *x): node for k, operand in packed for x, node in operand.items()})
-        elif i.opcode in _PASSING:
+        elif i.opcode in PASSING:
             self._set(i, given[0])
         else:
             self._define(i, owner, given)
@@ -300,7 +284,7 @@ class Body:
         """Whether it only moves what its owner is given."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
-            moving = node.i.opcode in _MOVING or widens(node)
+            moving = node.i.opcode in MOVES or widens(node)
             self._moved[node] = (
                 node.i.opcode == "parameter"
                 or self.affine(node) is not None

@@ -1,0 +1,173 @@
+"""The referee on the executables of real steps for an absent GPU, planned and XLA's own."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+import olla_xla
+from benchmarks.sharded.steps import STEPS, Sizes
+from benchmarks.thunks.critical_path import durations
+from benchmarks.thunks.invariant import invariant_reads
+from benchmarks.thunks.subject import Subject
+from hlo.gc_pause import without_collection
+from hlo.gpu_executable import read_gpu_executable
+from hlo.module import module_from_bytes
+from olla_xla import targets
+from olla_xla.check.executable import check_executable
+from olla_xla.check.executable.program import read_program
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.gpu_code import serialized_executable
+from olla_xla.errors import CheckError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.tools import models
+
+__all__ = ["Row", "measured"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One executable.
+
+    Attributes:
+      case: the step. way: "XLA" or "planned". planned: whether it runs a plan.
+      kinds: kind of thunk -> how many. unknown: kinds that are not known.
+      bytes: XLA's total. serialized_bytes: of the executable. instructions: of the module.
+      compile_seconds: of XLA alone, of all its threads; other work on the machine is in neither.
+      seconds: of what the referee does for bytes: serialize, read, and check, less what it does
+        without them.
+      objection: of the referee, or "".
+      issued_seconds: predicted, of the thunks as the host issues them. chain_seconds: of the
+        longest chain of thunks that share bytes.
+      marked: fusions that must not read an operand as invariant. wrong: those whose kernel does.
+    """
+
+    case: str
+    way: str
+    planned: bool
+    kinds: Mapping[str, int]
+    unknown: tuple[str, ...]
+    bytes: int
+    serialized_bytes: int
+    instructions: int
+    compile_seconds: float
+    seconds: float
+    objection: str
+    issued_seconds: float
+    chain_seconds: float
+    marked: int
+    wrong: int
+
+    @property
+    def share(self) -> float:
+        """The referee's part of XLA's compile."""
+        return self.seconds / self.compile_seconds
+
+
+def measured(
+    name: str, batch: int, target: str, options: PlanOptions, subjects: list[Subject]
+) -> Iterator[Row]:
+    """Compiles a step with XLA's order and with a plan, and asks the referee.
+
+    Args:
+      name: of a model, or of a step over eight devices. batch: of the model.
+      target: a GPU. options: of the plan. subjects: gets the executables, to make mutants of.
+
+    Raises:
+      InputError: the step or the target is unknown.
+      OllaError: planning failed.
+    """
+    cost = CostModel(device("cuda", targets.card(target).kind), "cuda")
+    make = _sharded(name, target) if name in STEPS else _model(name, batch, target)
+    lowered = make(None)
+    began = time.process_time()
+    own = lowered.compile()
+    seconds = time.process_time() - began
+    yield _row(name, "XLA", own, own, seconds, cost, subjects)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # the row says whether it is planned
+        planned = make(options).compile()
+    yield _row(name, "planned", planned, planned.stage, seconds, cost, subjects)
+
+
+Make = Callable[[PlanOptions | None], Any]
+
+
+def _model(name: str, batch: int, target: str) -> Make:
+    where = targets.target(target)
+    model = models.build(name, batch_size=batch, optimizer="adam")
+    shapes = where.place(model.arguments)
+
+    def lowered(options: PlanOptions | None) -> Any:
+        with models.tracing(name):
+            return _jitted(model.step, options, **model.jit_options).lower(*shapes)
+
+    return lowered
+
+
+def _sharded(name: str, target: str) -> Make:
+    step = STEPS[name](targets.target(target, 8).devices, Sizes())
+
+    def lowered(options: PlanOptions | None) -> Any:
+        return _jitted(step.function, options, donate_argnums=(0, 1)).lower(*step.shapes)
+
+    return lowered
+
+
+def _jitted(function: Callable[..., Any], options: PlanOptions | None, **jit: Any) -> Any:
+    if options is None:
+        return jax.jit(function, **jit)
+    return olla_xla.plan(function, **dataclasses.asdict(options), **jit)
+
+
+@without_collection()
+def _row(
+    case: str,
+    way: str,
+    result: Any,
+    compiled: Any,
+    seconds: float,
+    cost: CostModel,
+    subjects: list[Subject],
+) -> Row:
+    module = final_module(compiled)
+    began = time.process_time()
+    data = serialized_executable(compiled)
+    executable = read_gpu_executable(data)
+    objection = ""
+    try:
+        check_executable(module, "cuda", executable=executable)
+    except CheckError as error:
+        objection = str(error)
+    took = time.process_time() - began
+    began = time.process_time()
+    check_executable(module, "cuda")
+    took -= time.process_time() - began
+    subjects.append(Subject(f"{case}, {way}", module, executable))
+    predicted = durations(executable, module_from_bytes(module), cost)
+    invariant = invariant_reads(module, executable)
+    return Row(
+        case=case,
+        way=way,
+        planned=way == "planned" and result.planned,
+        kinds=dict(collections.Counter(t.kind for t in executable.all_thunks)),
+        unknown=tuple(sorted(executable.unknown_kinds)),
+        bytes=assigned_bytes(compiled),
+        serialized_bytes=len(data),
+        instructions=len(read_program(module).names),
+        compile_seconds=seconds,
+        seconds=took,
+        objection=objection,
+        issued_seconds=predicted.issued,
+        chain_seconds=predicted.chain,
+        marked=invariant.marked,
+        wrong=len(invariant.wrong),
+    )

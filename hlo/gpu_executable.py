@@ -1,0 +1,221 @@
+"""XLA's serialized GPU executable: its thunks in order, and XLA's buffer assignment.
+
+A GPU executable is a sequence of thunks (one a kernel, a library call, a copy or a collective) that
+name their buffers by allocation, offset and size, in the order in which the host issues them. XLA
+serializes them before it makes command buffers of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from hlo.gc_pause import without_collection
+from hlo.gpu_thunks import FLOWS, KINDS, Flow, Role
+from hlo.module import HloError
+from hlo.riegeli import read_message
+from hlo.shapes import ShapeIndex
+from hlo.slices import Access, Slice
+from hlo.wire import Message, read_varint
+
+__all__ = ["GpuExecutable", "GpuThunk", "Output", "read_gpu_executable"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuThunk:
+    """One step of an executable.
+
+    Attributes:
+      name: the HLO instruction that it runs.
+      kind: as XLA's proto spells it, "custom_kernel"; "field 99" where it is not known here, and
+        then its slices are not either.
+      accesses: its slices, in the order in which its proto has them.
+      flow: what it does with `inner`.
+      inner: sequences of thunks: of a loop condition and body, of a conditional one a branch.
+      execution: number that a start and its done share.
+      region: of thunks that may run concurrently in a command buffer, or None.
+      kernel: name of the function that it launches, which several thunks may share; or "".
+    """
+
+    name: str
+    kind: str
+    accesses: tuple[Access, ...] = ()
+    flow: Flow = Flow.NONE
+    inner: tuple[tuple[GpuThunk, ...], ...] = ()
+    execution: int = 0
+    region: int | None = None
+    kernel: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its kind is."""
+        return not self.kind.startswith("field ")
+
+    def below(self) -> Iterator[GpuThunk]:
+        """It and all thunks inside it."""
+        yield self
+        for sequence in self.inner:
+            for thunk in sequence:
+                yield from thunk.below()
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where the caller finds a result.
+
+    Attributes:
+      allocation: its memory. parameter: whose memory it takes over, as (number, index), or None.
+    """
+
+    allocation: int
+    parameter: tuple[int, ShapeIndex] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuExecutable:
+    """A GPU executable, read.
+
+    Attributes:
+      thunks: of the entry computation, in order.
+      assignment: XLA's buffer assignment, a serialized BufferAssignmentProto.
+      sizes: bytes of each allocation, by its number.
+      parameters: allocation -> (parameter number, index) whose memory it is.
+      outputs: index of a result -> where it is.
+      scheduling_mode: number of XLA's CommandBufferSchedulingMode that it was compiled with.
+    """
+
+    thunks: tuple[GpuThunk, ...]
+    assignment: bytes
+    sizes: Mapping[int, int]
+    parameters: Mapping[int, tuple[int, ShapeIndex]]
+    outputs: Mapping[ShapeIndex, Output]
+    scheduling_mode: int
+
+    @property
+    def all_thunks(self) -> Iterator[GpuThunk]:
+        """Its thunks, and those inside of them."""
+        return (below for thunk in self.thunks for below in thunk.below())
+
+    @property
+    def unknown_kinds(self) -> frozenset[str]:
+        """Kinds of its thunks whose slices are not known."""
+        return frozenset(thunk.kind for thunk in self.all_thunks if not thunk.is_known)
+
+
+@without_collection()
+def read_gpu_executable(data: bytes) -> GpuExecutable:
+    """Reads what `serialize` of a GPU's executable gives, of an absent GPU too.
+
+    Raises:
+      HloError: it is none, or one that another XLA has written otherwise.
+    """
+    try:
+        return _read(data)
+    except (IndexError, ValueError, RecursionError) as error:  # of bytes that are no message
+        if isinstance(error, HloError):
+            raise
+        raise HloError("not a GPU's executable") from error
+
+
+def _read(data: bytes) -> GpuExecutable:
+    length, start = read_varint(data, 0)  # IFRT's own metadata come first
+    outer = read_message(data[start + length :], "xla.ExecutableAndOptionsProto")
+    inner = outer.get((1,)) or Message(outer.get((), b"")).blob(1)
+    proto = Message(read_message(inner, "xla.gpu.GpuExecutableProto").get((), b""))
+    allocations = Message(proto.blob(10)).messages(1)
+    assignment = proto.blob(2)
+    if not allocations or not assignment:
+        raise HloError("the executable has no buffer assignment")
+    config = Message(Message(proto.blob(1)).blob(2))
+    return GpuExecutable(
+        thunks=_sequence(proto.messages(13)),
+        assignment=assignment,
+        sizes={a.integer(1): a.integer(2) for a in allocations},
+        parameters={
+            a.integer(1): (a.integer(6), _integers(a, 10)) for a in allocations if a.integer(5)
+        },
+        outputs=dict(map(_output, proto.messages(11))),
+        scheduling_mode=Message(config.blob(14)).integer(404),
+    )
+
+
+def _output(entry: Message) -> tuple[ShapeIndex, Output]:
+    info = Message(entry.blob(2))
+    alias = None
+    if 3 in info.numbers():
+        found = info.message(3)
+        alias = found.integer(2), _integers(found, 3)
+    return _integers(Message(entry.blob(1)), 1), Output(info.integer(1), alias)
+
+
+def _integers(message: Message, number: int) -> tuple[int, ...]:
+    """A packed repeated field of integers."""
+    data, at, found = message.blob(number), 0, []
+    while at < len(data):
+        value, at = read_varint(data, at)
+        found.append(value)
+    return tuple(found)
+
+
+def _sequence(messages: list[Message]) -> tuple[GpuThunk, ...]:
+    return tuple(map(_thunk, messages))
+
+
+def _thunk(message: Message) -> GpuThunk:
+    info = Message(message.blob(1))
+    name = info.blob(1).decode()
+    numbers = message.numbers() - {1}
+    if len(numbers) != 1:
+        raise HloError(f"thunk {name} is of {len(numbers)} kinds")
+    (number,) = numbers
+    region = info.integer(4) if 4 in info.numbers() else None
+    if number not in KINDS:
+        return GpuThunk(name, f"field {number}", region=region)
+    kind, body = KINDS[number], message.message(number)
+    flow, sequences, execution = FLOWS.get(number, (Flow.NONE, {}, 0))
+    inner = tuple(
+        _sequence(holder.messages(1) if is_message else [holder])
+        for field, is_message in sequences.items()
+        for holder in body.messages(field)
+    )
+    if flow is Flow.SEQUENCE and inner:
+        inner = (tuple(thunk for part in inner for thunk in part),)
+    return GpuThunk(
+        name=name,
+        kind=kind.name,
+        accesses=tuple(_accesses(body, kind.fields, _integers(body, kind.written))),
+        flow=flow,
+        inner=inner,
+        execution=body.integer(execution) if execution else 0,
+        region=region,
+        kernel=_text(body, kind.kernel),
+    )
+
+
+def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ...]):
+    for number, parts in fields.items():
+        for k, holder in enumerate(body.messages(number)):
+            for path, role in parts:
+                found = _below(holder, path)
+                if found is None:
+                    continue
+                place = Slice(found.integer(3), found.integer(1), found.integer(2))
+                if role is Role.FLAGGED:
+                    role = Role.WRITE if k < len(written) and written[k] else Role.READ
+                yield Access(place, role is not Role.WRITE, role is not Role.READ)
+
+
+def _text(body: Message, path: tuple[int, ...]) -> str:
+    """The text at the end of a path of fields; "" where it is not there."""
+    holder = _below(body, path[:-1])
+    return holder.blob(path[-1]).decode() if path and holder is not None else ""
+
+
+def _below(holder: Message, path: tuple[int, ...]) -> Message | None:
+    """The message at the end of a path of fields, or None where one is not there."""
+    for number in path:
+        found = holder.messages(number)
+        if not found:
+            return None
+        holder = found[0]
+    return holder

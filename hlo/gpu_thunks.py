@@ -1,0 +1,146 @@
+"""The kinds of thunks of XLA's GPU executables: which of their fields are slices, and what for.
+
+Numbers are those of openxla/xla, xla/backends/gpu/runtime/thunk.proto. A field that XLA adds to a
+kind is not seen; kinds that it adds are not known.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+__all__ = ["FLOWS", "KINDS", "Flow", "Kind", "Role"]
+
+
+class Flow(enum.Enum):
+    """What a thunk does with the thunks inside it."""
+
+    NONE = enum.auto()
+    SEQUENCE = enum.auto()  # runs them once
+    START = enum.auto()  # begins them on another stream
+    DONE = enum.auto()  # waits for those that another thunk began
+    LOOP = enum.auto()
+    BRANCH = enum.auto()
+
+
+class Role(enum.Enum):
+    """What a thunk does with a slice."""
+
+    READ = enum.auto()
+    WRITE = enum.auto()
+    BOTH = enum.auto()  # it is not known which, or it does both
+    FLAGGED = enum.auto()  # written where another field says so, else read
+
+
+Path = tuple[int, ...]
+Fields = dict[int, tuple[tuple[Path, Role], ...]]
+
+
+class Kind(NamedTuple):
+    """A kind of thunk.
+
+    Attributes:
+      name: as in the proto.
+      fields: number of a field -> of each slice in one of its messages, the fields on the way to
+        it, and what it is for.
+      written: number of the field with flags, one for each flagged slice; or 0.
+      kernel: fields on the way to the name of the function that it launches; or ().
+    """
+
+    name: str
+    fields: Fields = {}
+    written: int = 0
+    kernel: Path = ()
+
+
+_PLAIN: Path = ()  # a BufferAllocationSliceProto
+_SHAPED: Path = (1,)  # a ShapedSliceProto
+_MAYBE: Path = (1, 1)  # a NullableShapedSliceProto
+
+
+def _all(path: Path, **roles: tuple[int, ...]) -> Fields:
+    """Fields of one form, by what they are for: `reads`, `writes`, `both`."""
+    of = {"reads": Role.READ, "writes": Role.WRITE, "both": Role.BOTH}
+    return {k: ((path, of[role]),) for role, numbers in roles.items() for k in numbers}
+
+
+def _exchanged(number: int) -> Fields:
+    """A collective's CollectiveBufferProtos."""
+    return {number: (((2, 1), Role.READ), ((3, 1), Role.WRITE))}
+
+
+_COPY = _all(_SHAPED, reads=(1,), writes=(2,))
+_COPY_INSIDE: Fields = {1: (((1, 1), Role.READ), ((2, 1), Role.WRITE))}
+_RESULT = _all(_PLAIN, writes=(1,))
+
+KINDS: dict[int, Kind] = {
+    2: Kind("sequential"),
+    3: Kind("copy", _COPY),
+    4: Kind("device_to_host_copy", _COPY_INSIDE),
+    5: Kind("host_to_device_copy", _COPY_INSIDE),
+    6: Kind("conditional", _all(_SHAPED, reads=(1,))),
+    7: Kind("while", _all(_PLAIN, reads=(1,))),
+    8: Kind("kernel", {1: ((_PLAIN, Role.FLAGGED),)}, 2, (3,)),
+    9: Kind("gemm", _all(_PLAIN, reads=(2, 3), both=(4,), writes=(5,))),
+    11: Kind("triangular_solve", _all(_SHAPED, reads=(2,), both=(3,), writes=(4,))),
+    12: Kind("replica_id", _RESULT),
+    13: Kind("device_to_device_copy", _COPY_INSIDE),
+    14: Kind("partition_id", _RESULT),
+    15: Kind("cudnn", {2: ((_SHAPED, Role.FLAGGED),)}, 4),
+    16: Kind("host_execute_start", _all(_SHAPED, reads=(2,), writes=(3,))),
+    17: Kind("host_execute_done", _all(_SHAPED, writes=(2,))),
+    19: Kind("memzero", _all(_SHAPED, writes=(1,))),
+    20: Kind("select_k", _all(_PLAIN, both=(1,))),
+    21: Kind("infeed", _all(_SHAPED, writes=(1,))),
+    22: Kind(
+        "cublas_lt_matmul",
+        # In the order of the custom call's operands. The matrix that is added may be the result.
+        _all(_SHAPED, reads=(5, 6, 18, 11, 12, 13, 14, 9), both=(7, 10), writes=(8, 15, 16)),
+    ),
+    23: Kind("outfeed", _all(_SHAPED, reads=(1,))),
+    24: Kind("norm", _all(_PLAIN, reads=(2, 3, 5, 8), both=(6, 7), writes=(4, 9, 10, 11))),
+    25: Kind(
+        "convolution",
+        _all(_SHAPED, reads=(2,), writes=(3,)) | _all(_PLAIN, writes=(4,)),
+    ),
+    26: Kind(
+        "convolution_reorder",
+        _COPY | {3: (((1, 1), Role.READ), ((2, 1), Role.WRITE))},
+    ),
+    27: Kind("fft", _all(_PLAIN, reads=(3,), writes=(4,))),
+    28: Kind("memset32bit_value", _RESULT),
+    30: Kind("custom_call", _all(_MAYBE, reads=(2,), writes=(3,))),
+    32: Kind("host_send", _all(_PLAIN, reads=(2,))),
+    33: Kind("host_send_done", _all(_SHAPED, reads=(4,))),
+    34: Kind("host_recv", _all(_PLAIN, writes=(2,))),
+    35: Kind("host_recv_done", _all(_SHAPED, writes=(4,))),
+    36: Kind("custom_kernel", {1: ((_SHAPED, Role.FLAGGED),)}, 2, (3, 1)),
+    38: Kind("all_gather", _exchanged(3)),
+    39: Kind("all_reduce", _exchanged(3)),
+    40: Kind("reduce_scatter", _exchanged(3)),
+    41: Kind("all_to_all", _exchanged(3)),
+    42: Kind("ragged_all_to_all", _exchanged(3)),
+    43: Kind("collective_permute", _exchanged(2)),
+    44: Kind("send", _exchanged(2)),
+    45: Kind("recv", _exchanged(2)),
+    46: Kind("collective_broadcast", _exchanged(2)),
+    47: Kind("collective_group"),
+    57: Kind("async_start"),
+    58: Kind("async_done"),
+    59: Kind("collective_kernel", _exchanged(4)),
+    60: Kind("dynamic_slice_fusion", _all(_PLAIN, reads=(3,), writes=(4,))),
+    61: Kind("rng_seed", _RESULT),
+    62: Kind("collective_reduce", _exchanged(2)),
+}
+"""By the number of the field of ThunkProto that has it."""
+
+FLOWS: dict[int, tuple[Flow, dict[int, bool], int]] = {
+    2: (Flow.SEQUENCE, {1: False}, 0),
+    6: (Flow.BRANCH, {2: True}, 0),
+    7: (Flow.LOOP, {2: True, 3: True}, 0),
+    47: (Flow.SEQUENCE, {2: False}, 0),
+    57: (Flow.START, {3: True}, 1),
+    58: (Flow.DONE, {}, 1),
+}
+"""By the same number: what it does with thunks inside; fields of those, and whether each is a
+ThunkSequenceProto, or a thunk; the field that a start and its done have in common."""

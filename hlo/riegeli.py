@@ -1,0 +1,138 @@
+"""Messages out of the file format in which XLA serializes a GPU's executable.
+
+XLA splits a message that may be large into records (its split_proto.proto) and writes them as a
+Riegeli file (github.com/google/riegeli, doc/riegeli_records_file_format.md): blocks of 64 KiB, in
+them chunks, in these records, compressed by Snappy. Hashes are not checked; what is not a file of
+this kind, or is compressed otherwise, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hlo.module import HloError
+from hlo.wire import Message, read_varint
+
+__all__ = ["read_message"]
+
+_SIGNATURE = bytes.fromhex("83af70d10d884a3f")
+_BLOCK = 1 << 16
+_BLOCK_HEADER, _CHUNK_HEADER = 24, 40
+_SIMPLE, _PASSED_OVER = ord("r"), b"smp"  # chunks of records; signature, metadata, padding
+_PLAIN, _SNAPPY = 0, ord("s")
+_MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is to the message
+
+
+def read_message(data: bytes, name: str) -> dict[tuple[int, ...], bytes]:
+    """A message that XLA has split.
+
+    Args:
+      data: the file. name: of the message, as "xla.gpu.GpuExecutableProto".
+
+    Returns:
+      Field numbers on the way to a field that lies apart -> its bytes; and () -> the rest, a
+      serialized message. Fields of repeated messages that lie apart are left out.
+
+    Raises:
+      HloError: it is no such file, or is written in a way that is not known here.
+    """
+    records = _records(data)
+    manifest = Message(next(records, b""))
+    if manifest.blob(1) != name.encode():
+        raise HloError(f"not a file of one {name}")
+    parts: dict[tuple[int, ...], bytes] = {}
+    for kind, record in zip(manifest.messages(2), records, strict=True):
+        if kind.numbers() == {_MERGED}:  # concatenated, serialized messages are one
+            parts[()] = parts.get((), b"") + record
+        elif kind.numbers() == {_REPLACED}:
+            path = kind.message(_REPLACED).messages(1)
+            if all(part.numbers() == {1} for part in path):
+                parts[tuple(part.integer(1) for part in path)] = record
+        else:
+            raise HloError(f"{name} is split in a way that is not known")
+    return parts
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """The records of a file, in order."""
+    if not data.startswith(_SIGNATURE):
+        raise HloError("not a Riegeli file")
+    begin = 0
+    while begin < len(data):
+        header, at = _taken(data, begin, _CHUNK_HEADER)
+        kind, count = header[24], int.from_bytes(header[25:32], "little")
+        chunk, at = _taken(data, at, int.from_bytes(header[8:16], "little"))
+        begin = max(at, begin + count)  # a chunk has at least a byte for each of its records
+        if kind == _SIMPLE:
+            yield from _simple(chunk, count)
+        elif kind not in _PASSED_OVER:
+            raise HloError(f"Riegeli chunks of kind {chr(kind)!r} are not known")
+
+
+def _taken(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    """The bytes from a position on, without headers of blocks, and the position behind them."""
+    parts = []
+    while size:
+        if at % _BLOCK == 0:
+            at += _BLOCK_HEADER
+        part = data[at : at + min(size, _BLOCK - at % _BLOCK)]
+        if not part:
+            raise HloError("a Riegeli file ends within a chunk")
+        parts.append(part)
+        at, size = at + len(part), size - len(part)
+    return b"".join(parts), at
+
+
+def _simple(chunk: bytes, count: int) -> Iterator[bytes]:
+    """The records of a chunk: their sizes are together before their values."""
+    if not chunk or chunk[0] not in (_PLAIN, _SNAPPY):
+        raise HloError("the executable is compressed in a way that is not known")
+    length, at = read_varint(chunk, 1)
+    parts = chunk[at : at + length], chunk[at + length :]
+    if chunk[0] == _SNAPPY:  # each behind its uncompressed size, which Snappy repeats
+        try:
+            parts = tuple(_unsnapped(part[read_varint(part, 0)[1] :]) for part in parts)
+        except IndexError as error:
+            raise HloError("not compressed by Snappy") from error
+    sizes, values = parts
+    at = begin = 0
+    for _ in range(count):
+        size, at = read_varint(sizes, at)
+        if begin + size > len(values):
+            raise HloError("a Riegeli record ends behind its chunk")
+        yield values[begin : begin + size]
+        begin += size
+
+
+def _unsnapped(data: bytes) -> bytes:
+    """What Snappy compressed: runs of bytes, and copies of what stands `back` bytes before."""
+    total, at = read_varint(data, 0)
+    out = bytearray()
+    end = len(data)
+    while at < end:
+        tag = data[at]
+        kind = tag & 3
+        if kind == 0:
+            size, at = (tag >> 2) + 1, at + 1
+            if size > 60:
+                width = size - 60
+                size, at = int.from_bytes(data[at : at + width], "little") + 1, at + width
+            out += data[at : at + size]
+            at += size
+            continue
+        if kind == 1:
+            size, back, at = (tag >> 2 & 7) + 4, (tag >> 5) << 8 | data[at + 1], at + 2
+        elif kind == 2:
+            size, back, at = (tag >> 2) + 1, data[at + 1] | data[at + 2] << 8, at + 3
+        else:
+            size, back, at = (tag >> 2) + 1, int.from_bytes(data[at + 1 : at + 5], "little"), at + 5
+        start = len(out) - back
+        if back >= size:
+            out += out[start : start + size]
+        elif back and start >= 0:
+            out += (out[start:] * (size // back + 1))[:size]
+        else:
+            raise HloError("not compressed by Snappy")
+    if len(out) != total:
+        raise HloError("not compressed by Snappy")
+    return bytes(out)

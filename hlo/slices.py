@@ -1,0 +1,30 @@
+"""Where a step of an executable reads and writes: slices of XLA's allocations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Access", "Slice"]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Slice:
+    """Bytes [offset, offset + size) of one allocation."""
+
+    allocation: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte behind it."""
+        return self.offset + self.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """One slice that a thunk names; it may be both read and written (sorting in place)."""
+
+    slice: Slice
+    reads: bool
+    writes: bool

@@ -1,0 +1,346 @@
+"""What a GPU will do, thunk by thunk, against what the module says: the same bytes, in that order.
+
+`memory.run` shows that the module's values survive in the places that XLA assigned. A GPU does not
+run the module but thunks, which name bytes. Here each thunk is held to its instruction: it reads at
+the operands' places and writes at the results', thunks follow the schedule, and while something
+runs on another stream nothing touches its bytes. So each thunk reads what was last written there,
+and that is what the module says. Commands that may run concurrently in a graph do not change this:
+XLA runs those that share bytes in their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hlo.gpu_executable import GpuExecutable, GpuThunk
+from hlo.gpu_thunks import Flow
+from hlo.slices import Access, Slice
+from olla_xla.check.executable.memory import PASSED_ON, Place
+from olla_xla.check.executable.moves import copied_slice, moves_only
+from olla_xla.check.executable.program import Op, Program
+from olla_xla.check.executable.values import Frame, Value, Values, resolve
+from olla_xla.errors import CheckError
+
+__all__ = ["check_thunks"]
+
+_MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
+"""Opcodes that need no thunk where their results are in the memory of their operands."""
+
+_UNCLEAR = frozenset("cublas_lt_matmul norm select_k".split())
+"""Kinds of which some slice may be an operand or a result."""
+
+_FILLS = frozenset(("memzero", "memset32bit_value"))
+"""Kinds that write a part of what the thunks after them complete."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """An instruction of a sequence of thunks: its place in the order, and whose run it is in."""
+
+    position: int
+    frame: Frame
+    op: Op
+
+
+def check_thunks(
+    program: Program, values: Values, places: Mapping[Value, Place], executable: GpuExecutable
+) -> None:
+    """Shows that an executable's thunks do what its module says, at the bytes that XLA assigned.
+
+    Args:
+      program, values: the executable's module. places: where its values lie.
+      executable: the same executable.
+
+    Raises:
+      CheckError: they do not; the message names the thunk.
+    """
+    walk = _Walk(places, executable.sizes)
+    _check_interface(program, values, walk, executable)
+    walk.sequence(values.frame, executable.thunks)
+
+
+def _check_interface(
+    program: Program, values: Values, walk: _Walk, executable: GpuExecutable
+) -> None:
+    """Arguments are where the caller puts them, results where it looks for them."""
+    for allocation, (number, index) in executable.parameters.items():
+        found = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
+        if found is not None and (found.allocation, found.offset) != (allocation, 0):
+            raise CheckError(f"argument {number}{_part(index)} is not in allocation {allocation}")
+    results = values.frame.at[program.entry.result]
+    for index, value in results.items():
+        found, output = walk.place(value), executable.outputs.get(index)
+        if found is None or not found.size:
+            continue
+        if output is None or (found.allocation, found.offset) != (output.allocation, 0):
+            raise CheckError(f"result {list(index)} is not where the caller looks for it")
+        if output.parameter != program.aliases.get(index):
+            raise CheckError(f"result {list(index)} takes over another argument than it should")
+
+
+class _Walk:
+    """Goes through the thunks of an executable once, loops and branches included."""
+
+    def __init__(self, places: Mapping[Value, Place], sizes: Mapping[int, int]) -> None:
+        self._places = places
+        self._sizes = sizes
+        self._running: dict[int, tuple[GpuThunk, list[Access]]] = {}
+        """By number of an execution, what runs on another stream, and what it touches."""
+        self._touched: list[Access] = []
+
+    def place(self, value: Value | None) -> Slice | None:
+        """The bytes of a value; None where it has none."""
+        found = None if value is None else self._places.get(resolve(value))
+        return found and Slice(found.allocation, found.start, found.stop - found.start)
+
+    def sequence(self, frame: Frame, thunks: Sequence[GpuThunk]) -> None:
+        """The thunks of one run of a computation."""
+        steps = {step.op.name: step for step in _steps(frame)}
+        outside = set(self._running)
+        of: dict[str, list[GpuThunk]] = {}
+        last: _Step | None = None
+        for thunk in _plain(thunks):
+            step = steps.get(thunk.name)
+            if step is None:
+                raise CheckError(f"{_said(thunk)} runs no instruction of {frame.body.name}")
+            if last is not None and step.position < last.position:
+                raise CheckError(f"{_said(thunk)} runs after {last.op.name}, which comes later")
+            last = step
+            self._touch(step, thunk)
+            of.setdefault(thunk.name, []).append(thunk)
+            if thunk.flow is Flow.START:
+                self._begin(step, thunk)
+            elif thunk.flow is Flow.DONE:
+                self._wait(of, step, thunk)
+            elif thunk.flow is not Flow.NONE:
+                self._inner(step, thunk)
+            elif thunk.is_known:
+                self._check(step, of[thunk.name])
+        for step in steps.values():
+            self._complete(step, of.get(step.op.name, []))
+        if left := set(self._running) - outside:
+            raise CheckError(f"nothing waits for {_said(self._running[min(left)][0])}")
+
+    # What a thunk touches.
+
+    def _accesses(self, step: _Step, thunk: GpuThunk) -> Sequence[Access]:
+        """What a thunk itself touches: one of an unknown kind, all that its instruction does."""
+        if not thunk.is_known:
+            read = [Access(place, True, False) for place in self._operands(step)]
+            return [*read, *(Access(place, False, True) for place in self._results(step))]
+        if thunk.kind not in _UNCLEAR:
+            return thunk.accesses
+        results = self._results(step)
+        return [dataclasses.replace(a, writes=a.slice in results) for a in thunk.accesses]
+
+    def _touch(self, step: _Step, thunk: GpuThunk) -> None:
+        """Raises CheckError where a thunk leaves its allocations, or touches what something on
+        another stream works on.
+        """
+        found = self._accesses(step, thunk)
+        for access in found:
+            if access.slice.end > self._sizes.get(access.slice.allocation, -1):
+                raise CheckError(f"{_said(thunk)} touches {_bytes(access.slice)}, outside of it")
+        self._touched += found
+        for other, accesses in self._running.values():
+            for mine in found:
+                if any(_conflict(mine, theirs) for theirs in accesses):
+                    raise CheckError(
+                        f"{_said(thunk)} touches {_bytes(mine.slice)}, which {other.name} still "
+                        "works on"
+                    )
+
+    def _check(self, step: _Step, thunks: list[GpuThunk]) -> None:
+        """Holds the last of an instruction's thunks to its operands and results."""
+        *before, thunk = thunks
+        operands, results = self._operands(step), self._results(step)
+        found = [access for access in thunk.accesses if access.slice.size]
+        if [a.slice for a in found] == [*operands, *results]:
+            self._roles(thunk, found, operands, results)
+            return
+        written = [a.slice for t in before for a in t.accesses if a.writes and a.slice.size]
+        reads = [a.slice for a in found if not a.writes and a.slice not in written]
+        writes = [a.slice for a in found if not a.reads]
+        either = [a.slice for a in found if a.reads and a.writes]
+        if not _in_order(reads, operands) and reads != self._copied(step, thunk):
+            raise CheckError(f"{_said(thunk)} does not read its operands' bytes: {_list(reads)}")
+        if thunk.kind in _FILLS:
+            inside = all(any(_within(w, r) for r in results) for w in writes)
+        else:
+            inside = _in_order(writes, results)
+        if not inside:
+            raise CheckError(f"{_said(thunk)} does not write its results' bytes: {_list(writes)}")
+        unclear = operands if thunk.kind in _UNCLEAR else []
+        if not _in_order(either, [*unclear, *results]):
+            raise CheckError(f"{_said(thunk)} touches other bytes than its own: {_list(either)}")
+        if _only_moves(thunk) and set(writes) & set(written):
+            raise CheckError(f"{_said(thunk)} writes over a result of {step.op.name}")
+
+    def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
+        """What a copy of a slice reads; None where a thunk is none."""
+        part = copied_slice(step.op) if thunk.kind.endswith("copy") else None
+        if part is None:
+            return None
+        whole = self.place(step.frame.at[step.op.operands[part[0]]].get(()))
+        size = thunk.accesses[0].slice.size
+        if whole is None:
+            return None
+        read = Slice(whole.allocation, whole.offset + part[1], size)
+        return [read] if _within(read, whole) else None
+
+    def _roles(
+        self, thunk: GpuThunk, found: list[Access], operands: list[Slice], results: list[Slice]
+    ) -> None:
+        """Raises CheckError unless operands are read and results are written."""
+        for access in found[: len(operands)]:
+            if not access.reads and access.slice not in results:
+                raise CheckError(f"{_said(thunk)} writes {_bytes(access.slice)}, an operand")
+        for access in found[len(operands) :]:
+            if not access.writes:
+                raise CheckError(f"{_said(thunk)} does not write {_bytes(access.slice)}, a result")
+
+    def _complete(self, step: _Step, thunks: list[GpuThunk]) -> None:
+        """Raises CheckError where an instruction's thunks leave out a part of what it does."""
+        op = step.op
+        if op.opcode in PASSED_ON or op.opcode.endswith("-done"):
+            return
+        if any(t.flow is not Flow.NONE or not t.is_known for t in thunks):
+            return
+        operands, results = self._operands(step), self._results(step)
+        if not thunks and op.opcode in _MAY_BE_NOTHING and set(results) <= set(operands):
+            return
+        if not thunks and results:
+            raise CheckError(f"no thunk runs {op.name}")
+        if thunks and all(map(_only_moves, thunks)) and not moves_only(op):
+            raise CheckError(f"thunks copy for {op.name}, and none computes it")
+        if op.opcode.endswith("-start"):
+            return  # it may have results for which nothing is written
+        accesses = [a for t in thunks if t.kind not in _FILLS for a in t.accesses]
+        written = {a.slice for a in accesses if a.writes}
+        if lost := [result for result in results if result not in written]:
+            raise CheckError(f"no thunk writes the result of {op.name} at {_bytes(lost[0])}")
+        if op.opcode == "custom-call":  # what computes it works on all its results
+            written = {a.slice for t in thunks if not _only_moves(t) for a in t.accesses} or written
+        if lost := [result for result in results if result not in written]:
+            raise CheckError(f"{op.name} is computed elsewhere than at {_bytes(lost[0])}")
+        touched = {a.slice for a in accesses}
+        unread = [operand for operand in operands if operand not in touched]
+        if unread and copied_slice(op) is None:
+            raise CheckError(f"no thunk reads the operand of {op.name} at {_bytes(unread[0])}")
+
+    def _operands(self, step: _Step) -> list[Slice]:
+        at, operands = step.frame.at, step.op.operands
+        return _held(self.place(v) for o in operands for v in at[o].values())
+
+    def _results(self, step: _Step) -> list[Slice]:
+        op = step.op
+        made = (v for i, v in step.frame.at[op].items() if v.op is op and v.index == i)
+        return _held(map(self.place, made))
+
+    # What runs other thunks.
+
+    def _begin(self, step: _Step, thunk: GpuThunk) -> None:
+        if thunk.execution in self._running:
+            raise CheckError(f"{_said(thunk)} begins what is running")
+        outside, self._touched = self._touched, []
+        inner = thunk.inner[0]
+        if frames := step.frame.inner.get(step.op, ()):
+            self.sequence(frames[0], inner)
+        for k, one in enumerate(inner if not frames else ()):
+            self._touch(step, one)
+            if one.is_known:
+                self._check(step, list(inner[: k + 1]))
+        self._running[thunk.execution] = thunk, self._touched
+        self._touched = outside + self._touched
+
+    def _wait(self, of: Mapping[str, list[GpuThunk]], step: _Step, thunk: GpuThunk) -> None:
+        start = step.op.operands[0]
+        while start.opcode.endswith("-update"):
+            start = start.operands[0]
+        begun = [t.execution for t in of.get(start.name, ()) if t.flow is Flow.START]
+        if thunk.execution not in begun or thunk.execution not in self._running:
+            raise CheckError(f"{_said(thunk)} waits for something else than {start.name}")
+        del self._running[thunk.execution]
+
+    def _inner(self, step: _Step, thunk: GpuThunk) -> None:
+        """A loop or a branch."""
+        op, frames = step.op, step.frame.inner.get(step.op, ())
+        if thunk.flow is Flow.LOOP:
+            frames = frames[::-1]  # a thunk has its condition first
+            decides = frames[0].at[frames[0].body.result][()] if frames else None
+        else:
+            decides = step.frame.at[op.operands[0]][()]
+        if len(frames) != len(thunk.inner):
+            raise CheckError(f"{_said(thunk)} runs other computations than {op.name}")
+        if [a.slice for a in thunk.accesses] != [self.place(decides)]:
+            raise CheckError(f"{_said(thunk)} does not read what decides: {_list(_read(thunk))}")
+        for frame, inner in zip(frames, thunk.inner, strict=True):
+            self.sequence(frame, inner)
+
+
+def _steps(frame: Frame, begin: int = 0) -> Iterator[_Step]:
+    """The instructions of a run, those that it calls in its own sequence included."""
+    position = begin
+    for op in frame.body.ops:
+        if op.opcode == "call":
+            for inner in frame.inner[op]:
+                for step in _steps(inner, position):
+                    position = step.position + 1
+                    yield step
+        yield _Step(position, frame, op)
+        position += 1
+
+
+def _plain(thunks: Iterable[GpuThunk]) -> Iterator[GpuThunk]:
+    """Thunks, with those of nested sequences in their place."""
+    for thunk in thunks:
+        if thunk.flow is Flow.SEQUENCE:
+            for sequence in thunk.inner:
+                yield from _plain(sequence)
+        else:
+            yield thunk
+
+
+def _only_moves(thunk: GpuThunk) -> bool:
+    return thunk.kind in _FILLS or thunk.kind.endswith("copy")
+
+
+def _held(slices: Iterable[Slice | None]) -> list[Slice]:
+    return [found for found in slices if found is not None and found.size]
+
+
+def _conflict(a: Access, b: Access) -> bool:
+    one, other = a.slice, b.slice
+    shared = one.allocation == other.allocation
+    return shared and (a.writes or b.writes) and one.offset < other.end and other.offset < one.end
+
+
+def _within(a: Slice, b: Slice) -> bool:
+    return a.allocation == b.allocation and b.offset <= a.offset and a.end <= b.end
+
+
+def _in_order(found: Iterable[Slice], expected: Iterable[Slice]) -> bool:
+    """Whether all that was found is expected, in the same order."""
+    left = iter(expected)
+    return all(any(one == other for other in left) for one in found)
+
+
+def _read(thunk: GpuThunk) -> list[Slice]:
+    return [access.slice for access in thunk.accesses]
+
+
+def _said(thunk: GpuThunk) -> str:
+    return f"thunk {thunk.name} ({thunk.kind})"
+
+
+def _part(index: tuple[int, ...]) -> str:
+    return f", part {list(index)}" if index else ""
+
+
+def _list(slices: Iterable[Slice]) -> str:
+    return ", ".join(map(_bytes, slices)) or "none"
+
+
+def _bytes(place: Slice) -> str:
+    return f"[{place.offset}, {place.end}) of allocation {place.allocation}"

@@ -1,0 +1,94 @@
+"""A GPU's executable as XLA serializes it: what it will do is known without the GPU."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from hlo.gpu_executable import GpuExecutable, read_gpu_executable
+from hlo.module import HloError
+
+__all__ = ["read_or_say", "reason_without_order", "serialized_executable", "without_order"]
+
+_logger = logging.getLogger("olla_xla")
+
+_FLAG = "xla_gpu_command_buffer_scheduling_mode"
+_UNORDERED = {"1": "CONCURRENT", "3": "CONCURRENT_REGIONS"}
+"""Modes in which XLA assigns memory by what depends on what, by their numbers."""
+
+
+def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
+    """A GPU's executable, serialized; b"" where JAX or XLA does not give it, which is said once."""
+    executable: Any = compiled.runtime_executable()
+    try:
+        return executable.serialize()
+    except (AttributeError, jax.errors.JaxRuntimeError) as error:
+        _say(f"JAX {jax.__version__} does not serialize it: {error}")
+        return b""
+
+
+def read_or_say(data: bytes) -> GpuExecutable | None:
+    """What `serialized_executable` gave, read; None where it cannot be, which is said once."""
+    if not data:
+        return None
+    try:
+        executable = read_gpu_executable(data)
+    except HloError as error:
+        _say(str(error))
+        return None
+    if unknown := sorted(executable.unknown_kinds):
+        _say_unknown(", ".join(unknown))
+    return executable
+
+
+@functools.cache
+def _say(reason: str) -> None:
+    _logger.warning(
+        "a GPU's executable cannot be read (%s): values are followed through the buffers that XLA "
+        "must share, not byte by byte",
+        reason.partition("\n")[0],
+    )
+
+
+@functools.cache
+def _say_unknown(kinds: str) -> None:
+    _logger.warning(
+        "a GPU's executable has thunks of kinds that are not known here (%s): they are taken to "
+        "touch what their instructions do",
+        kinds,
+    )
+
+
+def reason_without_order(executable: GpuExecutable | None) -> str:
+    """Why an order means nothing to an executable, naming the flag; or ""."""
+    if executable is None:
+        return ""
+    return _reason(str(executable.scheduling_mode))
+
+
+def without_order(options: Iterable[tuple[str, Any]]) -> str:
+    """The same of compiler options, and of XLA_FLAGS where these do not say.
+
+    Args:
+      options: as (name, value).
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    said = re.findall(rf"--{_FLAG}=(\w+)", flags)[-1:]
+    said += [str(value) for name, value in options if name == _FLAG]
+    return _reason(said[-1]) if said else ""
+
+
+def _reason(mode: str) -> str:
+    mode = _UNORDERED.get(mode, mode).upper()
+    if mode not in _UNORDERED.values():
+        return ""
+    return (
+        f"{_FLAG}={mode} has XLA assign memory by what depends on what, not by an order; "
+        "leave the flag out to have the step planned"
+    )
