@@ -22,6 +22,7 @@ CUDA = Platform(
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,
     hands_over_assignment=False,
+    lists_thunks=True,
     autotunes=True,
     compiles_parts=True,
     mocks_calls={"xla_gpu_mock_custom_calls": True},

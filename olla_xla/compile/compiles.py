@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hlo.backend import PLATFORMS
+from hlo.backend import PLATFORMS, platform
 from hlo.digest import module_digest
 from hlo.module import module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
@@ -261,7 +261,9 @@ class Compiles:
             results="" if is_text_digest(results) else results,
             final=final.proto,
             assignment=assignment_proto(compiled),
-            executable=serialized_executable(compiled) if plan.target == "cuda" else b"",
+            executable=(
+                serialized_executable(compiled) if platform(plan.target).lists_thunks else b""
+            ),
         )
         if reason := reason_without_order(case.gpu):
             return Applied(compiled, reason, False, results)
@@ -323,7 +325,7 @@ class Compiles:
         doubtful = differing(self._kernels, plan.kernels)
         if not doubtful:
             return ""
-        if plan.target == "cuda":  # whose code was not seen to leave a choice of rounding
+        if not platform(plan.target).keeps_code:  # which was not seen to choose how to round
             _logger.info("%s: other memory than planned: %s", plan.module, ", ".join(doubtful))
             return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))

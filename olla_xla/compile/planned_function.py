@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 
+from hlo.backend import platform_of_jax
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
 from olla_xla.compile.events import PlanEvent, tell
@@ -352,7 +353,7 @@ class PlannedFunction:
 
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
     """Why an order means nothing where a function is compiled with these options; or ""."""
-    if all(device.platform == "cpu" for device in devices_of(lowered)):
+    if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
     return without_order(options)
 

@@ -167,7 +167,7 @@ class Ways:
                 continue
             is_exchange = body.exchanges.get(node.owner) is node.i
             # On a CPU what is computed is rounded by all that stands in one fusion with it.
-            if is_exchange or own.target != "cpu" or body.copied(node):
+            if is_exchange or not platform(own.target).keeps_code or body.copied(node):
                 found.setdefault(body.number(node), i)
         return {number: i for number, i in found.items() if number not in self.stacks}
 
