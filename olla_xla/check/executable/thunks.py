@@ -11,6 +11,7 @@ XLA runs those that share bytes in their order.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hlo.gpu_executable import GpuExecutable, GpuThunk
@@ -244,7 +245,7 @@ class _Walk:
         if thunk.execution in self._running:
             raise CheckError(f"{_said(thunk)} begins what is running")
         outside, self._touched = self._touched, []
-        inner = thunk.inner[0]
+        (inner,) = thunk.inner or ((),)
         if frames := step.frame.inner.get(step.op, ()):
             self.sequence(frames[0], inner)
         for k, one in enumerate(inner if not frames else ()):
@@ -321,9 +322,9 @@ def _within(a: Slice, b: Slice) -> bool:
 
 
 def _in_order(found: Iterable[Slice], expected: Iterable[Slice]) -> bool:
-    """Whether all that was found is expected, in the same order."""
+    """Whether all that was found is expected, in the same order; one may be named repeatedly."""
     left = iter(expected)
-    return all(any(one == other for other in left) for one in found)
+    return all(any(one == other for other in left) for one, _ in itertools.groupby(found))
 
 
 def _read(thunk: GpuThunk) -> list[Slice]:
