@@ -11,7 +11,6 @@ XLA runs those that share bytes in their order.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hlo.gpu_executable import GpuExecutable, GpuThunk
@@ -28,7 +27,7 @@ __all__ = ["check_thunks"]
 _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
 """Opcodes that need no thunk where their results are in the memory of their operands."""
 
-_UNCLEAR = frozenset("cublas_lt_matmul norm select_k".split())
+_UNCLEAR = frozenset("cublas_lt_matmul norm ragged_all_to_all select_k".split())
 """Kinds of which some slice may be an operand or a result."""
 
 _FILLS = frozenset(("memzero", "memset32bit_value"))
@@ -322,9 +321,9 @@ def _within(a: Slice, b: Slice) -> bool:
 
 
 def _in_order(found: Iterable[Slice], expected: Iterable[Slice]) -> bool:
-    """Whether all that was found is expected, in the same order; one may be named repeatedly."""
+    """Whether all that was found is expected, in the same order."""
     left = iter(expected)
-    return all(any(one == other for other in left) for one, _ in itertools.groupby(found))
+    return all(any(one == other for other in left) for one in found)
 
 
 def _read(thunk: GpuThunk) -> list[Slice]:
