@@ -119,7 +119,8 @@ KINDS: dict[int, Kind] = {
     39: Kind("all_reduce", _exchanged(3)),
     40: Kind("reduce_scatter", _exchanged(3)),
     41: Kind("all_to_all", _exchanged(3)),
-    42: Kind("ragged_all_to_all", _exchanged(3)),
+    # All operands are named as destinations too, and written is the one that the result lies over.
+    42: Kind("ragged_all_to_all", {3: (((2, 1), Role.READ), ((3, 1), Role.BOTH))}),
     43: Kind("collective_permute", _exchanged(2)),
     44: Kind("send", _exchanged(2)),
     45: Kind("recv", _exchanged(2)),

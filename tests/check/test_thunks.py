@@ -10,7 +10,7 @@ from hlo.gpu_thunks import Flow
 from hlo.slices import Slice
 from olla_xla.check.executable import check_executable
 from olla_xla.errors import CheckError
-from tests.support.gpu_executables import STEPS, read, serialized
+from tests.support.gpu_executables import SHARDED, STEPS, read, serialized
 
 
 def check(name, executable):
@@ -37,7 +37,7 @@ def find(executable, condition):
     return next(k for k, thunk in enumerate(executable.thunks) if condition(thunk))
 
 
-@pytest.mark.parametrize("name", [*STEPS, "exchanged"])
+@pytest.mark.parametrize("name", [*STEPS, *SHARDED])
 def test_what_xla_makes_is_accepted(name):
     check(name, read(name)[1])
 

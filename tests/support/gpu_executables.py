@@ -109,15 +109,37 @@ def exchanged():
     return jax.jit(mapped, donate_argnums=0).lower(*shapes).compile()
 
 
+@functools.cache
+def ragged():
+    """Rows of different lengths sent to each of eight devices."""
+    h100_device()
+    mesh = jax.sharding.Mesh(targets.target("h100", 8).devices, ("d",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+
+    def step(*arguments):
+        return jax.lax.ragged_all_to_all(*arguments, axis_name="d")
+
+    spec = jax.sharding.PartitionSpec("d")
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    rows = [jax.ShapeDtypeStruct((128,), jnp.float32, sharding=split)] * 2
+    numbers = [jax.ShapeDtypeStruct((64,), jnp.int32, sharding=split)] * 4
+    return jax.jit(mapped).lower(*rows, *numbers).compile()
+
+
+SHARDED = {"exchanged": exchanged, "ragged": ragged}
+
+
+def _stage(name):
+    return SHARDED[name]() if name in SHARDED else compiled(name)
+
+
 def serialized(name):
-    """The executable of a step, or of `exchanged` by that name, as XLA serializes it."""
-    stage = exchanged() if name == "exchanged" else compiled(name)
-    return stage.runtime_executable().serialize()
+    """The executable of a step of STEPS or of SHARDED, as XLA serializes it."""
+    return _stage(name).runtime_executable().serialize()
 
 
 @functools.cache
 def read(name):
     """(the module, serialized, and the executable) of a step."""
-    stage = exchanged() if name == "exchanged" else compiled(name)
-    module = stage.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    module = _stage(name).runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
     return module, read_gpu_executable(serialized(name))

@@ -27,7 +27,7 @@ __all__ = ["check_thunks"]
 _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
 """Opcodes that need no thunk where their results are in the memory of their operands."""
 
-_UNCLEAR = frozenset("cublas_lt_matmul norm select_k".split())
+_UNCLEAR = frozenset("cublas_lt_matmul norm ragged_all_to_all select_k".split())
 """Kinds of which some slice may be an operand or a result."""
 
 _FILLS = frozenset(("memzero", "memset32bit_value"))
@@ -244,7 +244,7 @@ class _Walk:
         if thunk.execution in self._running:
             raise CheckError(f"{_said(thunk)} begins what is running")
         outside, self._touched = self._touched, []
-        inner = thunk.inner[0]
+        (inner,) = thunk.inner or ((),)
         if frames := step.frame.inner.get(step.op, ()):
             self.sequence(frames[0], inner)
         for k, one in enumerate(inner if not frames else ()):
