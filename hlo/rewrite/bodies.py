@@ -239,7 +239,9 @@ class Body:
         self._put_operands_first()
 
     def _overwriting(self, i: _Instruction) -> list[int]:
-        """Of a loop's body, what may write the next turn's state over elements that are read."""
+        """Of a loop's body, what may write the next iteration's state over elements that are
+        read.
+        """
         root = self.root()
         if root.opcode != "tuple":
             return []

@@ -45,7 +45,7 @@ class FusedBody:
         self._names = names
         self._computation = computation
         self._parameters: dict[int, _Instruction] = {}
-        self._turns: dict[tuple[int, int], _Instruction] = {}
+        self._iterations: dict[tuple[int, int], _Instruction] = {}
         self._zeros: dict[int, _Instruction] = {}
         """By element type."""
 
@@ -137,7 +137,7 @@ class FusedBody:
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
         """A counter, times 1 or -1, and a constant."""
-        if form not in self._turns:
+        if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form
             result = here
@@ -147,8 +147,8 @@ class FusedBody:
                 i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
                 i.shape.CopyFrom(here.shape)
                 result = self._add(i, "turn.loop")
-            self._turns[form] = result
-        return self._turns[form]
+            self._iterations[form] = result
+        return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
         """What an operator makes of a scalar integer and others, which may be constants."""
@@ -214,10 +214,10 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
     return part
 
 
-def stack_shape(shape: bytes, turns: int) -> bytes:
+def stack_shape(shape: bytes, iterations: int) -> bytes:
     """The shape of a stack of so many arrays, serialized, for that of one; slices lie in turn."""
     part = _Shape.FromString(shape)
-    whole = _Shape(element_type=part.element_type, dimensions=[turns, *part.dimensions])
+    whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)
     whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
     return whole.SerializeToString()

@@ -7,21 +7,30 @@ import dataclasses
 from hlo.rewrite.fused_body import Part
 from hlo.shapes import ShapeIndex
 
-__all__ = ["SLOTS", "Checkpoints", "Given", "Kept", "LoopEdit", "Made", "Residual", "Taken"]
+__all__ = [
+    "SLOTS",
+    "Checkpoints",
+    "ValueRef",
+    "Kept",
+    "LoopEdit",
+    "NewInstruction",
+    "Residual",
+    "OperandReplacement",
+]
 
 SLOTS = 2
-"""Slices of a stack for one turn only: with a single one XLA would leave out the index."""
+"""Slices of a stack for one iteration only: with a single one XLA would leave out the index."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class ValueRef:
     """Where a value is found in the reading loop's body.
 
     Attributes:
       made: name of a new instruction; index: of a leaf of it.
       element: else an element of the state, as numbered before the change; new ones follow.
       own: else an instruction of that body as it was, by name.
-      turn: else the turn of the writing loop, a scalar integer.
+      iteration: else the iteration of the writing loop, a scalar integer.
       whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
         with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
@@ -33,7 +42,7 @@ class Given:
     index: ShapeIndex = ()
     element: int = -1
     own: str = ""
-    turn: bool = False
+    iteration: bool = False
     whole: bytes = b""
     axis: int = 0
     part: Part | None = None
@@ -41,7 +50,7 @@ class Given:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class NewInstruction:
     """A new instruction of the reading loop's body.
 
     Attributes:
@@ -58,14 +67,14 @@ class Made:
     name: str
     original: str
     root: str = ""
-    operands: tuple[tuple[int | str, Given], ...] = ()
+    operands: tuple[tuple[int | str, ValueRef], ...] = ()
     of_slice: bool = False
     element_type: int = 0
     slots: tuple[()] | tuple[int, int] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class OperandReplacement:
     """How an instruction of the reading loop's body does without a stack.
 
     Attributes:
@@ -78,52 +87,54 @@ class Taken:
 
     reader: str
     operand: int
-    given: Given
+    given: ValueRef
     replaced: bool = False
     axis: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """An element of the writing loop's state that is kept as every so many turns begin with it.
+    """An element of the writing loop's state that is kept as every so many iterations begin with
+    it.
 
     Attributes:
-      element: its number. following: what the turn that is run again makes of it.
-      begun: name for what that turn begins with. held: name for what the turn began with that the
-        reading loop goes back to; "" where nothing reads that.
+      element: its number. following: what the iteration that is run again makes of it.
+      begun: name for what that iteration begins with. held: name for what the iteration began with
+        that the reading loop goes back to; "" where nothing reads that.
     """
 
     element: int
-    following: Given
+    following: ValueRef
     begun: str
     held: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the writing loop's turns that is kept of the last ones, and of those run again.
+    """A value of the writing loop's iterations that is kept of the last ones, and of those run
+    again.
 
     Attributes:
       value: name of the instruction of the writing loop's body that gives it; index: of a leaf.
-      again: what the turn that is run again gives for it.
-      held: name for what the turn gave that the reading loop goes back to.
+      again: what the iteration that is run again gives for it.
+      held: name for what the iteration gave that the reading loop goes back to.
     """
 
     value: str
     index: ShapeIndex
-    again: Given
+    again: ValueRef
     held: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Elements of the writing loop's state that are kept at few turns; others are run again.
+    """Elements of the writing loop's state that are kept at few iterations; others are run again.
 
     Attributes:
-      every: turns from one that is kept to the next; at least 2, and fewer than the loop has.
+      every: iterations from one that is kept to the next; at least 2, and fewer than the loop has.
       kept: elements; what is run again reads no others that change.
-      again: name for the number of the turn that is run again; "" where nothing reads it.
-      residuals: what else is kept of the turns since one that is kept.
+      again: name for the number of the iteration that is run again; "" where nothing reads it.
+      residuals: what else is kept of the iterations since one that is kept.
     """
 
     every: int
@@ -141,14 +152,16 @@ class LoopEdit:
         it and is called there.
       dropped: (element of the writer's state, of the reader's) that go.
       added: what the reader's state has as new elements: an instruction beside the loops, by name;
-        or a new stack of an element of the writer's state as each turn begins with it, by number.
-      counter: name of the instruction of the reader's body that has the number of its turn.
-      turns: of each loop.
-      written, place: (factor, offset) of the slice that a turn of the writer writes, and of that
-        which one of the reader reads. turn: of the turn of the writer that wrote that.
+        or a new stack of an element of the writer's state as each iteration begins with it, by
+        number.
+      counter: name of the instruction of the reader's body that has the number of its iteration.
+      iterations: of each loop.
+      written, place: (factor, offset) of the slice that an iteration of the writer writes, and of
+        that which one of the reader reads. iteration: of the iteration of the writer that wrote
+        that.
       made: in an order in which each comes after those that it reads. taken: of the body's own.
       target: "cpu" or "cuda", whose rules say what is overwritten in place.
-      checkpoints: what is kept at few turns, and run again in between; None: nothing.
+      checkpoints: what is kept at few iterations, and run again in between; None: nothing.
     """
 
     writer: str
@@ -156,11 +169,11 @@ class LoopEdit:
     dropped: tuple[tuple[int, int], ...]
     added: tuple[str | int, ...]
     counter: str
-    turns: int
+    iterations: int
     written: tuple[int, int]
     place: tuple[int, int]
-    turn: tuple[int, int]
-    made: tuple[Made, ...]
-    taken: tuple[Taken, ...]
+    iteration: tuple[int, int]
+    made: tuple[NewInstruction, ...]
+    taken: tuple[OperandReplacement, ...]
     target: str
     checkpoints: Checkpoints | None = None

@@ -11,7 +11,7 @@ import dataclasses
 from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body
-from hlo.rewrite.loop_edit import SLOTS, Given, Taken
+from hlo.rewrite.loop_edit import SLOTS, OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
 
@@ -35,7 +35,7 @@ class Readers:
         self._maker = maker
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: OperandReplacement) -> None:
         """Lets an instruction of the body do without a stack."""
         reader = self._body.named(taken.reader)
         if taken.replaced:
@@ -74,7 +74,7 @@ class Readers:
         self._body.sweep([old])
 
     def _retype_slice(
-        self, body: _Computation, parameter: _Instruction, given: Given
+        self, body: _Computation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
         """Gives a fused computation one slice for a stack; the value it is given, so cast."""
         slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
@@ -119,7 +119,7 @@ class Readers:
                 slices = [k for k in readers if k.opcode == "dynamic-slice"]
                 i.shape.CopyFrom(slices[0].shape if slices else part)
 
-    def _spread(self, given: Given, shape: _Shape, axis: int) -> _Instruction:
+    def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
         """A stack each slice of which is a value."""
         value = self._maker.value(dataclasses.replace(given, copy=0))
         key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)

@@ -1,4 +1,6 @@
-"""The states of loops: elements that join them, elements that leave, arrays that turns write."""
+"""The states of loops: elements that join them, elements that leave, arrays that iterations
+write.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _Shape = xla_pb2.ShapeProto
 
 
 class States:
-    """What a pair of loops hands from turn to turn, which a change adds to and takes from.
+    """What a pair of loops hands from iteration to iteration, which a change adds to and takes
+    from.
 
     Args:
       module: of the loops. edit: the change.
@@ -36,13 +39,15 @@ class States:
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self._edit.written)
 
-        return self._kept(writer, body, body.element(element), Ring("stack", self._edit.turns, own))
+        return self._kept(
+            writer, body, body.element(element), Ring("stack", self._edit.iterations, own)
+        )
 
     def checkpoints(
         self, checkpoints: Checkpoints, writer: Site, reader: Site, source: Body
     ) -> Places:
-        """Lets the writing loop keep slices at few turns; where the reading loop has them."""
-        few, since = kept_in(Segments(self._edit.turns, checkpoints.every))
+        """Lets the writing loop keep slices at few iterations; where the reading loop has them."""
+        few, since = kept_in(Segments(self._edit.iterations, checkpoints.every))
 
         def place(value: _Instruction, ring: Ring) -> int:
             self.grow(reader, self._kept(writer, source, value, ring))
@@ -76,7 +81,7 @@ class States:
         put = self._module.fused_body(f"{name}.put")
         update = put.update(body.element(number), value, ring.at(put, counter))
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
-        # Before the next turn's value can be written over this one's.
+        # Before the next iteration's value can be written over this one's.
         body.root().operand_ids[number] = body.add(made, early=True).id
         end = _Instruction(
             name=self._module.names.new(f"{name}.end"),
@@ -88,7 +93,7 @@ class States:
         return parent.add(end)
 
     def grow(self, site: Site, value: _Instruction) -> None:
-        """Adds an element to a loop's state, which no turn changes."""
+        """Adds an element to a loop's state, which no iteration changes."""
         start, loop = site.start(), site.loop
         for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)

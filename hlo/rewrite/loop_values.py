@@ -1,4 +1,6 @@
-"""What a changed loop makes in its body: copies of another loop's instructions, slices, turns."""
+"""What a changed loop makes in its body: copies of another loop's instructions, slices,
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body
 from hlo.rewrite.fused_body import FusedBody, slice_shape
-from hlo.rewrite.loop_edit import SLOTS, Given, LoopEdit, Made
+from hlo.rewrite.loop_edit import SLOTS, LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.shapes import ShapeIndex
 
@@ -51,12 +53,12 @@ class Maker:
         """What was made, by name."""
         return self._made[name]
 
-    def value(self, given: Given) -> _Instruction:
+    def value(self, given: ValueRef) -> _Instruction:
         """A value in the body."""
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
-        if given.turn:
-            return self._turn()
+        if given.iteration:
+            return self._iteration()
         if given.whole or given.part is not None:
             raise HloError("a slice is to be made before it is read")
         if given.element >= 0:
@@ -71,7 +73,7 @@ class Maker:
             self._leaves[key] = self._module.leaf(self._body, made, given.index)
         return self._leaves[key]
 
-    def make(self, made: Made) -> None:
+    def make(self, made: NewInstruction) -> None:
         """Makes one instruction."""
         if self._module.names.new(made.name) != made.name:
             raise HloError(f"the module has {made.name} already; plan it again")
@@ -133,7 +135,7 @@ class Maker:
         name = self._module.names.new(f"{copy.name}.begin")
         return self._body.add(zeros.fusion(name, zeros.zeros(copy.shape), "kLoop", _Instruction()))
 
-    def _slice_moved(self, made: Made) -> _Instruction:
+    def _slice_moved(self, made: NewInstruction) -> _Instruction:
         """What an instruction beside the loops does to each slice, done to one."""
         original = self._parent.named(made.original)
         ((_, given),) = made.operands
@@ -186,14 +188,14 @@ class Maker:
             self._copies[key] = self._body.add(copy)
         return self._copies[key]
 
-    def _given(self, inner: FusedBody, given: Given) -> _Instruction:
+    def _given(self, inner: FusedBody, given: ValueRef) -> _Instruction:
         """A value inside a fused computation."""
         if given.part is not None:
             whole = self._given(inner, dataclasses.replace(given, part=None))
             return inner.part(whole, given.part)
         counter = self._body.named(self._edit.counter)
-        if given.turn:
-            return inner.index(counter, self._edit.turn)
+        if given.iteration:
+            return inner.index(counter, self._edit.iteration)
         if not given.whole:
             return inner.parameter(self.value(given))
         at = inner.index(counter, self._edit.place)
@@ -204,15 +206,17 @@ class Maker:
             )
         return inner.sliced(self._body.element(given.element), whole, at, given.axis)
 
-    def _turn(self) -> _Instruction:
-        """The writer's turn as an instruction."""
+    def _iteration(self) -> _Instruction:
+        """The writer's iteration as an instruction."""
         if "turn" not in self._made:
             name = self._module.names.new("loop_turn")
-            self._made["turn"] = self._single(Made(name, "", "", ((0, Given(turn=True)),)))
+            self._made["turn"] = self._single(
+                NewInstruction(name, "", "", ((0, ValueRef(iteration=True)),))
+            )
         return self._made["turn"]
 
-    def _single(self, made: Made) -> _Instruction:
-        """A fusion that only hands on a slice of a stack, converted maybe, or the turn."""
+    def _single(self, made: NewInstruction) -> _Instruction:
+        """A fusion that only hands on a slice of a stack, converted maybe, or the iteration."""
         ((_, given),) = made.operands
         inner = self._module.fused_body(made.name)
         root = self._given(inner, given)
@@ -220,7 +224,7 @@ class Maker:
             root = inner.converted(root, made.element_type)
         return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
 
-    def _rebuild_fusion(self, copy: _Instruction, made: Made) -> None:
+    def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
         """Gives a copy of a fusion a computation that ends earlier, or begins later."""
         body = self._module.computations[copy.called_computation_ids[0]]
         by_id = {i.id: i for i in body.instructions}

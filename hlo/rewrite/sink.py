@@ -1,6 +1,6 @@
 """Lets loops take slices from where an array was before it was moved for them.
 
-An array that is transposed or converted before a loop, so that each turn finds its slice as it
+An array that is transposed or converted before a loop, so that each iteration finds its slice as it
 needs it, is held twice as long as the loop runs. The slice can be made of one of the array itself,
 and about as many bytes are moved.
 """

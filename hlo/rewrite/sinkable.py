@@ -197,7 +197,8 @@ def _run(shape: Shape, axis: int) -> int:
 
 
 def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Slices) -> bool:
-    """Whether an instruction hands an array to a loop, of which no turn does but take slices of it.
+    """Whether an instruction hands an array to a loop, of which no iteration does but take slices
+    of it.
 
     Args:
       loops, slices: the loop, those inside it, and these slices are added.

@@ -164,7 +164,7 @@ def _evictable(
 ) -> np.ndarray:
     """Tensors that can be made again, have their buffer to themselves and only plain readers.
 
-    A loop is one for what no turn of it changes.
+    A loop is one for what no iteration of it changes.
     """
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out

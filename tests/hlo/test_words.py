@@ -42,6 +42,19 @@ def spoken(tree):
             yield node.lineno, re.sub(r"([a-z])([A-Z])", r"\1 \2", name).replace("_", " ")
 
 
+def test_loops_have_iterations():
+    """What loops do is told in the field's words where loops are changed."""
+    other = re.compile(r"\bturns?\b(?! (?:around|into|out|it))(?<!in turns)(?<!in turn)")
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in ("hlo/rewrite", "olla_xla/remat/loops")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in spoken(ast.parse(path.read_text()))
+        if other.search(text.lower()) and text not in ("turn", "turn.loop")  # names of instructions
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("folder", ["hlo", "olla_xla", "benchmarks"])
 def test_words(folder):
     found = [

@@ -10,7 +10,7 @@ import pytest
 import olla_xla
 from hlo.module import module_from_bytes
 from hlo.rewrite.checkpoints import Segments
-from hlo.rewrite.loop_edit import Given
+from hlo.rewrite.loop_edit import ValueRef
 from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.capture import capture, compile_rewritten
@@ -176,8 +176,8 @@ def wrong(edit):
         dataclasses.replace(first, begun=second.begun),
         dataclasses.replace(second, begun=first.begun),
     )
-    yield kept(dataclasses.replace(first, following=Given(made=first.begun)), second)
-    yield kept(dataclasses.replace(first, following=Given(made=first.held)), second)
+    yield kept(dataclasses.replace(first, following=ValueRef(made=first.begun)), second)
+    yield kept(dataclasses.replace(first, following=ValueRef(made=first.held)), second)
     yield kept(
         dataclasses.replace(first, element=second.element),
         dataclasses.replace(second, element=first.element),
@@ -205,7 +205,7 @@ def test_the_referee_refuses_residuals_of_something_else():
         dataclasses.replace(first, held=second.held),
         dataclasses.replace(second, held=first.held),
     )
-    old = dataclasses.replace(first, again=Given(made=first.held)), second
+    old = dataclasses.replace(first, again=ValueRef(made=first.held)), second
     for changed in (exchanged, kept_elsewhere, held, old):
         checkpoints = dataclasses.replace(edit.checkpoints, residuals=(*changed, *others))
         refused("wide_ode", 37, [dataclasses.replace(edit, checkpoints=checkpoints)])
@@ -222,7 +222,7 @@ def test_the_referee_refuses_another_turn_of_what_is_read(name):
         for o, (where, given) in enumerate(made.operands):
             if given.made in begun:  # it belongs to a turn that runs again
                 held = begun[given.made]
-                other = Given(made=held) if held else Given(turn=True)
+                other = ValueRef(made=held) if held else ValueRef(iteration=True)
                 operands = (*made.operands[:o], (where, other), *made.operands[o + 1 :])
                 changed = dataclasses.replace(made, operands=operands)
                 whole = (*edit.made[:n], changed, *edit.made[n + 1 :])

@@ -70,7 +70,7 @@ class Expressions:
 
     def __init__(self, seed, turns):
         self.random = random.Random(seed)
-        self.turns = turns
+        self.iterations = turns
         self.planner, self.referee = Indices({(0,): (0, turns - 1)}), Integers()
         self.referee.symbol(b"turn", S32, turns)
         values = list(range(turns))
@@ -98,7 +98,7 @@ class Expressions:
         tests = [m for m in self.made if m[0] == PRED]
         direction, given, computed = "", [], opcode
         if opcode == "constant":
-            near = (0, 1, -1, 2, self.turns, self.turns - 1, 7, 100, 127, 200, 255)
+            near = (0, 1, -1, 2, self.iterations, self.iterations - 1, 7, 100, 127, 200, 255)
             given, value = [], wrap(self.random.choice(near), kind)
         elif opcode == "convert":
             given = [self.random.choice(self.made)]
@@ -119,7 +119,7 @@ class Expressions:
             kind, direction = PRED, self.random.choice(DIRECTIONS)
             computed = direction
         if opcode == "constant":
-            values = [value] * self.turns
+            values = [value] * self.iterations
         else:
             read = zip(*(m[3] for m in given), strict=True)
             values = [wrap(int(COMPUTED[computed](*r)), kind) for r in read]

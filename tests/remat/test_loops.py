@@ -65,7 +65,7 @@ def rungs(name, target):
 @pytest.mark.parametrize("name", STEPS)
 def test_every_stack_of_a_scan_is_known(name, target):
     (pair,) = pairs(module_from_bytes(scheduled(name, target)), target)
-    assert pair.writer.turns == pair.reader.turns > 1
+    assert pair.writer.iterations == pair.reader.iterations > 1
     assert pair.stacks and len(pair.refused) <= (
         target == "cuda"
     )  # attention has one of two slices
@@ -151,7 +151,7 @@ def wrong(edit):
     """Edits that make something else."""
     reversed_place = (-edit.place[0], edit.place[1] if edit.place[0] > 0 else 0)
     yield "place", dataclasses.replace(edit, place=reversed_place)
-    yield "turn", dataclasses.replace(edit, turn=(edit.turn[0], edit.turn[1] - 1))
+    yield "turn", dataclasses.replace(edit, iteration=(edit.iteration[0], edit.iteration[1] - 1))
     for k, made in enumerate(edit.made):
         for o, (where, given) in enumerate(made.operands):
             if given.whole and not given.made:
@@ -228,8 +228,8 @@ def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
     kept = [s.bytes for s in pair.stacks if s.written not in gone]
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
     carry = 2 * 7 * 19 * 4  # bytes: hidden state and cell
-    assert sum(kept) + pair.writer.turns * sum(new) == pair.writer.turns * carry
-    assert pair.writer.turns == 3
+    assert sum(kept) + pair.writer.iterations * sum(new) == pair.writer.iterations * carry
+    assert pair.writer.iterations == 3
 
 
 def test_copies_keep_the_code_generator_of_what_they_copy():

@@ -14,7 +14,7 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.remat.loops.ways import Ways
+from olla_xla.remat.loops.ways import RecipeTable
 from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def _module(name):
 def _choices(module):
     cost = CostModel(DEVICE, "cpu")
     return [
-        Choice(Ways(pair, cost, collectives=False))
+        Choice(RecipeTable(pair, cost, collectives=False))
         for pair in pairs(module_from_bytes(module), "cpu")
     ]
 
@@ -42,7 +42,7 @@ def _stacks(choice):
 
 def _subsets(choice):
     """(bytes of stacks, seconds) of sets of stacks that can be kept: of all, or of many drawn."""
-    ways, turns = choice.ways, choice.ways.pair.writer.turns
+    ways, turns = choice.ways, choice.ways.pair.writer.iterations
     numbers = _stacks(choice)
     for kept in _every(numbers) if len(numbers) <= MOST else _drawn(numbers):
         runs, waiting, possible = {}, [n for n in numbers if n not in kept], True
@@ -116,5 +116,8 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     (edit,) = edits(view, [record], "cpu")
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
     kept = sum(s.bytes for s in pair.stacks if s.written not in gone)
-    fewest, found = min(size for size, _ in _subsets(choice)), kept + pair.writer.turns * sum(new)
+    fewest, found = (
+        min(size for size, _ in _subsets(choice)),
+        kept + pair.writer.iterations * sum(new),
+    )
     assert found == fewest if len(_stacks(choice)) <= MOST else found <= fewest

@@ -19,7 +19,7 @@ def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
       rows: not empty, largest first. count: how many to list.
       least: bytes that any choice keeps in the time allowed; 0 where that is not known.
     """
-    kept = sum(row.bytes * row.slices // row.turns for row in rows)
+    kept = sum(row.bytes * row.slices // row.iterations for row in rows)
     loops = len({row.loop for row in rows})
     title = (
         f"{min(count, len(rows))} largest of {len(rows)} stacks of {loops} "
@@ -31,7 +31,7 @@ def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
     cells = [
         (
             megabytes(row.bytes),
-            f"{row.loop}, {row.turns} turns",
+            f"{row.loop}, {row.iterations} iterations",
             _fate(row),
             short_location(row.location),
             short_operation(row.op_name),
@@ -42,6 +42,6 @@ def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
 
 
 def _fate(row: StackRow) -> str:
-    if row.slices == row.turns:
+    if row.slices == row.iterations:
         return "kept"
     return f"{row.slices} slices at a time" if row.slices else "computed again"

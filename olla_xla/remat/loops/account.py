@@ -17,13 +17,13 @@ class StackRow:
     """A stack of one loop.
 
     Attributes:
-      loop: name of the while that writes it. turns: slices that it has.
+      loop: name of the while that writes it. iterations: slices that it has.
       bytes: of all slices. slices: how many of them the plan keeps at a time.
       op_name, location: JAX's name of what is stacked and "file:line" of it, or "".
     """
 
     loop: str
-    turns: int
+    iterations: int
     bytes: int
     slices: int
     op_name: str
@@ -48,9 +48,9 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
             rows.append(
                 StackRow(
                     pair.writer.i.name,
-                    pair.writer.turns,
+                    pair.writer.iterations,
                     stack.bytes,
-                    slices.get(stack.written, pair.writer.turns),
+                    slices.get(stack.written, pair.writer.iterations),
                     made.op_name or stack.update.i.op_name,
                     made.location or stack.update.i.location,
                 )

@@ -1,4 +1,4 @@
-"""Makes values of a turn of the writing loop in the reading loop's body.
+"""Makes values of an iteration of the writing loop in the reading loop's body.
 
 Where a product is added to something, LLVM decides between one rounding and two, by the whole code
 that it is given. What was given several arrays is given as many, if all hold the same too
@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable
 
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
-from hlo.rewrite.loop_edit import Given, Made
+from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.stacks import Stack
-from olla_xla.remat.loops.ways import Piece, Way, Ways
+from olla_xla.remat.loops.ways import ConcatOperand, Recipe, RecipeTable
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
 
@@ -35,7 +35,7 @@ class New:
 
     def __init__(self, module: Module) -> None:
         self._names = {i.name for c in module.computations for i in c.instructions}
-        self.made: list[Made] = []
+        self.made: list[NewInstruction] = []
         self.added: list[str | int] = []
 
     def name(self, name: str) -> str:
@@ -56,18 +56,18 @@ class Again:
       new: what is added.
     """
 
-    def __init__(self, pair: Pair, ways: Ways, kept: dict[int, Stack], new: New) -> None:
+    def __init__(self, pair: Pair, ways: RecipeTable, kept: dict[int, Stack], new: New) -> None:
         self._pair = pair
         self._ways = ways
         self._body = ways.body
         self._kept = kept
         self._new = new
-        self._values: dict[int, Given] = {}
+        self._values: dict[int, ValueRef] = {}
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
-        self._updates: dict[Instruction, Given] = {}
+        self._updates: dict[Instruction, ValueRef] = {}
         self._making: set[int] = set()
 
-    def _updated(self, number: int) -> Given | None:
+    def _updated(self, number: int) -> ValueRef | None:
         """The few slices into which a value is put where it is computed again, if it is so."""
         if number in self._kept or number in self._ways.pieces or self._ways.is_there(number):
             return None
@@ -81,11 +81,11 @@ class Again:
             name = self._new.name(f"{way.owner.name}.again")
             operands = self._operands(way.owner, way.updated)
             slots = (way.updated, axis)
-            self._new.made.append(Made(name, way.owner.name, "", operands, slots=slots))
-            self._updates[way.owner] = Given(made=name, whole=update.shape.key, axis=axis)
+            self._new.made.append(NewInstruction(name, way.owner.name, "", operands, slots=slots))
+            self._updates[way.owner] = ValueRef(made=name, whole=update.shape.key, axis=axis)
         return self._updates[way.owner]
 
-    def _operands(self, owner: Instruction, but: int = -1) -> tuple[tuple[int, Given], ...]:
+    def _operands(self, owner: Instruction, but: int = -1) -> tuple[tuple[int, ValueRef], ...]:
         """What a copy of an instruction is given, but for one operand."""
         arrays = Arrays(self._value)
         leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k != but]
@@ -94,23 +94,23 @@ class Again:
             for k, leaf in leaves
         )
 
-    def _inside(self, number: int) -> Given:
+    def _inside(self, number: int) -> ValueRef:
         """A value for a fusion, which may take it out of a stack itself."""
         stack = self._kept.get(number)
         if stack is not None:
-            return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+            return ValueRef(element=stack.read, whole=stack.whole.key, axis=stack.axis)
         piece = self._ways.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
             return self._part(piece)
         return self._value(number)
 
-    def _part(self, piece: Piece) -> Given:
+    def _part(self, piece: ConcatOperand) -> ValueRef:
         """What a fusion takes out of a concatenation."""
         (dimension,) = piece.made.i.dimensions
         part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
         return dataclasses.replace(self._inside(piece.whole), part=part)
 
-    def _value(self, number: int) -> Given:
+    def _value(self, number: int) -> ValueRef:
         """A value in the reading loop's body."""
         if number not in self._values:
             if number in self._making:
@@ -119,30 +119,30 @@ class Again:
             self._values[number] = self._find(number)
         return self._values[number]
 
-    def _there(self, number: int) -> Given | None:
+    def _there(self, number: int) -> ValueRef | None:
         """A value that the reading loop has, or can have, without computing anything."""
-        if self._ways.is_turn(number):
-            return Given(turn=True)
+        if self._ways.is_iteration(number):
+            return ValueRef(iteration=True)
         if (element := self._ways.element(number)) is not None:
-            return Given(element=self._element(element))
+            return ValueRef(element=self._element(element))
         if (own := self._ways.own.get(number)) is not None:
-            return Given(own=own.name)
+            return ValueRef(own=own.name)
         return None
 
-    def _stacked(self, way: Way) -> Given:
-        """What an element of the writing loop's state is as the turn begins."""
+    def _stacked(self, way: Recipe) -> ValueRef:
+        """What an element of the writing loop's state is as the iteration begins."""
         self._new.added.append(way.node.index[0])
-        whole = stack_shape(way.node.shape.key, self._pair.writer.turns)
+        whole = stack_shape(way.node.shape.key, self._pair.writer.iterations)
         element = len(self._pair.reader.start) + len(self._new.added) - 1
-        return self._slice(way.node.i, Given(element=element, whole=whole))
+        return self._slice(way.node.i, ValueRef(element=element, whole=whole))
 
-    def _slice(self, i: Instruction, given: Given) -> Given:
+    def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """An instruction that only gives a slice, or a part of one; named after another one."""
         name = self._new.name(f"{i.name}.slice")
-        self._new.made.append(Made(name, "", "", ((0, given),)))
-        return Given(made=name)
+        self._new.made.append(NewInstruction(name, "", "", ((0, given),)))
+        return ValueRef(made=name)
 
-    def _find(self, number: int) -> Given:
+    def _find(self, number: int) -> ValueRef:
         if number in self._kept:
             return self._slice(self._kept[number].update.owner, self._inside(number))
         piece = self._ways.pieces.get(number)
@@ -159,32 +159,32 @@ class Again:
             name = self._new.name(f"{way.owner.name}.narrow")
             given = ((0, self._inside(way.needs[0])),)
             kind = way.node.shape.element_type
-            self._new.made.append(Made(name, "", "", given, element_type=kind))
-            return Given(made=name)
+            self._new.made.append(NewInstruction(name, "", "", given, element_type=kind))
+            return ValueRef(made=name)
         if way.between:
             name = self._new.name(f"{way.owner.name}.slice")
             given = ((0, self._value(way.needs[0])),)
-            self._new.made.append(Made(name, way.owner.name, "", given, of_slice=True))
-            return Given(made=name)
+            self._new.made.append(NewInstruction(name, way.owner.name, "", given, of_slice=True))
+            return ValueRef(made=name)
         if (updated := self._updated(number)) is not None:
             return self._slice(way.owner, updated)
         return self._run(way)
 
-    def _run(self, way: Way) -> Given:
+    def _run(self, way: Recipe) -> ValueRef:
         """What a copy of an instruction gives."""
         run = way.owner, way.node if way.inside is not None else None
         if run not in self._runs:
             if way.inside is None:
                 operands = self._operands(way.owner)
                 name = self._new.name(f"{way.owner.name}.again")
-                made = Made(name, way.owner.name, "", operands)
+                made = NewInstruction(name, way.owner.name, "", operands)
             else:
                 made = self._opened(way.owner, way.node, way.inside)
             self._new.made.append(made)
             self._runs[run] = made.name
-        return Given(made=self._runs[run], index=self._leaf(way.owner, way.node))
+        return ValueRef(made=self._runs[run], index=self._leaf(way.owner, way.node))
 
-    def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> Made:
+    def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
         """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""
         given, arrays = [], Arrays(self._value)
         arrays.whole = self._inside
@@ -193,12 +193,14 @@ class Again:
             if leaf in inside:
                 source = self._sources(leaf, owner)
                 given.append((i.name, arrays.given(source, self._body.number(leaf.behind))))
-        return Made(self._new.name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given))
+        return NewInstruction(
+            self._new.name(f"{owner.name}.again"), owner.name, node.i.name, tuple(given)
+        )
 
     def _array(self, node: Node) -> Hashable:
         """What tells the array of a value of the writing loop's body from others.
 
-        Elements of its state that begin as one array, and that no turn changes, are one.
+        Elements of its state that begin as one array, and that no iteration changes, are one.
         """
         node, writer = uncast(node), self._pair.writer
         if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
@@ -249,16 +251,16 @@ class Arrays:
       whole: number -> the array that it is taken from, where that is done inside; else `value`.
     """
 
-    def __init__(self, value: Callable[[int], Given]) -> None:
+    def __init__(self, value: Callable[[int], ValueRef]) -> None:
         self._value = value
         self.whole = value
-        self._used: dict[Given, Hashable] = {}
+        self._used: dict[ValueRef, Hashable] = {}
 
-    def keep(self, given: Given, source: Hashable) -> None:
+    def keep(self, given: ValueRef, source: Hashable) -> None:
         """Notes what stays as it is."""
         self._used[given] = source
 
-    def given(self, source: Hashable, number: int) -> Given:
+    def given(self, source: Hashable, number: int) -> ValueRef:
         """A value that was in an array of the writing loop: its source."""
         given = self.whole(number)
         if self._is_free(_array(given), source):
@@ -268,12 +270,12 @@ class Arrays:
             given = dataclasses.replace(given, copy=given.copy + 1)
         return given
 
-    def _is_free(self, array: Given, source: Hashable) -> bool:
+    def _is_free(self, array: ValueRef, source: Hashable) -> bool:
         """Whether an array is, or now becomes, that of a source."""
         return self._used.setdefault(array, source) == source
 
 
-def _array(given: Given) -> Given:
+def _array(given: ValueRef) -> ValueRef:
     """The array that a value lies in."""
     return dataclasses.replace(given, whole=b"", axis=0, part=None)
 

@@ -1,10 +1,11 @@
-"""Loops that keep every k-th of what their turns begin with, and run the turns in between again.
+"""Loops that keep every k-th of what their iterations begin with, and run the iterations in between
+again.
 
-What the reading loop cannot make of anything else is what the turn began with that it goes back to.
-A stack of that has a slice for each of N turns. Kept for every k-th turn, with the turns since the
-last one that is kept, it takes N / k + k slices, about 2 sqrt(N) at best; for that all turns run
-once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.)
-`hlo.rewrite.checkpoints` says which slice is whose.
+What the reading loop cannot make of anything else is what the iteration began with that it goes
+back to. A stack of that has a slice for each of N iterations. Kept for every k-th iteration, with
+the iterations since the last one that is kept, it takes N / k + k slices, about 2 sqrt(N) at best;
+for that all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets with
+sublinear memory cost", 2016.) `hlo.rewrite.checkpoints` says which slice is whose.
 """
 
 from __future__ import annotations
@@ -14,66 +15,72 @@ import functools
 import math
 
 from hlo.module import Instruction
-from hlo.rewrite.loop_edit import Checkpoints, Given, Kept, Residual
+from hlo.rewrite.loop_edit import Checkpoints, Kept, Residual, ValueRef
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
 from olla_xla.remat.loops.nodes import Affine
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.ways import Way, Ways
+from olla_xla.remat.loops.ways import Recipe, RecipeTable
 
 __all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
 
 _GIVING = frozenset("fusion dot convolution custom-call reduce".split())
 """Opcodes of what gives a residual."""
 
-_COUNTERS = (4, 5)  # s32 and s64: what is below turn 0 must be below zero
-_FEWEST_TURNS = 6  # of fewer, what is kept is no less than all
-_MOST_TURNS = 1 << 18  # as many as the referee follows one by one
+_COUNTERS = (4, 5)  # s32 and s64: what is below iteration 0 must be below zero
+_FEWEST_ITERATIONS = 6  # of fewer, what is kept is no less than all
+_MOST_ITERATIONS = 1 << 18  # as many as the referee follows one by one
 
 
 def can_be_kept(pair: Pair) -> bool:
-    """Whether a pair goes back turn by turn, and what its turns begin with can be counted off."""
-    turns = pair.writer.turns
-    back = Affine((pair.reader.counter,), -1, turns - 1)
+    """Whether a pair goes back iteration by iteration, and what its iterations begin with can be
+    counted off.
+    """
+    iterations = pair.writer.iterations
+    back = Affine((pair.reader.counter,), -1, iterations - 1)
     kind = pair.writer.start[pair.writer.counter].shape.element_type
-    return pair.turn == back and kind in _COUNTERS and _FEWEST_TURNS <= turns <= _MOST_TURNS
+    return (
+        pair.iteration == back
+        and kind in _COUNTERS
+        and _FEWEST_ITERATIONS <= iterations <= _MOST_ITERATIONS
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Thin:
-    """How little is kept of loops' turns.
+    """How little is kept of loops' iterations.
 
     Attributes:
-      turns: of the loop. every: turns from one that is kept to the next.
-      residuals: numbers of values of which those of the turns since can be kept too.
+      iterations: of the loop. every: iterations from one that is kept to the next.
+      residuals: numbers of values of which those of the iterations since can be kept too.
     """
 
-    turns: int
+    iterations: int
     every: int
     residuals: frozenset[int]
 
     @property
     def slices(self) -> int:
         """That are kept of an element of the state."""
-        return -(-self.turns // self.every) + self.every
+        return -(-self.iterations // self.every) + self.every
 
 
 def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
-    """For which number of turns from one that is kept to the next least is kept."""
-    turns, state = pair.writer.turns, pair.writer.start
+    """For which number of iterations from one that is kept to the next least is kept."""
+    iterations, state = pair.writer.iterations, pair.writer.start
     few = sum(state[k.element].shape.bytes for k in checkpoints.kept)
     since = sum(state[k.element].shape.bytes for k in checkpoints.kept if k.held)
     body = pair.writer.body
     made = {i.name: i for i in body.computation.instructions}
     since += sum(made[r.value].shape.at(r.index).bytes for r in checkpoints.residuals)
-    best = math.isqrt(turns * few // max(since, 1))
-    tried = range(max(best // 2, 2), max(min(2 * best + 2, turns // 2), 2) + 1)
-    return min(tried, key=lambda k: -(-turns // k) * few + k * since)
+    best = math.isqrt(iterations * few // max(since, 1))
+    tried = range(max(best // 2, 2), max(min(2 * best + 2, iterations // 2), 2) + 1)
+    return min(tried, key=lambda k: -(-iterations // k) * few + k * since)
 
 
-def residuals(ways: Ways, rerun: Rerun) -> set[int]:
-    """Numbers of stacks' slices that can be kept of the turns since one that is kept."""
+def residuals(ways: RecipeTable, rerun: Rerun) -> set[int]:
+    """Numbers of stacks' slices that can be kept of the iterations since one that is kept."""
     wholes = {piece.whole for piece in ways.pieces.values()}
     return {
         number
@@ -89,16 +96,16 @@ def _can_be_kept(shape: Shape) -> bool:
 
 
 class Rerun(Again):
-    """The turns that run again.
+    """The iterations that run again.
 
     Args:
       pair: of loops, that `can_be_kept`. new: what a change of them adds.
-      every: turns from one that is kept to the next.
+      every: iterations from one that is kept to the next.
     """
 
     def __init__(self, pair: Pair, new: New, every: int) -> None:
         bare = dataclasses.replace(pair, stacks=())
-        super().__init__(bare, Ways(bare, None, collectives=False), {}, new)
+        super().__init__(bare, RecipeTable(bare, None, collectives=False), {}, new)
         self._every = every
         self._begun: dict[int, str] = {}
         self._held: dict[int, str] = {}
@@ -107,21 +114,25 @@ class Rerun(Again):
         self._can: dict[int, bool] = {}
         self._depends: dict[int, bool] = {}
 
-    def held(self, way: Way) -> Given:
-        """What the turn that the reading loop goes back to began with, of an element of a state."""
+    def held(self, way: Recipe) -> ValueRef:
+        """What the iteration that the reading loop goes back to began with, of an element of a
+        state.
+        """
         (element,) = way.node.index
         if element not in self._held:
             self._begin(element)
             self._held[element] = self._new.name(f"{self._named(element)}.held")
-        return Given(made=self._held[element])
+        return ValueRef(made=self._held[element])
 
     def can_make(self, number: int) -> bool:
-        """Whether a turn that runs again gives a value, as an instruction's, of its beginning."""
+        """Whether an iteration that runs again gives a value, as an instruction's, of its
+        beginning.
+        """
         return number in self._results and self._is_made(number) and self._begins(number)
 
     @functools.cached_property
     def _results(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """By number of a value of the writing loop's turns, what gives it."""
+        """By number of a value of the writing loop's iterations, what gives it."""
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self._body.computation.instructions:
             if i.opcode in _GIVING:
@@ -134,40 +145,42 @@ class Rerun(Again):
     def _is_made(self, number: int) -> bool:
         if number not in self._can:
             self._can[number] = False  # what is made of itself is not
-            there = self._ways.is_turn(number) or self._ways.element(number) is not None
+            there = self._ways.is_iteration(number) or self._ways.element(number) is not None
             way = None if there else self._ways.way(number)
             made = way is not None and way.updated < 0 and all(map(self._is_made, way.needs))
             self._can[number] = there or made
         return self._can[number]
 
     def _begins(self, number: int) -> bool:
-        """Whether a value that `_is_made` depends on what the turn begins with."""
+        """Whether a value that `_is_made` depends on what the iteration begins with."""
         if number not in self._depends:
-            there = self._ways.is_turn(number) or self._ways.element(number) is not None
+            there = self._ways.is_iteration(number) or self._ways.element(number) is not None
             way = None if there else self._ways.way(number)
             begins = way is not None and (way.stacked or any(map(self._begins, way.needs)))
             self._depends[number] = begins
         return self._depends[number]
 
-    def residual(self, number: int) -> Given:
-        """What the turn that the reading loop goes back to gave, of what `can_make` is true of."""
+    def residual(self, number: int) -> ValueRef:
+        """What the iteration that the reading loop goes back to gave, of what `can_make` is true
+        of.
+        """
         if number not in self._residuals:
             i, _ = self._results[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")
-        return Given(made=self._residuals[number])
+        return ValueRef(made=self._residuals[number])
 
     def checkpoints(self) -> Checkpoints | None:
         """What is kept for all that was asked for; None if nothing was.
 
         Raises:
-          PlanMismatchError: a turn cannot be run again.
+          PlanMismatchError: an iteration cannot be run again.
         """
         residuals = tuple(
             Residual(i.name, index, self._value(number), held)
             for number, held in self._residuals.items()
             for i, index in [self._results[number]]
         )
-        following: dict[int, Given] = {}
+        following: dict[int, ValueRef] = {}
         while missing := [k for k in self._begun if k not in following]:  # one may need another
             for k in missing:
                 end = self._body.root[(k,)].behind
@@ -179,19 +192,19 @@ class Rerun(Again):
             return None
         return Checkpoints(self._every, tuple(kept), self._again, residuals)
 
-    def _there(self, number: int) -> Given | None:
-        if self._ways.is_turn(number):
+    def _there(self, number: int) -> ValueRef | None:
+        if self._ways.is_iteration(number):
             self._again = self._again or self._new.name(f"{self._pair.reader.i.name}.again")
-            return Given(made=self._again)
+            return ValueRef(made=self._again)
         element = self._ways.element(number)
-        return None if element is None else Given(element=self._element(element))
+        return None if element is None else ValueRef(element=self._element(element))
 
-    def _stacked(self, way: Way) -> Given:
+    def _stacked(self, way: Recipe) -> ValueRef:
         (element,) = way.node.index
-        return Given(made=self._begin(element))
+        return ValueRef(made=self._begin(element))
 
     def _begin(self, element: int) -> str:
-        """The name for what the turn that is run again begins with."""
+        """The name for what the iteration that is run again begins with."""
         if element not in self._begun:
             self._begun[element] = self._new.name(f"{self._named(element)}.begun")
         return self._begun[element]
@@ -200,8 +213,8 @@ class Rerun(Again):
         (parameter,) = self._body.computation.parameters
         return f"{parameter.name}.{element}"
 
-    def _updated(self, number: int) -> Given | None:
+    def _updated(self, number: int) -> ValueRef | None:
         way = self._ways.way(number)
         if way is not None and way.updated >= 0:
-            raise PlanMismatchError("what a turn ends with is made as part of a stack")
+            raise PlanMismatchError("what an iteration ends with is made as part of a stack")
         return None

@@ -16,7 +16,7 @@ import numpy as np
 from hlo.module import Instruction
 from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
-from olla_xla.remat.loops.ways import Way, Ways
+from olla_xla.remat.loops.ways import Recipe, RecipeTable
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
@@ -36,9 +36,9 @@ class Choice:
       needed: numbers of stacks' values and of all that they could be made of -> the way to make it.
     """
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, ways: RecipeTable) -> None:
         self.ways = ways
-        self.needed: dict[int, Way | None] = {}
+        self.needed: dict[int, Recipe | None] = {}
         waiting = list(ways.stacks)
         while waiting:
             number = waiting.pop()
@@ -62,7 +62,7 @@ class Choice:
         def node(key: object) -> int:
             return nodes.setdefault(key, len(nodes) + 2)
 
-        turns, priced = self.ways.pair.writer.turns, set()
+        iterations, priced = self.ways.pair.writer.iterations, set()
         slices = None if thin is None else thin.slices
         for number in self.needed:
             here, way = node(number), self.way(number, thin)
@@ -76,7 +76,9 @@ class Choice:
             arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
-                cost = turns * self.ways.seconds(way) + price * self.ways.new_bytes(way, slices)
+                cost = iterations * self.ways.seconds(way) + price * self.ways.new_bytes(
+                    way, slices
+                )
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))
@@ -91,7 +93,7 @@ class Choice:
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
 
-    def way(self, number: int, thin: Thin | None = None) -> Way | None:
+    def way(self, number: int, thin: Thin | None = None) -> Recipe | None:
         """The way to make a value, where there is one that may keep less than a stack of it.
 
         Args:
@@ -104,14 +106,14 @@ class Choice:
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
         """Seconds that it costs to keep a stack: its bytes, and to write and read it."""
-        stack, turns = self.ways.stacks[number][0], self.ways.pair.writer.turns
-        seconds = turns * self.ways.saved_seconds(stack)
+        stack, iterations = self.ways.stacks[number][0], self.ways.pair.writer.iterations
+        seconds = iterations * self.ways.saved_seconds(stack)
         if thin is None:
             return price * stack.bytes + seconds
         if number not in thin.residuals:
             return _HIGHEST_PRICE * stack.bytes
-        seconds += turns * self.ways.put_seconds(stack)
-        return price * stack.bytes * thin.every / turns + seconds
+        seconds += iterations * self.ways.put_seconds(stack)
+        return price * stack.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
         """What is made again wherever a value is: of what it is made of, what no stack has.
@@ -140,12 +142,12 @@ class Choice:
     @property
     def free_seconds(self) -> float:
         """Predicted seconds of a step that all stacks take by themselves, those kept twice too."""
-        turns = self.ways.pair.writer.turns
+        iterations = self.ways.pair.writer.iterations
         every = [s for stacks in self.ways.stacks.values() for s in stacks] + self.ways.unread
-        return turns * sum(self.ways.saved_seconds(s) for s in every)
+        return iterations * sum(self.ways.saved_seconds(s) for s in every)
 
 
-def run_of(way: Way) -> tuple[Instruction, Node | None, bool]:
+def run_of(way: Recipe) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
     node = way.node if way.inside is not None or way.stacked else None
     return way.owner, node, way.narrowed

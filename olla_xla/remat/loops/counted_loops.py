@@ -1,4 +1,4 @@
-"""Loops whose turns are counted: a while that goes from 0 in ones to a known number."""
+"""Loops whose iterations are counted: a while that goes from 0 in ones to a known number."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["Loop", "counted_loop"]
 
 @dataclasses.dataclass(eq=False)
 class Loop:
-    """A while with a known number of turns.
+    """A while with a known number of iterations.
 
     Attributes:
       i: the while. body: its body's nodes.
       site: what stands for it beside other loops: itself, or a call that runs it and no more, as
         XLA:CPU makes of small loops.
-      counter: the element that counts from 0 in ones. turns: how many.
+      counter: the element that counts from 0 in ones. iterations: how many.
       start: the instruction that each element of the state begins as.
-      fixed: elements that no turn changes.
+      fixed: elements that no iteration changes.
     """
 
     i: Instruction
     site: Instruction
     body: Body
     counter: int
-    turns: int
+    iterations: int
     start: Sequence[Instruction]
     fixed: frozenset[int]
 
 
 def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bool) -> Loop | None:
-    """The loop of a while, if its turns are known and its state is a plain tuple."""
+    """The loop of a while, if its iterations are known and its state is a plain tuple."""
     body, condition = i.called
     (start,) = site.operands
     if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
@@ -60,13 +60,13 @@ def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bo
     found = _count(nodes, Body(condition, target, ranges), start.operands)
     if found is None or not _says(i, *found):
         return None
-    counter, turns = found
-    nodes.count({**ranges, (counter,): (0, turns - 1)})
-    return Loop(i, site, nodes, counter, turns, start.operands, fixed)
+    counter, iterations = found
+    nodes.count({**ranges, (counter,): (0, iterations - 1)})
+    return Loop(i, site, nodes, counter, iterations, start.operands, fixed)
 
 
 def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int, int] | None:
-    """The counter's element, and the number of turns; `tested` is the condition."""
+    """The counter's element, and the number of iterations; `tested` is the condition."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
@@ -75,13 +75,13 @@ def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int,
         return None
     if right.range is None or right.range[0] != right.range[1]:
         return None
-    (counter,), turns = left.affine.element, right.range[0]
+    (counter,), iterations = left.affine.element, right.range[0]
     begins_at_zero = _constant(start[counter]) == 0
     is_counter = left.affine == Affine((counter,), 1, 0)
     steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
-    if turns < 1 or not is_counter or not begins_at_zero or not steps:
+    if iterations < 1 or not is_counter or not begins_at_zero or not steps:
         return None
-    return counter, turns
+    return counter, iterations
 
 
 def _constant(i: Instruction) -> int | None:
@@ -90,7 +90,7 @@ def _constant(i: Instruction) -> int | None:
     return i.integer
 
 
-def _says(i: Instruction, counter: int, turns: int) -> bool:
+def _says(i: Instruction, counter: int, iterations: int) -> bool:
     """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
 
     XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
@@ -101,7 +101,7 @@ def _says(i: Instruction, counter: int, turns: int) -> bool:
         return True
     try:
         notes = json.loads(i.backend_config)
-        known = int(notes.get("known_trip_count", {}).get("n", turns))
+        known = int(notes.get("known_trip_count", {}).get("n", iterations))
         index = int(notes.get("known_induction_variable", {}).get("tuple_index", counter))
         steps = notes.get("known_init_step", {"step": 1})
         first, step = int(steps.get("init", 0)), int(steps.get("step", 0))
@@ -111,5 +111,5 @@ def _says(i: Instruction, counter: int, turns: int) -> bool:
         }
     except (ValueError, AttributeError, TypeError):
         return False
-    is_right = (known, index, first, step) == (turns, counter, 0, 1)
+    is_right = (known, index, first, step) == (iterations, counter, 0, 1)
     return is_right and others <= {(counter, 0, 1)}

@@ -1,11 +1,11 @@
 """What scalar integers of a loop's body are, as functions of its state: an abstract evaluation.
 
-XLA and JAX write the index of a turn's slice in many ways: negative ones are counted from the end
-by a select, others are clamped, converted to another type or taken modulo an extent. Where the turn
-is known to be in range, most of that does nothing. A value is followed as a multiple of an element
-of the state and a constant, equal modulo 2 to the number of bits of its type, and as an interval.
-As long as the interval fits the type nothing has wrapped around, and the equality is one of whole
-numbers; only then may a comparison, a wider type or a division be decided by it.
+XLA and JAX write the index of an iteration's slice in many ways: negative ones are counted from the
+end by a select, others are clamped, converted to another type or taken modulo an extent. Where the
+iteration is known to be in range, most of that does nothing. A value is followed as a multiple of
+an element of the state and a constant, equal modulo 2 to the number of bits of its type, and as an
+interval. As long as the interval fits the type nothing has wrapped around, and the equality is one
+of whole numbers; only then may a comparison, a wider type or a division be decided by it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Indices:
     """The rules for one loop's body.
 
     Args:
-      ranges: element of the state -> the least and the greatest that it is when a turn begins.
+      ranges: element of the state -> the least and the greatest that it is when an iteration
+        begins.
     """
 
     def __init__(self, ranges: Mapping[ShapeIndex, _Range]) -> None:

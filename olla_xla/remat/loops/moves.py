@@ -1,7 +1,8 @@
 """Loops without what moves arrays for them: their slices are taken from where the arrays were.
 
-What is transposed before a loop, so that each of its turns finds its slice in one piece, is held as
-long as the loop runs, beside what it was made of. A slice is the same bytes wherever it is taken.
+What is transposed before a loop, so that each of its iterations finds its slice in one piece, is
+held as long as the loop runs, beside what it was made of. A slice is the same bytes wherever it is
+taken.
 """
 
 from __future__ import annotations

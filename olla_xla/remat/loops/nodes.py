@@ -106,14 +106,14 @@ class Terms:
 
     Attributes:
       body: of the other loop. elements: number of an element -> of the other one that it is.
-      counter: number of the one that counts. turn: what that is.
+      counter: number of the one that counts. iteration: what that is.
       slices: dynamic-slice of a stack -> number of what the other loop's body wrote there.
     """
 
     body: Body
     elements: Mapping[int, int]
     counter: int
-    turn: Affine
+    iteration: Affine
     slices: Mapping[Instruction, int]
 
 
@@ -122,7 +122,8 @@ class Body:
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
-      ranges: element of the state -> the least and the greatest that it is when a turn begins.
+      ranges: element of the state -> the least and the greatest that it is when an iteration
+        begins.
       together: whether a CPU compiles all of it as one function, in which no fusion's rounding
         depends on what stands beside it.
       terms: of another loop's body in which numbers are given, so that equal ones of both say equal
@@ -334,8 +335,12 @@ class Body:
             return affine
         (k,) = affine.element
         if k == terms.counter:
-            turn, factor = terms.turn, affine.factor
-            return Affine(turn.element, factor * turn.factor, factor * turn.offset + affine.offset)
+            iteration, factor = terms.iteration, affine.factor
+            return Affine(
+                iteration.element,
+                factor * iteration.factor,
+                factor * iteration.offset + affine.offset,
+            )
         other = terms.elements.get(k)
         return None if other is None else Affine((other,), affine.factor, affine.offset)
 

@@ -1,4 +1,6 @@
-"""Pairs of loops: one writes stacks slice by slice, a later one reads them at its own turns."""
+"""Pairs of loops: one writes stacks slice by slice, a later one reads them at its own
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ class Pair:
       writer, reader: the loops.
       stacks: that could be done without.
       refused: (element of the writer, why it is none of these), of what looks like one.
-      written: the slice that a turn of the writer writes.
-      place: the slice that a turn of the reader reads.
-      turn: the turn of the writer that the reader's turn j goes back to, as a multiple of j.
+      written: the slice that an iteration of the writer writes.
+      place: the slice that an iteration of the reader reads.
+      iteration: the iteration of the writer that the reader's iteration j goes back to, as a
+        multiple of j.
     """
 
     writer: Loop
@@ -34,7 +37,7 @@ class Pair:
     stacks: tuple[Stack, ...]
     refused: tuple[tuple[int, str], ...]
     written: Affine
-    turn: Affine
+    iteration: Affine
     place: Affine
 
 
@@ -108,10 +111,10 @@ def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list
 
 def _pair(writer: Loop, reader: Loop) -> Pair | None:
     """Two loops as a pair, if the later one reads stacks of the earlier one."""
-    if writer.turns != reader.turns or writer.counter or reader.counter:
+    if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
     if writer.start[0].shape.element_type != reader.start[0].shape.element_type:
-        return None  # the turn of one is no number that the other's instructions take
+        return None  # the iteration of one is no number that the other's instructions take
     written: dict[int, list[int]] = {}
     for k in sorted(reader.fixed):
         start, _ = before_moves(reader.start[k])
@@ -131,12 +134,13 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
             weights[at, place] = weights.get((at, place), 0) + stack.bytes
     if not weights:
         return None
-    # All are read at one turn, in what JAX writes; should they not be, the most bytes count.
+    # All are read at one iteration, in what JAX writes; should they not be, the most bytes count.
     written_at, place = max(weights, key=lambda key: weights[key])
     stacks = [s for s, at, here in found if at == written_at and here in (place, None)]
-    refused += [
-        (s.written, "it is read at another turn than most") for s, _, _ in found if s not in stacks
-    ]
+    other = "it is read at another iteration than most"
+    refused += [(s.written, other) for s, _, _ in found if s not in stacks]
     sign = written_at.factor
-    turn = Affine(place.element, sign * place.factor, sign * (place.offset - written_at.offset))
-    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), written_at, turn, place)
+    iteration = Affine(
+        place.element, sign * place.factor, sign * (place.offset - written_at.offset)
+    )
+    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), written_at, iteration, place)

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Iterable
 
 from hlo.module import Instruction, Module
-from hlo.rewrite.loop_edit import Given, LoopEdit, Taken
+from hlo.rewrite.loop_edit import LoopEdit, OperandReplacement, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.again import Again, Arrays, New, uncast
@@ -25,7 +25,7 @@ from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
 from olla_xla.remat.loops.nodes import Body
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.stacks import Stack, only_hands_on
-from olla_xla.remat.loops.ways import Way, Ways
+from olla_xla.remat.loops.ways import Recipe, RecipeTable
 
 __all__ = ["edits", "recipe"]
 
@@ -54,21 +54,21 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
 
     Args:
       module: it is of. pair: of loops. dropped: elements of the writing loop's state.
-      every: new stacks of what turns begin with are kept at every so many turns, and the others
-        run again (`checkpoints`); stacks that stay are, where that can be, kept of the turns since.
-        0 keeps all.
+      every: new stacks of what iterations begin with are kept at every so many iterations, and the
+        others run again (`checkpoints`); stacks that stay are, where that can be, kept of the
+        iterations since. 0 keeps all.
 
     Raises:
       PlanMismatchError: they cannot all be done without.
     """
-    return _Recipe(module, pair, dropped, every).edit()
+    return _EditBuilder(module, pair, dropped, every).edit()
 
 
-class _Recipe(Again):
+class _EditBuilder(Again):
     def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], every: int) -> None:
-        ways, new = Ways(pair, None, collectives=True), New(module)
+        ways, new = RecipeTable(pair, None, collectives=True), New(module)
         if every and not can_be_kept(pair):
-            raise PlanMismatchError(f"{pair.reader.i.name} does not go back turn by turn")
+            raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
         self._rerun = Rerun(pair, new, every) if every else None
         kept = {
             number: kept[0]
@@ -92,31 +92,32 @@ class _Recipe(Again):
             dropped=tuple((s.written, s.read) for s in self._dropped),
             added=tuple(self._new.added),
             counter=self._counter(),
-            turns=pair.writer.turns,
+            iterations=pair.writer.iterations,
             written=(pair.written.factor, pair.written.offset),
             place=(pair.place.factor, pair.place.offset),
-            turn=(pair.turn.factor, pair.turn.offset),
+            iteration=(pair.iteration.factor, pair.iteration.offset),
             made=tuple(self._new.made),
             taken=tuple(taken),
             target=self._body.target,
             checkpoints=checkpoints,
         )
 
-    def _there(self, number: int) -> Given | None:
+    def _there(self, number: int) -> ValueRef | None:
         if self._rerun is not None and number in self._since:
             return self._rerun.residual(number)
         return super()._there(number)
 
-    def _updated(self, number: int) -> Given | None:
+    def _updated(self, number: int) -> ValueRef | None:
         return None if number in self._since else super()._updated(number)
 
-    def _stacked(self, way: Way) -> Given:
+    def _stacked(self, way: Recipe) -> ValueRef:
         return super()._stacked(way) if self._rerun is None else self._rerun.held(way)
 
     def _counter(self) -> str:
-        """What has the number of the reading loop's turn: a copy, where the next one is made early.
+        """What has the number of the reading loop's iteration: a copy, where the next one is made
+        early.
 
-        An element may be overwritten by the next turn's before all that is new has read it.
+        An element may be overwritten by the next iteration's before all that is new has read it.
         """
         reader = self._pair.reader
         body, opcodes = reader.body, ("copy", "get-tuple-element")
@@ -129,12 +130,12 @@ class _Recipe(Again):
         ]
         return min(found, key=lambda i: opcodes.index(i.opcode)).name
 
-    def _taken(self) -> list[Taken]:
+    def _taken(self) -> list[OperandReplacement]:
         """What the readers of the stacks read instead."""
         reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
-        replaced: dict[Instruction, Given] = {}
-        copies: dict[Given, list[set[Instruction]]] = {}
+        replaced: dict[Instruction, ValueRef] = {}
+        copies: dict[ValueRef, list[set[Instruction]]] = {}
         for stack, owner in reads:
             node = next(r.node for r in stack.reads if r.owner is owner)
             if only_hands_on(node, inner.root_of(owner)):
@@ -149,12 +150,14 @@ class _Recipe(Again):
         for stack, owner in reads:
             where = self._where(stack, owner)
             if owner in replaced:
-                result.append(Taken(owner.name, where[0], replaced[owner], replaced=True))
+                result.append(
+                    OperandReplacement(owner.name, where[0], replaced[owner], replaced=True)
+                )
             else:
                 arrays[owner].whole = functools.partial(self._whole, stack)
                 given = arrays[owner].given(stack.read, self._ways.number(stack))
                 axis = stack.axis if self._body.exact else -1
-                result += [Taken(owner.name, k, given, axis=axis) for k in where]
+                result += [OperandReplacement(owner.name, k, given, axis=axis) for k in where]
         return result
 
     def _where(self, stack: Stack, owner: Instruction) -> list[int]:
@@ -164,7 +167,7 @@ class _Recipe(Again):
         leaves = [inner.at.get((o, ())) for o in owner.operands]
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
-    def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, Given]) -> Arrays:
+    def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> Arrays:
         """What an instruction of the reading loop's body reads beside the stacks that go."""
         inner, arrays = self._pair.reader.body, Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
@@ -176,18 +179,18 @@ class _Recipe(Again):
             if node in results:
                 arrays.keep(results[node], node)
             elif operand.name in own:
-                arrays.keep(Given(own=operand.name), node or operand)
+                arrays.keep(ValueRef(own=operand.name), node or operand)
             elif node is not None and node.i.opcode == "parameter" and node.index[0] not in gone:
-                arrays.keep(Given(element=node.index[0]), node)
+                arrays.keep(ValueRef(element=node.index[0]), node)
         return arrays
 
-    def _whole(self, old: Stack, number: int) -> Given:
+    def _whole(self, old: Stack, number: int) -> ValueRef:
         """An array for a reader of a stack, of which it takes a value itself; or just the value."""
         if not self._body.exact:
             return self._inside(number)
         stack, start = self._kept.get(number), self._pair.reader.start
         if stack is not None and start[stack.read].shape.key == start[old.read].shape.key:
-            return Given(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+            return ValueRef(element=stack.read, whole=stack.whole.key, axis=stack.axis)
         return self._updated(number) or self._value(number)
 
 

@@ -28,7 +28,7 @@ from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.remat.loops.ways import Ways
+from olla_xla.remat.loops.ways import RecipeTable
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
 
@@ -98,7 +98,7 @@ class ResidualChoices:
         self._cost = cost
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         found = _apart(pairs(self.module, target))
-        self._choices = [Choice(Ways(pair, cost, collectives=collectives)) for pair in found]
+        self._choices = [Choice(RecipeTable(pair, cost, collectives=collectives)) for pair in found]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._priced = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
@@ -128,9 +128,10 @@ class ResidualChoices:
 
     @functools.cached_property
     def _thin(self) -> list[tuple[LoopRecord, ...]]:
-        """Choices that keep what turns begin with at few turns, the one of least time first.
+        """Choices that keep what iterations begin with at few iterations, the one of least time
+        first.
 
-        Where turns cannot run again, they keep the fewest bytes.
+        Where iterations cannot run again, they keep the fewest bytes.
         """
         rest = {r[:2]: r for r in self._named([c.dropped(_PRICES[-1]) for c in self._choices])}
         found = []
@@ -142,7 +143,7 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """Number of the first choice that keeps what turns begin with at few turns."""
+        """Number of the first choice that keeps what iterations begin with at few iterations."""
         return len(self._priced)
 
     def __len__(self) -> int:
@@ -201,7 +202,8 @@ class ResidualChoices:
 
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
-    """The record of a pair that keeps what turns begin with at few turns; None if it cannot.
+    """The record of a pair that keeps what iterations begin with at few iterations; None if it
+    cannot.
 
     Args:
       view: the module. choice: of the pair. price: seconds that a byte is worth.
@@ -209,13 +211,13 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
     pair = choice.ways.pair
     if not can_be_kept(pair):
         return None
-    every = max(math.isqrt(pair.writer.turns), 2)
+    every = max(math.isqrt(pair.writer.iterations), 2)
     made = residuals(choice.ways, Rerun(pair, New(view), every))
-    gone = choice.dropped(price, Thin(pair.writer.turns, every, frozenset(made)))
+    gone = choice.dropped(price, Thin(pair.writer.iterations, every, frozenset(made)))
     try:
         checkpoints = recipe(view, pair, gone, every).checkpoints
     except PlanMismatchError as error:
-        _logger.info("%s keeps what all its turns begin with: %s", pair.writer.i.name, error)
+        _logger.info("%s keeps what all its iterations begin with: %s", pair.writer.i.name, error)
         return None
     if checkpoints is None:
         return None

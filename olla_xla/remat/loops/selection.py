@@ -68,7 +68,7 @@ def to_try(
 
 
 def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
-    """The choices up to the last one, downwards, by their totals where turns run again."""
+    """The choices up to the last one, downwards, by their totals where iterations run again."""
     found = list(range(last + 1))
     tail = [k for k in found if k >= choices.thin - 1 and _written(choices, k) is not None]
     if last >= choices.thin:

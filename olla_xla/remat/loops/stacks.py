@@ -34,7 +34,7 @@ class Stack:
 
     Attributes:
       written, read: the element's number in the two states.
-      update: the dynamic-update-slice of each turn. value: what it writes.
+      update: the dynamic-update-slice of each iteration. value: what it writes.
       reads: the slices taken.
       whole: shape of all slices together, as they are read. axis: the dimension of it that counts
         them; it is 0 where anything but a loop sees the stack as another shape, or moves it.
@@ -63,7 +63,7 @@ class NotAStack(Exception):
 def stack_of(
     writer: Loop, reader: Loop, w: int, readers: list[int]
 ) -> tuple[Stack, Affine, Affine | None]:
-    """A stack, the slice of it that a turn writes, and the one that is read, if any is.
+    """A stack, the slice of it that an iteration writes, and the one that is read, if any is.
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
@@ -82,15 +82,15 @@ def stack_of(
     first, moves = before_moves(reader.start[r])
     if first.shape.key != reader.start[r].shape.key and not moves:
         shapes = first.shape, reader.start[r].shape
-        if not all(_leading(shape, reader.turns) for shape in shapes):
+        if not all(_leading(shape, reader.iterations) for shape in shapes):
             raise NotAStack("between the loops it is seen as another shape")
     if axis and (moves or first.shape.key != reader.start[r].shape.key):
         raise NotAStack("its slices lie inside it, and it is moved between the loops")
     if moves:
         whole = reader.start[r].shape
-        if not _leading(whole, reader.turns):
+        if not _leading(whole, reader.iterations):
             raise NotAStack("between the loops it is moved across its slices")
-        if not all(_moves_within_slices(i, reader.turns) for i in moves):
+        if not all(_moves_within_slices(i, reader.iterations) for i in moves):
             raise NotAStack("between the loops it is moved across its slices")
     return Stack(w, r, update, value, reads, whole, axis, moves), at, place
 
@@ -114,13 +114,13 @@ def _moves(i: Instruction) -> bool:
     return i.opcode in ("transpose", "copy")
 
 
-def _moves_within_slices(i: Instruction, turns: int) -> bool:
+def _moves_within_slices(i: Instruction, iterations: int) -> bool:
     """Whether what `_moves` does so slice by slice, and its code fits one slice as well."""
     if b"partitions" in i.backend_config:
         return False  # how a CPU divides it among threads is made for its shape
     steps = i.called[0].instructions if i.opcode == "fusion" else [i]
-    return _leading(i.operands[0].shape, turns) and all(
-        _leading(k.shape, turns) and (k.opcode != "transpose" or k.dimensions[0] == 0)
+    return _leading(i.operands[0].shape, iterations) and all(
+        _leading(k.shape, iterations) and (k.opcode != "transpose" or k.dimensions[0] == 0)
         for k in steps
     )
 
@@ -142,7 +142,7 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
 
 
 def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
-    """The update of a stack in each turn, the slice that it writes, and along which dimension.
+    """The update of a stack in each iteration, the slice that it writes, and along which dimension.
 
     Raises NotAStack.
     """
@@ -150,26 +150,26 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     element = body.leaves(body.computation.parameters[0])[(w,)]
     update = body.root[(w,)].behind
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
-        raise NotAStack("no turn writes just a slice of it")
+        raise NotAStack("no iteration writes just a slice of it")
     if any(n is not update for n in _readers(body, element)):
         raise NotAStack("the writing loop reads it too")
     states = sum(n.behind is update for n in body.root.values())
     if states + len(_readers(body, update)) > 1:
         raise NotAStack("its update is read as well")
     whole = update.shape
-    axis = _axis(element.shape, whole, update.operands[1].shape, writer.turns)
+    axis = _axis(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
         raise NotAStack("not one slice along one dimension is written")
     at = body.affine(update.operands[2 + axis], whole=True)
-    if at is None or at not in _own_turn(writer):
-        raise NotAStack("the slice that is written is not the turn's own")
+    if at is None or at not in _own_iteration(writer):
+        raise NotAStack("the slice that is written is not the iteration's own")
     return update, at, axis
 
 
 def _read(
     reader: Loop, r: int, axis: int, written: Shape
 ) -> tuple[tuple[Read, ...], Affine | None]:
-    """The slices that are read of a stack, and which that is of each turn.
+    """The slices that are read of a stack, and which that is of each iteration.
 
     Args:
       reader: the loop. r: number of the element. axis: along which slices are written.
@@ -185,23 +185,23 @@ def _read(
         if node.i.opcode != "dynamic-slice":
             raise NotAStack(f"{node.i.opcode} reads it in the reading loop")
         whole = node.operands[0].shape
-        if _axis(element.shape, whole, node.shape, reader.turns) != axis:
+        if _axis(element.shape, whole, node.shape, reader.iterations) != axis:
             raise NotAStack("not slices along the dimension that is written are read")
-        if whole.key != written.key and not (axis == 0 and _leading(written, reader.turns)):
+        if whole.key != written.key and not (axis == 0 and _leading(written, reader.iterations)):
             raise NotAStack("its slices lie apart, and it is read as another shape")
         if not _is_replaceable(body, node):
             raise NotAStack("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + axis], whole=True))
         reads.append(Read(node))
-    if len(places) > 1 or not places <= set(_own_turn(reader)):
-        raise NotAStack("the slices that are read are not the turn's own")
+    if len(places) > 1 or not places <= set(_own_iteration(reader)):
+        raise NotAStack("the slices that are read are not the iteration's own")
     return tuple(reads), next(iter(places), None)
 
 
-def _own_turn(loop: Loop) -> tuple[Affine, Affine]:
-    """Slices that are each read or written in one turn: counted up, and down."""
+def _own_iteration(loop: Loop) -> tuple[Affine, Affine]:
+    """Slices that are each read or written in one iteration: counted up, and down."""
     up = Affine((loop.counter,), 1, 0)
-    return up, Affine((loop.counter,), -1, loop.turns - 1)
+    return up, Affine((loop.counter,), -1, loop.iterations - 1)
 
 
 def _is_replaceable(body: Body, node: Node) -> bool:
@@ -233,30 +233,30 @@ def _readers(body: Body, node: Node) -> list[Node]:
     return found
 
 
-def _axis(element: Shape, whole: Shape, part: Shape, turns: int) -> int | None:
+def _axis(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
     """Along which dimension a part is a slice of an element, which a bitcast may give a shape.
 
     Slices may lie apart in memory; they are then slices of that shape, and of no other.
     """
     if not _is_slice(part, whole):
         return None
-    if _is_stack(whole, turns) and part.dimensions == (1, *whole.dimensions[1:]):
-        return 0 if _leading(element, turns) or not _leading(whole, turns) else None
+    if _is_stack(whole, iterations) and part.dimensions == (1, *whole.dimensions[1:]):
+        return 0 if _leading(element, iterations) or not _leading(whole, iterations) else None
     pairs = zip(part.dimensions, whole.dimensions, strict=True)
     axes = [k for k, (one, all_of_it) in enumerate(pairs) if one != all_of_it]
     if whole.element_bits < 8 or len(axes) != 1:
         return None
     (axis,) = axes
-    is_one = (part.dimensions[axis], whole.dimensions[axis]) == (1, turns)
+    is_one = (part.dimensions[axis], whole.dimensions[axis]) == (1, iterations)
     return axis if is_one else None
 
 
-def _is_stack(shape: Shape, turns: int) -> bool:
-    return shape.dimensions[:1] == (turns,) and shape.element_bits >= 8
+def _is_stack(shape: Shape, iterations: int) -> bool:
+    return shape.dimensions[:1] == (iterations,) and shape.element_bits >= 8
 
 
-def _leading(shape: Shape, turns: int) -> bool:
-    return _is_stack(shape, turns) and shape.minor_to_major[-1] == 0
+def _leading(shape: Shape, iterations: int) -> bool:
+    return _is_stack(shape, iterations) and shape.minor_to_major[-1] == 0
 
 
 def _is_slice(part: Shape, whole: Shape) -> bool:

@@ -67,7 +67,7 @@ def _ticks(seconds: float) -> int:
 
 def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
     """Adds a pair's variables and rows; by number of a stack's value the column "it is kept"."""
-    ways, turns = choice.ways, choice.ways.pair.writer.turns
+    ways, iterations = choice.ways, choice.ways.pair.writer.iterations
     kept: dict[int, int] = {}
     runs: dict[object, int] = {}
     for number in choice.needed:
@@ -75,10 +75,10 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
         stack = next(iter(ways.stacks.get(number, ())), None)
         if stack is not None:
             kept[number] = model.add_variable(cost=stack.bytes, name=f"keep_{number}")
-            times[kept[number]] = _ticks(turns * ways.saved_seconds(stack))
+            times[kept[number]] = _ticks(iterations * ways.saved_seconds(stack))
         if way is not None and run_of(way) not in runs:
             column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
-            times[column] = _ticks(turns * ways.seconds(way))
+            times[column] = _ticks(iterations * ways.seconds(way))
             runs[run_of(way)] = column
     for number in choice.needed:
         way = choice.way(number)

@@ -1,4 +1,6 @@
-"""How values of the writing loop's turn could be made in the reading loop, and at what price."""
+"""How values of the writing loop's iteration could be made in the reading loop, and at what
+price.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.stacks import Stack, only_hands_on
 from olla_xla.remat.purity import pure
 
-__all__ = ["Piece", "Way", "Ways"]
+__all__ = ["ConcatOperand", "Recipe", "RecipeTable"]
 
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
 """Opcodes of what the reading loop does not make by itself, or for nothing."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
-    """What a stack's slices hold as a part: each is a concatenation, as of steps in one turn.
+class ConcatOperand:
+    """What a stack's slices hold as a part: each is a concatenation, as of steps in one iteration.
 
     Attributes:
       whole: number of the slices. made: the concatenation.
@@ -39,7 +41,7 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Way:
+class Recipe:
     """A way to make a value.
 
     Attributes:
@@ -91,12 +93,12 @@ class _Waits:
         return self._before[i] == self._parts[node]
 
 
-class Ways:
-    """Ways for all values that a pair's stacks hold, and for those that they are made of.
+class RecipeTable:
+    """Recipes for all values that a pair's stacks hold, and for those that they are made of.
 
     A collective may run again in the reading loop: all devices run one program, and both loops as
-    often as a constant says, so that each of them comes to it at the same turn of the same loop, in
-    the one order of its body.
+    often as a constant says, so that each of them comes to it at the same iteration of the same
+    loop, in the one order of its body.
 
     Args:
       pair: of loops. cost: prices operators; None where nothing is chosen.
@@ -114,14 +116,14 @@ class Ways:
         self.pair = pair
         self.body = pair.writer.body
         self.stacks: dict[int, list[Stack]] = {}
-        self.pieces: dict[int, Piece] = {}
+        self.pieces: dict[int, ConcatOperand] = {}
         self.unread = [s for s in pair.stacks if not s.reads]
         self._cost = cost
         self._collectives = collectives
         self._values = dict(self._made_values())
-        self._ways: dict[int, Way | None] = {}
+        self._ways: dict[int, Recipe | None] = {}
         self._written: dict[int, Stack] = {}
-        """By number of what a turn writes, before it is moved, a stack of it."""
+        """By number of what an iteration writes, before it is moved, a stack of it."""
         for stack in pair.stacks:
             if stack not in self.unread:
                 self.stacks.setdefault(self.number(stack), []).append(stack)
@@ -135,10 +137,10 @@ class Ways:
     def _made_by_reader(self) -> dict[int, Instruction]:
         """What both loops' bodies make, by its number in the writing one: the reading one's.
 
-        It is made of what never changes, of the turn, and of slices of stacks. Each number comes
-        after those that it is made of, so that what is made of a stack's value is not needed to
-        make that again: whoever reads it may come first. What waits for a stack that it is not made
-        of, as behind a barrier, would come too late.
+        It is made of what never changes, of the iteration, and of slices of stacks. Each number
+        comes after those that it is made of, so that what is made of a stack's value is not needed
+        to make that again: whoever reads it may come first. What waits for a stack that it is not
+        made of, as behind a barrier, would come too late.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -150,9 +152,9 @@ class Ways:
             for stack in stacks
             for read in stack.reads
         }
-        sign = pair.turn.factor
-        turn = Affine((writer.counter,), sign, -sign * pair.turn.offset)
-        terms = Terms(writer.body, elements, reader.counter, turn, slices)
+        sign = pair.iteration.factor
+        iteration = Affine((writer.counter,), sign, -sign * pair.iteration.offset)
+        terms = Terms(writer.body, elements, reader.counter, iteration, slices)
         own = reader.body
         together = platform(own.target).keeps_code and not own.exact
         body = Body(own.computation, own.target, together=together, terms=terms)
@@ -184,7 +186,7 @@ class Ways:
             part = self.body.number(node.behind)
             same = node.shape.minor_to_major == made.shape.minor_to_major
             if same and part not in self.stacks and not self._is_moved_in(node):
-                self.pieces.setdefault(part, Piece(number, made, node, start))
+                self.pieces.setdefault(part, ConcatOperand(number, made, node, start))
             start += node.shape.dimensions[dimension]
 
     def _is_moved_in(self, node: Node) -> bool:
@@ -215,7 +217,7 @@ class Ways:
         way = self.way(first)
         if way is not None and not (way.stacked or way.exchanged):
             return
-        self._ways[first] = Way(source, value.owner, None, (number,), narrowed=True)
+        self._ways[first] = Recipe(source, value.owner, None, (number,), narrowed=True)
         self._ways[number] = None  # or each would be made of the other
 
     def number(self, stack: Stack) -> int:
@@ -224,7 +226,7 @@ class Ways:
         self._written.setdefault(number, stack)
         for move in stack.moves:
             before, number = number, self.body.between(number, move)
-            self._ways[number] = Way(stack.value, move, None, (before,), between=True)
+            self._ways[number] = Recipe(stack.value, move, None, (before,), between=True)
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
@@ -236,11 +238,11 @@ class Ways:
 
     def is_there(self, number: int) -> bool:
         """Whether the reading loop has it, or can have it, without computing anything."""
-        own = number in self.own or self.is_turn(number)
+        own = number in self.own or self.is_iteration(number)
         return own or self.element(number) is not None
 
-    def is_turn(self, number: int) -> bool:
-        """Whether it is the number of the writing loop's turn."""
+    def is_iteration(self, number: int) -> bool:
+        """Whether it is the number of the writing loop's iteration."""
         node = self._values.get(number)
         writer = self.pair.writer
         if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
@@ -248,26 +250,26 @@ class Ways:
         return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
-        """The element of the writing loop's state that it is, if no turn changes that."""
+        """The element of the writing loop's state that it is, if no iteration changes that."""
         node = self._values.get(number)
         if node is None or node.i.opcode != "parameter":
             return None
         return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
-    def way(self, number: int) -> Way | None:
+    def way(self, number: int) -> Recipe | None:
         """The way to make a value, or None if there is none."""
         if number not in self._ways:
             self._ways[number] = self._find(number)
         return self._ways[number]
 
-    def seconds(self, way: Way) -> float:
+    def seconds(self, way: Recipe) -> float:
         """Predicted time of one more run of a way's owner, for one slice."""
         if way.stacked:
             return self._moving_seconds(3 * way.node.shape.bytes)  # read, and written twice
         if way.between:
-            return self._seconds(way.owner) / self.pair.writer.turns
+            return self._seconds(way.owner) / self.pair.writer.iterations
         if way.narrowed:
-            wide = self.stacks[way.needs[0]][0].bytes // self.pair.writer.turns
+            wide = self.stacks[way.needs[0]][0].bytes // self.pair.writer.iterations
             return self._moving_seconds(wide + way.node.shape.bytes)
         return self._seconds(self.body.runs(way.owner))
 
@@ -280,10 +282,10 @@ class Ways:
         return 0.0 if self._cost is None else self._cost.device.seconds(work)
 
     def saved_seconds(self, stack: Stack) -> float:
-        """Predicted time of a turn of both loops that a stack takes by itself."""
+        """Predicted time of an iteration of both loops that a stack takes by itself."""
         writes = self.body.runs(stack.update.owner)
         saved = self._seconds(writes)
-        saved += sum(self._seconds(i) for i in stack.moves) / self.pair.writer.turns
+        saved += sum(self._seconds(i) for i in stack.moves) / self.pair.writer.iterations
         inner = self.pair.reader.body
         for read in stack.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
@@ -292,9 +294,9 @@ class Ways:
 
     def put_seconds(self, stack: Stack) -> float:
         """Predicted time of writing one slice of a stack by an operator of its own."""
-        return self._moving_seconds(2 * stack.bytes // self.pair.writer.turns)
+        return self._moving_seconds(2 * stack.bytes // self.pair.writer.iterations)
 
-    def _find(self, number: int) -> Way | None:
+    def _find(self, number: int) -> Recipe | None:
         stack = self._written.get(number)
         node = self._values.get(number)
         if stack is not None:
@@ -304,16 +306,16 @@ class Ways:
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
         if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
-            return Way(node, node.owner, None, (), stacked=True)
+            return Recipe(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
         owner = node.owner
         fusion = self.body.runs(owner)
         if fusion.opcode == "constant":
-            return Way(node, owner, None, ())
+            return Recipe(node, owner, None, ())
         if owner in self.body.exchanges:
             needs = self._needs(owner)
-            return Way(node, owner, None, needs, exchanged=True) if self._collectives else None
+            return Recipe(node, owner, None, needs, exchanged=True) if self._collectives else None
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
@@ -323,15 +325,19 @@ class Ways:
             return None  # as part of another form its code may compute other bits
         if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
             return None
-        return Way(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
+        return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
-    def new_bytes(self, way: Way, slices: int | None = None) -> int:
-        """Bytes of the stack that a way makes, if it makes one; `slices` are those of each turn."""
-        count = self.pair.writer.turns if slices is None else slices
+    def new_bytes(self, way: Recipe, slices: int | None = None) -> int:
+        """Bytes of the stack that a way makes, if it makes one; `slices` are those of each
+        iteration.
+        """
+        count = self.pair.writer.iterations if slices is None else slices
         return count * way.node.shape.bytes if way.stacked else 0
 
     def _can_be_stacked(self, node: Node) -> bool:
-        """Whether what an element of the state is at the beginning of each turn can be kept."""
+        """Whether what an element of the state is at the beginning of each iteration can be
+        kept.
+        """
         shape = node.shape
         return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
@@ -339,7 +345,7 @@ class Ways:
         fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 
-    def _opened(self, node: Node, owner: Instruction) -> Way | None:
+    def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
         """A way through a fusion that computes each element for itself, or only moves bytes.
 
         What it computes stays as it is; where it takes a part of what it is given, and a stack has
@@ -350,7 +356,7 @@ class Ways:
         end = result.behind
         divided = b"partitions" in self.body.fusions[owner].backend_config
         if self.body.exact and node is end:
-            return Way(node, owner, None, self._needs(owner))
+            return Recipe(node, owner, None, self._needs(owner))
         if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
             end = end.operands[1].behind
         if divided and node is not result.behind:
@@ -375,7 +381,7 @@ class Ways:
                 inside[k] = None
             else:
                 waiting += k.operands
-        return Way(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
+        return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
     def _needs(self, owner: Instruction, but: int = -1) -> tuple[int, ...]:
         """Numbers of what an instruction is given, but for one operand."""
@@ -384,7 +390,7 @@ class Ways:
             self.body.number(n.behind) for o in given for n in self.body.leaves(o).values()
         )
 
-    def _updating(self, node: Node, owner: Instruction, result: Node) -> Way | None:
+    def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
         """A way through a fusion that puts what it computes into a stack."""
         if result.i.opcode != "dynamic-update-slice" or owner.opcode != "fusion":
             return None
@@ -395,7 +401,7 @@ class Ways:
         if len(stacks) != 1:
             return None
         (k,) = stacks
-        return Way(node, owner, None, self._needs(owner, k), updated=k)
+        return Recipe(node, owner, None, self._needs(owner, k), updated=k)
 
     def _is_held(self, k: Node) -> bool:
         """Whether what is moved inside a fusion is what a stack has."""
