@@ -13,6 +13,7 @@ import jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import plan
+from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
@@ -96,7 +97,7 @@ def _compiled(
     with warnings.catch_warnings():
         # The audit says it with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        lowered = fn.lower(*args, **kwargs)
+        lowered = jax_stage(fn.lower(*args, **kwargs))
     platform = _platform((args, kwargs), where)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         options: dict[str, Any] = {}

@@ -138,6 +138,8 @@ def _forced(graph: TensorGraph, at: int) -> list[int]:
 def _reached(neighbours: list[list[int]], start: int) -> set[int]:
     found, edge = {start}, [start]
     while edge:
-        edge = [n for k in edge for n in neighbours[k] if n not in found]
-        found.update(edge)
+        for n in neighbours[edge.pop()]:
+            if n not in found:
+                found.add(n)
+                edge.append(n)
     return found
