@@ -130,6 +130,8 @@ def _tensors(view: MemoryView, count: int) -> Table:
 def where(tensor: LiveTensor) -> str:
     """Where a tensor comes from: an argument's path, a line, or why there is neither."""
     line = short_line(tensor.line)
+    if tensor.caller:
+        line = f"{line} (from {short_line(tensor.caller)})"
     if line and tensor.is_argument:
         line = f"read at {line}"
     found = [tensor.argument, line]
