@@ -14,7 +14,7 @@ from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import dump_options, read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.foreign import jax_stage
-from olla_xla.compile.jax_private import plain_jit
+from olla_xla.compile.jax_private import jit_parameters, plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.errors import InputError, OllaError
@@ -110,7 +110,8 @@ def _compiled(
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
         module, assignment = read_assignment(compiled, Path(folder))
-    parts = leaves(compiled, module_from_bytes(module))
+    static = (jit_parameters(fn) or {}).get("static_argnums") or ()
+    parts = leaves(compiled, module_from_bytes(module), static)
     return platform, Executable(module, assignment), parts
 
 

@@ -132,6 +132,7 @@ class PlannedFunction:
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
+        self._static = _numbers(jit_options.get("static_argnums"))
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
         self._verify = ways.verify and ways.enabled
         self._pending = threading.local()
@@ -327,7 +328,7 @@ class PlannedFunction:
             self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
         if outcome.plan is not None:
             self._shared.plans.append(outcome.plan)
-            self._say(donation_hint(outcome.compiled))
+            self._say(donation_hint(outcome.compiled, self._static))
         elif outcome.error is None:
             if self._ways.enabled:
                 self._say(outcome.reason)
@@ -346,6 +347,11 @@ class PlannedFunction:
         if text and text not in self._shared.said:
             self._shared.said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
+
+
+def _numbers(given: Any) -> tuple[int, ...]:
+    """`jax.jit`'s argument numbers, which may be one or none, as a tuple."""
+    return (given,) if isinstance(given, int) else tuple(given or ())
 
 
 def _under_trace(args: Any, kwargs: Any) -> bool:

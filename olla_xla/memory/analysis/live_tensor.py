@@ -85,7 +85,7 @@ class Describer:
 
     def __init__(self, dataflow: Dataflow, target: str) -> None:
         self._origins = Origins(dataflow)
-        self.arguments = arguments(dataflow, self._origins)
+        self.arguments = arguments(dataflow)
         self._categories = categories(dataflow, self._origins, self.arguments, target)
         self._paths = {a.value: a.path for a in self.arguments}
         self._by_buffer = {dataflow.values[a.value.id].buffer: a.path for a in self.arguments}
