@@ -29,7 +29,7 @@ from olla_xla.errors import (
     SolverError,
     VersionError,
 )
-from olla_xla.version import __version__
+from olla_xla.version import __version__, old_jax
 
 if TYPE_CHECKING:
     import olla_xla.check as check
@@ -99,9 +99,15 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
     if name != "check" and name not in _HOMES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
+    try:
+        home = importlib.import_module(f"olla_xla.{_HOMES.get(name, name)}")
+    except (ImportError, AttributeError) as error:
+        if why := old_jax():  # which lacks names that we import
+            raise VersionError(why) from error
+        raise
     if name == "check":
-        return importlib.import_module("olla_xla.check")
-    value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
+        return home
+    value = getattr(home, name)
     globals()[name] = value
     return value
 

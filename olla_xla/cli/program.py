@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 
 from olla_xla.errors import InputError, OllaError, VersionError
+from olla_xla.version import old_jax
 
 __all__ = ["Program"]
 
@@ -59,6 +60,8 @@ class Program:
             return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
         program = f"{self.name} {name}"
         try:
+            if why := old_jax():
+                raise VersionError(why)
             command = importlib.import_module(f"{self.package}.{name}")
             values = flags.FlagValues()
             command.define_flags(values)

@@ -117,7 +117,7 @@ def test_summary_has_what_is_known():
     assert found["planned"][1] == "predicted; -22.2 %"
     assert found["computed again"] == ["2", "instructions"]
     assert found["results bound in place"] == ["2"] and "stacks that loops do without" not in found
-    assert found["status"] == ["feasible", "xla; stopped by step limit"]
+    assert found["status"] == ["feasible", "XLA's order; stopped by step limit"]
     starts = {
         line.index(rest[-1])
         for line, (_, *rest) in zip(lines[1:], cells, strict=True)
