@@ -99,15 +99,11 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
     if name != "check" and name not in _HOMES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
-    try:
-        home = importlib.import_module(f"olla_xla.{_HOMES.get(name, name)}")
-    except (ImportError, AttributeError) as error:
-        if why := old_jax():  # which lacks names that we import
-            raise VersionError(why) from error
-        raise
     if name == "check":
-        return home
-    value = getattr(home, name)
+        return importlib.import_module("olla_xla.check")
+    if why := old_jax():  # which lacks names that the module imports
+        raise VersionError(why)
+    value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
