@@ -17,7 +17,6 @@ __all__ = [
     "ResultsError",
     "SolverError",
     "VersionError",
-    "at_the_caller",
 ]
 
 
@@ -101,12 +100,3 @@ class FallbackError(OllaError):
 
 class AgreementError(OllaError, RuntimeError):
     """It cannot be known whether the other processes run a plan, or this one cannot run theirs."""
-
-
-def at_the_caller(error: OllaError) -> OllaError:
-    """An error that is to be raised anew from the caller's line, its cause kept if it has one.
-
-    Its one line says all: the calls of ours, of JAX and of XLA that it came through say nothing.
-    """
-    error.__suppress_context__ = True
-    return error.with_traceback(None)

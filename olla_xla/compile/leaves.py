@@ -65,7 +65,9 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
         return ""  # XLA's own count takes it a while, so it comes last.
     first = max(found, key=lambda argument: argument.bytes).path
     one = len(found) == 1
-    which = f"argument {first} ({{}}) is" if one else f"{len(found)} arguments ({first}, ...; {{}}) are"
+    which = (
+        f"argument {first} ({{}}) is" if one else f"{len(found)} arguments ({first}, ...; {{}}) are"
+    )
     return (
         f"{which.format(f'{size / 2**20:,.1f} MB')} not donated though "
         f"{'an output has its type' if one else 'outputs have their types'}; {to_donate(found)} "

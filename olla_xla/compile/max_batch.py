@@ -41,6 +41,9 @@ _REACH = 32
 _QUICK = {"xla_backend_optimization_level": 0}
 """Compiler options: nothing is run, and machine code has no part in memory."""
 
+_NEAR = 0.02
+"""Part of the memory within which a predicted total is near enough to end the predictions."""
+
 _FIRST = 1.3
 """Times the answer without recomputation that is tried first with it."""
 
@@ -242,7 +245,10 @@ class _Work:
         return at + self.unit * (math.floor(many) if at == high else max(math.floor(many), 1))
 
     def _predicted(self, way: _Way, low: int, start: int) -> int:
-        """The largest size whose predicted total fits; `low` fits."""
+        """The largest size whose predicted total fits, or all but fits; `low` fits.
+
+        Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
+        """
         high, rounds = None, 0
         # Sizes that are compiled already cost no compile: two of them make a line.
         known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
@@ -266,6 +272,8 @@ class _Work:
                 points.append((guess, size))
             rounds += 1
             guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
+            if len(points) > 1 and abs(size - self.memory) <= _NEAR * self.memory:
+                return max(self._next(points, low, high, way.growth), low)
         return low
 
     def _next(

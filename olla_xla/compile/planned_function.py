@@ -40,7 +40,7 @@ from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.compile.stages import PlannedLowered, PlannedTraced
-from olla_xla.errors import FallbackError, JitError, OllaError, at_the_caller
+from olla_xla.errors import FallbackError, JitError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
@@ -163,7 +163,8 @@ class PlannedFunction:
             self._pending.first = None
             outputs = self._call(*args, **kwargs)
         except OllaError as error:
-            raise at_the_caller(error)
+            # Its one line says all: the calls of ours, of JAX and of XLA are left out.
+            raise error.with_traceback(None) from error.__cause__
         first: _First | None = self._pending.first
         self._pending.first = None
         return outputs if first is None else self._verified(outputs, first)

@@ -15,7 +15,7 @@ import jax
 from olla_xla.compile import verification
 from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.outcomes import Outcome
-from olla_xla.errors import CheckError, OllaError, at_the_caller
+from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
             kwargs["compiler_options"] = compiler_options
         try:
             outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
-        except OllaError as error:
-            raise at_the_caller(error)
+        except OllaError as error:  # at the caller's line, as of a call
+            raise error.with_traceback(None) from error.__cause__
         return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
 
 

@@ -16,6 +16,7 @@ it is of another program.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import olla_xla.targets as targets
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
+from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
@@ -36,7 +38,7 @@ from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import stack_rows
 from olla_xla.tools import models
 from olla_xla.tools.split import split
@@ -76,6 +78,7 @@ def run(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
     make = _plan_hlo if values.model is None else _plan_model
     plan = make(values, options, given)
+    document.add(plan=json.loads(dumps(plan))["plan"])
     if plan_out is not None:
         plan.save(plan_out)
     return 0

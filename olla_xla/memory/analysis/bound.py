@@ -184,7 +184,7 @@ def _largest(graph: TensorGraph) -> tuple[int, int, np.ndarray | None]:
 
 
 def _live(graph: TensorGraph, at: int, before: np.ndarray | None) -> list[int]:
-    """The tensors that are live while an operator runs: in every order, or where a cut has least."""
+    """The tensors that are live at an operator: in every order, or where a cut has least."""
     if before is not None:
         return [
             k

@@ -178,9 +178,7 @@ def _by_phase(
     return Category.WORKSPACE
 
 
-def _of_gradient(
-    value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]
-) -> bool:
+def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
     """Whether a value is made from a gradient of its size: a sum over iterations, a clipped one."""
     maker = value.instruction
     if maker.opcode in ("parameter", "while"):

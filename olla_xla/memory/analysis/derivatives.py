@@ -1,4 +1,4 @@
-"""Which results of a module are derivatives, which replace no argument, though they have its type."""
+"""Which results of a module are derivatives: they replace no argument, though of its type."""
 
 from __future__ import annotations
 

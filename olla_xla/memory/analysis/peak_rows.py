@@ -1,4 +1,4 @@
-"""What memory is used for at the peak, as rows that add up: by category, order by order, and bound."""
+"""What memory is used for at the peak and in the bound, by category, as rows that add up."""
 
 from __future__ import annotations
 

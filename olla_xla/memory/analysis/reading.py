@@ -75,7 +75,7 @@ def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[V
 
 
 def _fused(use: Use) -> tuple[list[str], bool]:
-    """(op names of what reads an operand in a fused computation, whether it is only moved there)."""
+    """(op names of what reads an operand in a fused computation, whether that only moves it)."""
     body = use.instruction.called[0]
     edge: list[Instruction] = [body.parameters[use.operand]]
     names: list[str] = []

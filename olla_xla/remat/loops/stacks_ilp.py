@@ -37,9 +37,7 @@ class Least:
     bound: int
 
 
-def least(
-    choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS
-) -> Least | None:
+def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS) -> Least | None:
     """Keeps the fewest bytes of stacks.
 
     Args:
