@@ -268,11 +268,11 @@ class _Work:
                 low = guess
             else:
                 high = guess
-            if way.is_linear:
+            if way.is_linear or size > self.memory:  # what no plan gets below is on a line too
                 points.append((guess, size))
             rounds += 1
             guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
-            if len(points) > 1 and abs(size - self.memory) <= _NEAR * self.memory:
+            if way.is_linear and len(points) > 1 and abs(size - self.memory) <= _NEAR * self.memory:
                 return max(self._next(points, low, high, way.growth), low)
         return low
 
