@@ -86,11 +86,19 @@ class Instruction:
 
     @property
     def location(self) -> str:
-        """The user's source as "file:line", or ""."""
+        """The innermost call under which it was traced as "file:line", or ""."""
         proto, frames = self.proto, self.computation.frames
         if proto is None or frames is None or not proto.HasField("metadata"):
             return ""
         return frames.location(proto.metadata)
+
+    @property
+    def stack(self) -> tuple[Frame, ...]:
+        """The Python calls under which it was traced, the innermost first."""
+        proto, frames = self.proto, self.computation.frames
+        if proto is None or frames is None or not proto.HasField("metadata"):
+            return ()
+        return frames.stack(proto.metadata)
 
     @property
     def direction(self) -> str:

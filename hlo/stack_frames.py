@@ -28,6 +28,7 @@ class StackFrames:
     def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
         self._index = index
         self._frames: dict[int, Frame] = {}
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
 
     def location(self, metadata: xla_pb2.OpMetadata) -> str:
         """The innermost call as "file:line", or ""."""
@@ -38,13 +39,19 @@ class StackFrames:
 
     def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[Frame, ...]:
         """The calls under which an operation was traced, the innermost first."""
+        first = metadata.stack_frame_id
+        if first not in self._stacks:
+            self._stacks[first] = self._found(first)
+        found = self._stacks[first]
+        if not found and metadata.source_file:
+            return (Frame(metadata.source_file, metadata.source_line, ""),)
+        return found
+
+    def _found(self, frame_id: int) -> tuple[Frame, ...]:
         found: list[Frame] = []
-        frame_id = metadata.stack_frame_id
         while self._is_known(frame_id) and len(found) < len(self._index.stack_frames):
             found.append(self._frame(frame_id))
             frame_id = self._index.stack_frames[frame_id - 1].parent_frame_id
-        if not found and metadata.source_file:
-            found.append(Frame(metadata.source_file, metadata.source_line, ""))
         return tuple(found)
 
     def _is_known(self, frame_id: int) -> bool:

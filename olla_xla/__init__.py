@@ -29,7 +29,7 @@ from olla_xla.errors import (
     SolverError,
     VersionError,
 )
-from olla_xla.version import __version__
+from olla_xla.version import __version__, old_jax
 
 if TYPE_CHECKING:
     import olla_xla.check as check
@@ -101,6 +101,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     if name == "check":
         return importlib.import_module("olla_xla.check")
+    if why := old_jax():  # which lacks names that the module imports
+        raise VersionError(why)
     value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -8,6 +8,7 @@ from ortools.sat.python import cp_model
 from benchmarks.ilp_forms.intervals import Interval, IntervalModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
+from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status
 
 __all__ = ["solve"]
@@ -27,7 +28,7 @@ def solve(model: IntervalModel, limits: Limits) -> Result:
         raise SolverError(f"{message}: {program.program.validate()}")
     if status == cp_model.INFEASIBLE:
         raise SolverError(f"{message}, but every graph has an order")
-    bound = max(round(solver.best_objective_bound), model.bound)
+    bound = max(whole_units(solver.best_objective_bound), model.bound)
     if status == cp_model.UNKNOWN:
         return Result(Status.UNKNOWN, bound=bound, message=message)
     return Result(

@@ -5,19 +5,27 @@ Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import importlib
+import importlib.metadata
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from olla_xla.cli import document
 from olla_xla.errors import InputError, OllaError, VersionError
+from olla_xla.version import __version__, old_jax
 
 __all__ = ["Program"]
 
 _LIST_TARGETS = "--list_targets"
+_VERSION = "--version"
+_TO_STDOUT = "-"
 _HELP = ("-h", "--help", "-help", "--helpfull", "--helpshort", "help")
 
 
@@ -53,20 +61,32 @@ class Program:
         if _LIST_TARGETS in arguments:
             _print_targets()
             return 0
+        if arguments[0] == _VERSION:
+            print(_versions(self.name))
+            return 0
         name, *rest = arguments
+        name = name.replace("-", "_") if name.replace("-", "_") in self.commands else name
         if name not in self.commands:
-            known = f"no command {name!r}; commands are {', '.join(self.commands)}"
+            known = f"no command {name!r}{_alike(name, self.commands)}; commands are "
+            known += ", ".join(self.commands)
             return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
         program = f"{self.name} {name}"
         try:
+            if why := old_jax():
+                raise VersionError(why)
             command = importlib.import_module(f"{self.package}.{name}")
             values = flags.FlagValues()
             command.define_flags(values)
+            owns_json = "json" in values
+            if not owns_json:
+                _define_json(values)
             if any(argument in _HELP for argument in rest):
                 print(_help(program, command, values))
                 return 0
             operands = getattr(command, "OPERANDS", ())
-            return command.run(values, *_parsed(values, program, rest, operands))
+            given = _parsed(values, program, _normal(rest), operands)
+            path = None if owns_json else values["json"].value
+            return _run(command, values, given, path)
         except OllaError as error:
             return _failed(program, error)
         except KeyboardInterrupt:
@@ -89,6 +109,65 @@ class Program:
                 "--target can be.",
             ]
         )
+
+
+def _versions(name: str) -> str:
+    """This package's version, and those that it runs with."""
+    found = [f"{name} {__version__}"]
+    for package in ("jax", "jaxlib"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(found)
+
+
+def _alike(name: str, known: Iterable[str]) -> str:
+    """What a word may have been meant to be: " (did you mean plan?)", or ""."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _define_json(values: flags.FlagValues) -> None:
+    flags.DEFINE_string(
+        "json",
+        None,
+        "What was found as JSON: --json writes it to standard output and all else to standard "
+        "error, --json=FILE to a file.",
+        flag_values=values,
+    )
+
+
+def _normal(arguments: Sequence[str]) -> list[str]:
+    """Flags as they are defined: --batch-size=4 is --batch_size=4, and --json is --json=-."""
+    found = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and len(name) > 2:
+            name = f"--{name[2:].replace('-', '_')}"
+        found.append(f"--json={_TO_STDOUT}" if argument == "--json" else f"{name}{equals}{value}")
+    return found
+
+
+def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str | None) -> int:
+    """Runs a command, and writes what it found as JSON where a path, or "-", says so.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    if path is None:
+        return command.run(values, *given)
+    if path != _TO_STDOUT and not Path(path).absolute().parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no such folder")
+    aside = contextlib.redirect_stdout(sys.stderr) if path == _TO_STDOUT else None
+    with document.collecting() as found, aside or contextlib.nullcontext():
+        code = command.run(values, *given)
+    if path == _TO_STDOUT:
+        print(found.text(), end="")
+        return code
+    try:
+        Path(path).write_text(found.text(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return code
 
 
 def _parsed(

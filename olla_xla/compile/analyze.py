@@ -14,7 +14,8 @@ from hlo.backend import PLATFORMS, platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import needed_dump, read_assignment
 from olla_xla.compile.decorator import plan
-from olla_xla.compile.jax_private import plain_jit
+from olla_xla.compile.foreign import jax_stage
+from olla_xla.compile.jax_private import jit_parameters, plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.errors import InputError, OllaError
@@ -97,7 +98,7 @@ def _compiled(
     with warnings.catch_warnings():
         # The audit says it with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        lowered = fn.lower(*args, **kwargs)
+        lowered = jax_stage(fn.lower(*args, **kwargs))
     platform = _platform((args, kwargs), where)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         options = needed_dump(platform, Path(folder)) or {}
@@ -108,7 +109,8 @@ def _compiled(
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
         module, assignment = read_assignment(compiled, Path(folder))
-    parts = leaves(compiled, module_from_bytes(module))
+    static = (jit_parameters(fn) or {}).get("static_argnums") or ()
+    parts = leaves(compiled, module_from_bytes(module), static)
     return platform, Executable(module, assignment), parts
 
 

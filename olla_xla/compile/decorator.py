@@ -20,13 +20,12 @@ from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_fun
 from olla_xla.errors import InputError, JitError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
+from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
 __all__ = ["plan"]
 
 _logger = logging.getLogger("olla_xla")
 
-_OLDEST_JAX, _TOO_NEW_JAX = (0, 11, 2), (0, 14)
-"""From the first up to the second, which is not tested: XLA's rules are those of its version."""
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
 
@@ -129,12 +128,12 @@ def _is_jits(name: str, value: Any) -> bool:
 
 
 def _check_jax() -> None:
-    needed, beyond = (".".join(map(str, v)) for v in (_OLDEST_JAX, _TOO_NEW_JAX))
-    if jax.__version_info__ < _OLDEST_JAX:
+    needed, beyond = (".".join(map(str, v)) for v in (OLDEST_JAX, TOO_NEW_JAX))
+    if jax.__version_info__ < OLDEST_JAX:
         raise VersionError(
             f"olla_xla needs jax>={needed}, this is {jax.__version__}; pip install -U jax jaxlib"
         )
-    if jax.__version_info__ >= _TOO_NEW_JAX and not environment.any_jax():
+    if jax.__version_info__ >= TOO_NEW_JAX and not environment.any_jax():
         raise VersionError(
             f"olla_xla knows jax<{beyond}, this is {jax.__version__}; pip install -U olla-xla, or "
             "set OLLA_XLA_ANY_JAX=1 to use it all the same"

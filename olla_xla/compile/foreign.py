@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["caution"]
+import jax
+
+from olla_xla.errors import InputError
+
+__all__ = ["caution", "jax_stage"]
 
 _CAUTIONS = {
     "flax.nnx": (
@@ -40,3 +44,19 @@ def caution(fn: Any) -> str:
             if f"{kind.__module__}.".startswith(f"{library}.") and "Jit" in kind.__name__:
                 return text
     return ""
+
+
+def jax_stage(stage: Any) -> Any:
+    """JAX's own lowered function, which another library's holds; our own and JAX's as they are.
+
+    Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap what `lower()`
+    gives, and their wrappers have some of JAX's attributes.
+
+    Raises:
+      InputError: it holds none.
+    """
+    ours = stage if isinstance(stage, jax.stages.Lowered) else getattr(stage, "lowered", None)
+    if not isinstance(ours, jax.stages.Lowered):
+        kind = f"{type(stage).__module__}.{type(stage).__qualname__}"
+        raise InputError(f"lower() gave a {kind}, which holds no jax.stages.Lowered; use jax.jit")
+    return ours

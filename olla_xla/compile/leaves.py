@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
 
-from hlo.module import Module
+from hlo.module import HloError, Module, module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.memory.analysis.leaves import Leaf, not_donated
+from olla_xla.memory.analysis.derivatives import derivatives
+from olla_xla.memory.analysis.leaves import Leaf, not_donated, to_donate
 
 __all__ = ["donation_hint", "leaves"]
 
@@ -22,29 +25,65 @@ _NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01
 """Bytes, and the part of the total, below which nothing is said."""
 
 
-def leaves(compiled: Any, module: Module | None = None) -> tuple[list[Leaf], list[Leaf]]:
+def leaves(
+    compiled: Any, module: Module | None = None, static: Collection[int] = ()
+) -> tuple[list[Leaf], list[Leaf]]:
     """What a compiled function takes and what it returns.
 
     Args:
       compiled: a `jax.stages.Compiled`.
       module: the one that it runs, which has the arguments' names; without it they are numbered.
+      static: numbers of the positional arguments that are no arrays.
     """
-    return _taken(compiled, module), _returned(compiled)
+    return _taken(compiled, module, static), _returned(compiled)
 
 
-def donation_hint(compiled: Any) -> str:
-    """Which large arguments could be donated and are not, in one line; or ""."""
+def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
+    """Which large arguments could be donated and are not, in one line; or "".
+
+    Args:
+      compiled: a `jax.stages.Compiled`. static: as in `leaves`.
+    """
     try:
         # Formats take a while, so what no output is like in shape and type is left out before.
         alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
         given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
         if sum(_bytes(i) for i in given if _type(i) in alike) < _NOTEWORTHY:
             return ""
-        taken, returned = leaves(compiled)
-    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        if not _possible(*leaves(compiled, static=static)):
+            return ""
+        # Only now is it worth while to read the module: it has names, and tells derivatives.
+        module = _module(compiled)
+        taken, returned = leaves(compiled, module, static)
+        found = _possible(taken, [r for r in returned if r.number not in derivatives(module)])
+    except (AttributeError, NotImplementedError, TypeError, ValueError, HloError) as error:
         # A hint must not keep a step from running.
         _logger.debug("no donation hint", exc_info=error)
         return ""
+    size = sum(argument.bytes for argument in found)
+    if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
+        return ""  # XLA's own count takes it a while, so it comes last.
+    first = max(found, key=lambda argument: argument.bytes).path
+    one = len(found) == 1
+    which = (
+        f"argument {first} ({{}}) is" if one else f"{len(found)} arguments ({first}, ...; {{}}) are"
+    )
+    return (
+        f"{which.format(f'{size / 2**20:,.1f} MB')} not donated though "
+        f"{'an output has its type' if one else 'outputs have their types'}; {to_donate(found)} "
+        "saves that memory if the caller is done with "
+        f"{'it' if one else 'them'}"
+    )
+
+
+def _module(compiled: Any) -> Module:
+    """The module that an executable runs. Raises HloError if it cannot be read."""
+    first = compiled.runtime_executable().hlo_modules()[0]
+    return module_from_bytes(first.as_serialized_hlo_module_proto())
+
+
+def _possible(taken: Sequence[Leaf], returned: Sequence[Leaf]) -> list[Leaf]:
+    """The arguments that could be donated and are not."""
     # JAX gives outputs to donated arguments of their type first.
     donated = collections.Counter(a.type for a in taken if a.donated and a.number is not None)
     free = []
@@ -52,18 +91,10 @@ def donation_hint(compiled: Any) -> str:
         donated[result.type] -= 1
         if donated[result.type] < 0:
             free.append(result)
-    found = [argument for argument, _ in not_donated(taken, free, set())]
-    size = sum(argument.bytes for argument in found)
-    if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
-        return ""  # XLA's own count takes it a while, so it comes last.
-    first = max(found, key=lambda argument: argument.bytes).path
-    return (
-        f"{len(found)} arguments ({first}, ...; {size / 2**20:,.1f} MB) are not donated though "
-        "outputs have their types; donate_argnums saves that memory if the caller is done with them"
-    )
+    return [argument for argument, _ in not_donated(taken, free, set())]
 
 
-def _taken(compiled: Any, module: Module | None) -> list[Leaf]:
+def _taken(compiled: Any, module: Module | None, static: Collection[int]) -> list[Leaf]:
     infos = jax.tree_util.tree_leaves_with_path(compiled.args_info)
     formats = _flat(compiled.args_info, compiled.input_formats)
     # An argument that is not passed has neither layout nor sharding.
@@ -73,9 +104,19 @@ def _taken(compiled: Any, module: Module | None) -> list[Leaf]:
     found = []
     for (path, info), form, is_passed in zip(infos, formats, passed, strict=True):
         name = (names[number] if is_passed else "") or _path(path)
-        found.append(_leaf(name, info, form, info.donated, number if is_passed else None))
+        argnum = _argnum(path, static)
+        leaf = _leaf(name, info, form, info.donated, number if is_passed else None)
+        found.append(dataclasses.replace(leaf, argnum=argnum))
         number += is_passed
     return found
+
+
+def _argnum(path: Sequence[Any], static: Collection[int]) -> int | None:
+    """As `donate_argnums` counts, static arguments too; None of a keyword argument."""
+    if len(path) < 2 or path[0].idx:  # (args, kwargs)
+        return None
+    passed = (n for n in itertools.count() if n not in static)
+    return next(itertools.islice(passed, path[1].idx, None))
 
 
 def _returned(compiled: Any) -> list[Leaf]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -40,6 +41,9 @@ _REACH = 32
 _QUICK = {"xla_backend_optimization_level": 0}
 """Compiler options: nothing is run, and machine code has no part in memory."""
 
+_NEAR = 0.02
+"""Part of the memory within which a predicted total is near enough to end the predictions."""
+
 _FIRST = 1.3
 """Times the answer without recomputation that is tried first with it."""
 
@@ -57,6 +61,8 @@ class LargestBatch:
         least for which a plan was found.
       predicted_bytes: the predicted total of the batch.
       overhead: predicted time that is added by computing things again, as a part of the step's.
+      reason: why a size cannot be compiled this way, whose answer is then that of the way before;
+        or "".
     """
 
     way: str
@@ -67,6 +73,7 @@ class LargestBatch:
     next_is_predicted: bool = False
     predicted_bytes: int = 0
     overhead: float = 0.0
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +144,11 @@ def max_batch(
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
     work = _Work(make, memory_bytes, multiple_of, progress or (lambda line: None))
     with _no_rematerialization():
-        xla = work.answer(_Xla(work), 0, start)
-        planned = work.answer(_Planned(work, base), xla.batch, start)
+        xla = work.answer(_Xla(work), None, start)
+        planned = work.answer(_Planned(work, base), xla, start)
         recomputed = None
         if max_overhead > 0:
-            recomputed = work.answer(_Recomputed(work, again), planned.batch, start)
+            recomputed = work.answer(_Recomputed(work, again), planned, start)
     seconds = time.monotonic() - started
     return MaxBatch(memory_bytes, xla, planned, recomputed, tuple(work.points), seconds)
 
@@ -176,13 +183,21 @@ class _Work:
                 compiles.forget()
         return self._captured[batch]
 
-    def answer(self, way: _Way, fits: int, start: int) -> LargestBatch:
+    def answer(self, way: _Way, before: LargestBatch | None, start: int) -> LargestBatch:
         """The largest batch that fits in a way, compiled, and the next one.
 
         Args:
-          way: how. fits: a size that is known to fit, or 0. start: to try first, if that is 0.
+          way: how. before: the answer of the way before, which fits this way too; or None.
+          start: to try first, where none is known to fit.
         """
-        batch = self._confirmed(way, self._predicted(way, fits, int(fits * _FIRST) or start))
+        fits = 0 if before is None else before.batch
+        predicted = self._predicted(way, fits, int(fits * _FIRST) or start)
+        try:
+            batch = self._confirmed(way, predicted)
+        except _NotCompiled as refused:
+            assert before is not None, "XLA's own way refuses nothing"
+            self.progress(f"{way.name}: {refused}")
+            return dataclasses.replace(before, way=way.name, reason=str(refused))
         found = LargestBatch(
             way=way.name,
             batch=batch,
@@ -197,28 +212,43 @@ class _Work:
         return found
 
     def _confirmed(self, way: _Way, batch: int) -> int:
-        """The largest size whose assigned total fits, near the one that was predicted."""
-        low, high, step = 0, 0, self.unit
-        if batch and way.assigned(batch) > self.memory:
-            high = batch
-        else:
-            low = batch
-        while not high or high - low > self.unit:
-            if not high:  # further up, and further
-                middle = low + step
-            elif not low and high - step > 0:  # or down
-                middle = high - step
-            else:
-                middle = self._rounded((low + high) // 2)
-            if way.assigned(middle) <= self.memory:
-                low = middle
-            else:
-                high = middle
+        """The largest size whose assigned total fits, near the one that was predicted.
+
+        Raises:
+          _NotCompiled: a size cannot be compiled this way.
+        """
+        low, high, at, step, halve = 0, 0, batch or self.unit, self.unit, False
+        sizes: dict[int, int] = {}
+        while True:
+            sizes[at] = size = way.assigned(at)
+            low, high = (at, high) if size <= self.memory else (low, at)
+            if high and high - low <= self.unit:
+                return low
+            along = self._along(sizes, at, high)
+            if low and high:  # along the line, then in the middle, in turns
+                at, halve = (low + high) // 2 if halve else along, not halve
+            elif high:  # down, and further
+                at = min(along, high - step)
+            else:  # up: by one first, which is most often too large, then further
+                at = max(along, low + step) if len(sizes) > 1 else low + step
             step *= 2
-        return low
+            at = max(self._rounded(at), low + self.unit)
+            at = min(at, high - self.unit) if high else at
+
+    def _along(self, sizes: dict[int, int], at: int, high: int) -> int:
+        """The size at which a line through what is known meets the memory, from one size on."""
+        near = sorted(sizes, key=lambda b: (abs(sizes[b] - self.memory), b))[:2]
+        rise = (sizes[near[-1]] - sizes[near[0]]) / max(abs(near[-1] - near[0]), 1)
+        each = abs(rise) or sizes[at] / at
+        many = (self.memory - sizes[at]) / max(each * self.unit, 1)
+        # The largest that fits, or, where that is known to fit, the one after it.
+        return at + self.unit * (math.floor(many) if at == high else max(math.floor(many), 1))
 
     def _predicted(self, way: _Way, low: int, start: int) -> int:
-        """The largest size whose predicted total fits; `low` fits."""
+        """The largest size whose predicted total fits, or all but fits; `low` fits.
+
+        Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
+        """
         high, rounds = None, 0
         # Sizes that are compiled already cost no compile: two of them make a line.
         known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
@@ -238,10 +268,12 @@ class _Work:
                 low = guess
             else:
                 high = guess
-            if way.is_linear:
+            if way.is_linear or size > self.memory:  # what no plan gets below is on a line too
                 points.append((guess, size))
             rounds += 1
             guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
+            if way.is_linear and len(points) > 1 and abs(size - self.memory) <= _NEAR * self.memory:
+                return max(self._next(points, low, high, way.growth), low)
         return low
 
     def _next(
@@ -267,6 +299,10 @@ class _Work:
         return max(batch // self.unit, 1) * self.unit
 
 
+class _NotCompiled(Exception):
+    """A size cannot be compiled in a way; it says why."""
+
+
 class _Way(abc.ABC):
     """A way to make a batch fit.
 
@@ -289,7 +325,11 @@ class _Way(abc.ABC):
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """XLA's total of the batch, compiled this way; None where there is nothing to compile."""
+        """XLA's total of the batch, compiled this way; None where there is nothing to compile.
+
+        Raises:
+          _NotCompiled: what was planned is not what would run.
+        """
 
     def overhead(self, batch: int) -> float:
         """Predicted time that is added, as a part of the step's."""
@@ -366,6 +406,8 @@ class _Planned(_Way):
         outcome = compile_given(
             self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
         )
+        if not outcome.planned and not found.keeps_xla:
+            raise _NotCompiled(f"batch {batch:,} is not compiled as planned: {outcome.reason}")
         return assigned_bytes(outcome.compiled)
 
     def overhead(self, batch: int) -> float:

@@ -42,7 +42,7 @@ from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.compile.stages import PlannedLowered, PlannedTraced
-from olla_xla.errors import FallbackError, JitError
+from olla_xla.errors import FallbackError, JitError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
@@ -99,6 +99,23 @@ class _First(NamedTuple):
     members: tuple[int, ...]
 
 
+class _Plans(tuple["Plan", ...]):
+    """Plans, whose IndexError says why there is none."""
+
+    _message = ""
+
+    def named(self, name: str, why: str) -> _Plans:
+        """The same, of a function, with the reason why there are no more."""
+        self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return super().__getitem__(key)
+        except IndexError:
+            raise IndexError(self._message) from None
+
+
 class PlannedFunction:
     """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
 
@@ -134,6 +151,7 @@ class PlannedFunction:
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
+        self._static = _numbers(jit_options.get("static_argnums"))
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
         self._verify = ways.verify and ways.enabled
         self._pending = threading.local()
@@ -141,10 +159,14 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
-        if not self._verify:
-            return self._call(*args, **kwargs)
-        self._pending.first = None
-        outputs = self._call(*args, **kwargs)
+        try:
+            if not self._verify:
+                return self._call(*args, **kwargs)
+            self._pending.first = None
+            outputs = self._call(*args, **kwargs)
+        except OllaError as error:
+            # Its one line says all: the calls of ours, of JAX and of XLA are left out.
+            raise error.with_traceback(None) from error.__cause__
         first: _First | None = self._pending.first
         self._pending.first = None
         return outputs if first is None else self._verified(outputs, first)
@@ -225,7 +247,8 @@ class PlannedFunction:
         if not self._ways.enabled:
             found = f"not planned: {_DISABLED}"
         elif not count:
-            found = "nothing planned yet"
+            why = self._shared.unplanned
+            found = f"XLA's own schedule, not planned: {why}" if why else "nothing planned yet"
         else:
             found = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
         return f"<olla_xla.plan of {self.__name__}: {found}>"
@@ -259,8 +282,13 @@ class PlannedFunction:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans made so far, in the order their signatures were compiled."""
-        return tuple(self._shared.plans)
+        """The plans made so far, in the order their signatures were compiled.
+
+        Raises:
+          IndexError: one is asked for that is not there; it says why.
+        """
+        why = self._shared.unplanned or "call or compile the function first"
+        return _Plans(self._shared.plans).named(self.__name__, why)
 
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
@@ -328,9 +356,10 @@ class PlannedFunction:
     def _report(self, outcome: Outcome) -> None:
         if outcome.objection:
             self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
+        self._shared.unplanned = outcome.reason if outcome.plan is None else ""
         if outcome.plan is not None:
             self._shared.plans.append(outcome.plan)
-            self._say(donation_hint(outcome.compiled))
+            self._say(donation_hint(outcome.compiled, self._static))
         elif outcome.error is None:
             if self._ways.enabled:
                 self._say(outcome.reason)
@@ -356,6 +385,11 @@ def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) 
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
     return without_order(options)
+
+
+def _numbers(given: Any) -> tuple[int, ...]:
+    """`jax.jit`'s argument numbers, which may be one or none, as a tuple."""
+    return (given,) if isinstance(given, int) else tuple(given or ())
 
 
 def _under_trace(args: Any, kwargs: Any) -> bool:

@@ -38,6 +38,7 @@ class Shared:
     Attributes:
       jitted: a jitted form of it that only functions planned alike use.
       lock: of what follows. outcomes: by JAX's lowering. plans: in the order they were made.
+      unplanned: why the last compile that has no plan has none; or "".
       said: what the user has been told.
       refused: digests of lowered modules whose planned results differed from XLA's.
     """
@@ -47,6 +48,7 @@ class Shared:
         self.lock = threading.Lock()
         self.outcomes: weakref.WeakKeyDictionary[Any, Outcomes] = weakref.WeakKeyDictionary()
         self.plans: list[Plan] = []
+        self.unplanned = ""
         self.said: set[str] = set()
         self.refused: set[str] = set()
 

@@ -15,7 +15,7 @@ import jax
 from olla_xla.compile import loading, verification
 from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.outcomes import Outcome
-from olla_xla.errors import CheckError
+from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
         """As `jax.stages.Lowered.compile`, with a planned schedule."""
         if compiler_options:
             kwargs["compiler_options"] = compiler_options
-        outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
+        try:
+            outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
+        except OllaError as error:  # at the caller's line, as of a call
+            raise error.with_traceback(None) from error.__cause__
         return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
 
 

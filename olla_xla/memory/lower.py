@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow, Sharing, Value
 from olla_xla.memory.kernels import Pattern, overwritten
+from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 __all__ = ["LoweredComputation", "lower"]
@@ -103,7 +104,7 @@ def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) ->
         opcode=i.opcode,
         transient_bytes=max(called) - touched if called else 0,
         free=i.opcode in _FREE,
-        location=i.location,
+        location=source_line(i),
         op_name=i.op_name,
     )
 

@@ -1,8 +1,8 @@
 """What a referee refused while a plan was made: the planner goes on without it, and it is counted.
 
 A planner proposes what it believes to be right. A referee's refusal is a fault of one of the two,
-though the step that runs is none the worse for it; so each is logged, and whoever tests collects
-them.
+though the step that runs is none the worse for it; so each is logged for who looks for it (at the
+level INFO, which Python does not print by itself), and whoever tests collects them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Refusal:
 def note(what: str, error: Exception) -> None:
     """Logs a refusal, and hands it to all that collect them, in whatever thread it came up."""
     refusal = Refusal(what, f"{error}" or type(error).__name__)
-    _logger.warning("%s", refusal)
+    _logger.info("%s", refusal)
     with _lock:
         for found in _collecting:
             found.append(refusal)

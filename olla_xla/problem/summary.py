@@ -7,7 +7,7 @@ from typing import Protocol
 
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["in_a_line", "table"]
+__all__ = ["in_a_line", "of_the_bound", "table", "was_searched"]
 
 _MB = 2**20
 
@@ -29,6 +29,8 @@ class Plan(Protocol):
     def assigned_bytes(self) -> int | None: ...
     @property
     def peak_bytes(self) -> int: ...
+    @property
+    def least_peak_bytes(self) -> int: ...
     @property
     def lower_bound_bytes(self) -> int: ...
     @property
@@ -87,12 +89,18 @@ def table(plan: Plan) -> str:
             ("XLA's own order", f"{_mb(plan.xla_bytes)} MB", xla_kind),
             ("planned", f"{_mb(_total(plan))} MB", f"{kind}; {change:+.1f} %"),
         ]
-    rows += [
-        ("lifetime peak", f"{_mb(plan.peak_bytes)} MB", "predicted"),
-        ("lower bound", f"{_mb(plan.lower_bound_bytes)} MB", "no order needs less"),
-        ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak found, over the bound"),
-        ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over that least peak"),
-    ]
+    searched = was_searched(plan)
+    if searched:
+        rows += [
+            ("lifetime peak", f"{_mb(plan.peak_bytes)} MB", "predicted; of the order in use"),
+            ("least lifetime peak", f"{_mb(plan.least_peak_bytes)} MB", "of any order found"),
+        ]
+    rows.append(("lower bound", f"{_mb(plan.lower_bound_bytes)} MB", of_the_bound(plan)))
+    if searched:
+        rows += [
+            ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak, over the bound"),
+            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over that least peak"),
+        ]
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies that loops do without", f"{len(plan.sunk):,}", "")] if plan.sunk else []
@@ -106,14 +114,35 @@ def table(plan: Plan) -> str:
         rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
     if plan.exposed_seconds:
         rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
-    stopped = plan.stopped_by.replace("_", " ")
     rows += [
-        ("status", plan.status, f"{plan.source}; stopped by {stopped}"),
+        ("status", plan.status if searched else "not searched", _stopped(plan)),
         ("planning", f"{plan.seconds:.1f} s", f"{plan.steps:,} steps, seed {plan.seed}"),
     ]
     first, second = (max(len(row[k]) for row in rows) for k in range(2))
     lines = [f"{name:{first}}  {value:>{second}}  {note}".rstrip() for name, value, note in rows]
     return "\n".join([f"{plan.module}, {plan.target}", *lines])
+
+
+def _stopped(plan: Plan) -> str:
+    """Where the order comes from, and why the search ended, or that there was none."""
+    if not was_searched(plan):
+        return "there is next to nothing that an order could save"
+    order = "XLA's order" if plan.source == "xla" else f"order by {plan.source}"
+    return f"{order}; stopped by {plan.stopped_by.replace('_', ' ')}"
+
+
+def of_the_bound(plan: Plan) -> str:
+    """Of what the bound holds: of every order, of operators and loops as they are."""
+    loops = ("loops",) if plan.loops or plan.sunk else ()
+    changes = [*loops, *(("clones",) if plan.clones else ())]
+    if not changes:
+        return "no order needs less; computing things again may"
+    return f"no order needs less, the {' and '.join(changes)} being as they are"
+
+
+def was_searched(plan: Plan) -> bool:
+    """Whether an order was looked for: not where there is next to nothing to gain."""
+    return plan.peak_bytes > 0
 
 
 def _total(plan: Plan) -> int:

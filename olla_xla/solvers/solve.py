@@ -16,6 +16,7 @@ from typing import Any
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
+from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.solvers.rectangles import RectangleModel
 
@@ -178,7 +179,7 @@ def _checked(model: Model, result: Result, start: Result | None) -> Result:
     Raises:
       SolverError: the point is not feasible, or statuses, values and bounds contradict each other.
     """
-    x, value, bound = result.x, None, result.bound
+    x, value, bound = result.x, None, known(result.bound)
     if result.status is Status.ERROR:
         return result
     if x is not None:

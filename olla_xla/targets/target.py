@@ -182,6 +182,11 @@ def _cpu(devices: int) -> Target:
     return Target("cpu", devices=tuple(jax.devices()[:devices]))
 
 
+def _is_installed(plugin: str) -> bool:
+    """Whether JAX's plugin of that name is there; JAX's folder of plugins is."""
+    return importlib.util.find_spec(f"jax_plugins.xla_{plugin}") is not None
+
+
 def _described(found: Card, count: int) -> tuple[Any, ...]:
     """Compile-only devices of a card."""
     hint = f"pip install 'olla-xla[{found.plugin}]'"
@@ -189,7 +194,7 @@ def _described(found: Card, count: int) -> tuple[Any, ...]:
     # Without the check JAX would name its plugins' entry points rather than what is missing.
     if importlib.util.find_spec("jax_plugins") is None:
         raise InputError(f"{needs}; {hint}")
-    if found.plugin == "cuda12" and importlib.util.find_spec("jax_plugins.xla_cuda12") is None:
+    if found.plugin == "cuda12" and not _is_installed("cuda12"):
         raise InputError(f"{needs} for CUDA 12, the last that compiles for it; {hint}")
     try:
         topology = topologies.get_topology_desc(
@@ -197,5 +202,10 @@ def _described(found: Card, count: int) -> tuple[Any, ...]:
         )
     except (NotImplementedError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if _is_installed(found.plugin) and os.environ.get("JAX_PLATFORMS") != "cpu":
+            raise InputError(
+                f"target={found.name}: JAX's CUDA plugin is installed and does not start here "
+                f"({reason}); without a driver, set JAX_PLATFORMS=cpu before JAX is imported"
+            ) from error
         raise InputError(f"{needs} ({reason}); {hint}") from error
     return tuple(topology.devices)

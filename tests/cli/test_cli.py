@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import olla_xla
 from olla_xla.cli import main
 from olla_xla.compile import plan_files
 from olla_xla.problem.plan import Plan
@@ -199,7 +200,7 @@ def test_help(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["paln"], "no command 'paln'; commands are plan"),
+        (["paln"], "no command 'paln' (did you mean plan?); commands are plan"),
         (["plan"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
         (["place", "--trace=x", "--method=ilp", "--form=no-overlap"], "does not go with"),
@@ -313,3 +314,34 @@ def test_cache_lists_checks_and_removes(capsys, tmp_path):
     assert run(capsys, "cache", where, "--verify")[0] == 0
     code, _, err = run(capsys, "cache", f"--directory={tmp_path / 'none'}")
     assert code == 2 and "is no folder" in only_error(err)
+
+
+def test_habits(capsys, tmp_path):
+    """What other programs take: --version, -m, hyphens, near misses, JSON to standard output."""
+    code, out, _ = run(capsys, "--version")
+    assert code == 0 and out.startswith(f"olla_xla {olla_xla.__version__}, jax ")
+    module = [sys.executable, "-m", "olla_xla", "--version"]
+    assert subprocess.run(module, capture_output=True, text=True, timeout=60).stdout == out
+    code, _, err = run(capsys, "plna")
+    assert code == 2 and "did you mean plan?" in err
+    code, _, err = run(capsys, "plan", "--batchsize=4")
+    assert code == 2 and "Did you mean: batch_size" in err
+    code, _, err = run(capsys, "max-batch", "--model=mlp", "--target=cpu")
+    assert code == 2 and "give --memory" in err
+
+
+def test_json_of_every_command_is_what_was_printed(capsys, tmp_path):
+    code, out, err = run(capsys, "plan", "--model=lenet", "--batch-size=8", "--json", *LIMITS)
+    found = json.loads(out)
+    assert code == 0 and "lower bound" in err
+    assert found["plan"]["assigned_bytes"] > 0
+    rows = {row[0]: row for row in found["tables"][0]["rows"]}
+    assert rows["planned"][1] == f"{found['plan']['assigned_bytes'] / 2**20:,.1f} MB"
+    path = tmp_path / "cache.json"
+    code, out, _ = run(capsys, "cache", f"--directory={tmp_path}", f"--json={path}")
+    assert code == 0 and out
+    json.loads(path.read_text())
+    code, out, _ = run(capsys, "analyze", "--model=mlp", "--batch_size=8", "--json")
+    assert code == 0 and json.loads(out)["format"] == "olla_xla.analysis"
+    code, _, err = run(capsys, "cache", f"--json={tmp_path / 'none' / 'x.json'}")
+    assert code == 2 and "there is no such folder" in err

@@ -8,7 +8,9 @@ import pytest
 
 import olla_xla
 from olla_xla.cli import main
+from olla_xla.cli.report.batches import batch_verdict
 from olla_xla.compile import max_batch as module
+from olla_xla.compile.outcomes import Outcome
 from tests.support.compiles import total_bytes
 
 MEMORY = 200_000
@@ -122,3 +124,54 @@ def test_the_command(capsys, tmp_path):
     ):
         code = main.main(["olla_xla", "max_batch", *arguments, *bad])
         assert code == 2 and said in capsys.readouterr().err
+
+
+def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypatch):
+    """As where a referee refuses each plan: XLA's own order is compiled, and takes more."""
+    refused = []
+
+    def compile_given(lowered, plan, *args, **options):
+        refused.append(plan)
+        return Outcome(lowered.compile(), None, False, "the referee refuses it")
+
+    monkeypatch.setattr(module, "compile_given", compile_given)
+    memory = total_bytes(lower(400).compile())
+    found = olla_xla.max_batch(lower, memory, options=OPTIONS)
+    assert len(refused) == 2  # one plan for each way
+    for way in (found.planned, found.recomputed):
+        assert (way.batch, way.bytes) == (found.xla.batch, found.xla.bytes)
+        assert "is not compiled as planned: the referee refuses it" in way.reason
+    assert "the referee refuses it" in batch_verdict(found)
+
+
+def test_few_sizes_are_compiled():
+    """Two that predict and two that confirm, for each way; recomputation is on no line."""
+    lowered = []
+
+    def counted(batch):
+        lowered.append(batch)
+        return lower(batch)
+
+    memory = total_bytes(lower(4000).compile())
+    found = olla_xla.max_batch(counted, memory, max_overhead=0, options=OPTIONS)
+    assert found.xla.batch == 4000 and found.planned.batch > 4000
+    assert len(lowered) <= 12, lowered
+
+
+@pytest.mark.parametrize("answer", [0, 1, 7, 640, 1866])
+@pytest.mark.parametrize("predicted", [0, 1, 100, 1874, 2500])
+def test_a_wrong_prediction_is_corrected_in_a_few_compiles(answer, predicted):
+    memory, per_size, constant = 10**9, 530_000, 10**9 - 530_000 * answer - 1000
+
+    class Way:
+        tried = []
+
+        def assigned(self, batch):
+            self.tried.append(batch)
+            return constant + per_size * batch
+
+    work = module._Work(None, memory, 1, lambda line: None)
+    way = Way()
+    way.tried = []
+    assert work._confirmed(way, predicted) == answer
+    assert len(way.tried) <= 6, way.tried

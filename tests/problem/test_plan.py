@@ -117,7 +117,7 @@ def test_summary_has_what_is_known():
     assert found["planned"][1] == "predicted; -22.2 %"
     assert found["computed again"] == ["2", "instructions"]
     assert found["results bound in place"] == ["2"] and "stacks that loops do without" not in found
-    assert found["status"] == ["feasible", "xla; stopped by step limit"]
+    assert found["status"] == ["feasible", "XLA's order; stopped by step limit"]
     starts = {
         line.index(rest[-1])
         for line, (_, *rest) in zip(lines[1:], cells, strict=True)
@@ -219,3 +219,19 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(PlanFileError, match="cannot write"):
         PLAN.save(tmp_path / "folder")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "folder"]
+
+
+def test_a_summary_says_that_nothing_was_searched():
+    small = dataclasses.replace(
+        PLAN, peak_bytes=0, source="xla", status=PlanStatus.XLA, predicted_bytes=8, assigned_bytes=8
+    )
+    text = small.summary()
+    assert "lifetime peak" not in text and "gap" not in text and "xla; " not in text
+    assert "not searched" in text and "next to nothing" in text
+
+
+def test_a_bound_says_of_what_it_holds():
+    plain = dataclasses.replace(PLAN, sunk=(), loops=(), clones=())
+    assert "no order needs less; computing things again may" in plain.summary()
+    rewritten = dataclasses.replace(plain, sunk=("copy.1",))
+    assert "no order needs less, the loops being as they are" in rewritten.summary()

@@ -2,6 +2,9 @@
 
 import importlib.util
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -121,3 +124,21 @@ def test_the_list(capsys):
     listed = [line.split()[0] for line in out.splitlines() if line.strip()]
     assert set(targets.TARGETS) <= set(listed)
     assert "NVIDIA A100-SXM4-40GB" in out and "39.4" in out
+
+
+def test_a_plugin_that_is_there_is_not_asked_for():
+    """Without JAX_PLATFORMS=cpu JAX's plugin looks for a driver, and does not start."""
+    if importlib.util.find_spec("jax_plugins") is None or jax.default_backend() != "cpu":
+        pytest.skip("JAX's CUDA plugin is missing, or there is a card")
+    code = (
+        "from olla_xla.errors import InputError\n"
+        "from olla_xla.targets.target import target\n"
+        "try: target('h100')\n"
+        "except InputError as error: print(error)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert "pip install" not in run.stdout
+    assert "set JAX_PLATFORMS=cpu before JAX is imported" in run.stdout

@@ -21,6 +21,7 @@ from absl import flags
 import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
+from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
@@ -49,7 +50,6 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_string("html", None, "File to write the report to.", flag_values=values)
     flags.DEFINE_string("figure", None, "PNG, SVG or PDF to draw.", flag_values=values)
-    flags.DEFINE_string("json", None, "File to write the analysis to.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -57,7 +57,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla analyze --help")
-    files = (values.html, values.figure, values["json"].value)
+    files = (values.html, values.figure)
     for path in files:  # better now than after a minute of compiling
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise InputError(f"cannot write {path}: there is no such folder")
@@ -65,9 +65,10 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         found = (_of_hlo if values.model is None else _of_model)(values, options, progress)
         progress.stage("writing")
-        for path, write in zip(files, (found.html, found.figure, found.save), strict=True):
+        for path, write in zip(files, (found.html, found.figure), strict=True):
             if path is not None:
                 write(path)
+    document.add(**found.document())
     shared.console().print(renderable(found, values.largest))
     return 0
 

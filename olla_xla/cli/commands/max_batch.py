@@ -17,6 +17,7 @@ import json
 from absl import flags
 
 import olla_xla.targets as targets
+from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.batches import batch_table, batch_verdict
 from olla_xla.cli.report.progress import Progress
@@ -87,6 +88,7 @@ def run(values: flags.FlagValues) -> int:
         )
     devices = f" x {values.devices}" if values.devices > 1 else ""
     title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
+    document.add(**dataclasses.asdict(found))
     shared.print_table(values, batch_table(found, title))
     print(batch_verdict(found))
     if values.out is not None:

@@ -16,6 +16,7 @@ it is of another program.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from pathlib import Path
 
@@ -26,19 +27,22 @@ import olla_xla.targets as targets
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
+from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import places_table, proofs_table
+from olla_xla.cli.report.remedies import remedy_line
 from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import stack_rows
 from olla_xla.tools import models
+from olla_xla.tools.remedy import Remedy, remedy
 from olla_xla.tools.split import split
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
@@ -59,6 +63,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
     )
+    flags.DEFINE_bool(
+        "advice",
+        True,
+        "Where the order saves little, whether to try what else would: up to 10 s of planning.",
+        flag_values=values,
+    )
     shared.define_limits(values)
     shared.define_method(values)
 
@@ -76,6 +86,7 @@ def run(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
     make = _plan_hlo if values.model is None else _plan_model
     plan = make(values, options, given)
+    document.add(plan=json.loads(dumps(plan))["plan"])
     if plan_out is not None:
         plan.save(plan_out)
     return 0
@@ -90,12 +101,33 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         result = plan_model(
             model, target, options, stage=progress.stage, progress=progress, given=given
         )
+        other = _remedy(result, options, target, values, given, progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    return _print_compiled(result, target, title, values)
+    return _print_compiled(result, target, title, values, other)
+
+
+def _remedy(
+    result: PlannedModel,
+    options: PlanOptions,
+    target: targets.Target,
+    values: flags.FlagValues,
+    given: Plan | None,
+    progress: Progress,
+) -> Remedy | None:
+    """What else would help, if that is to be tried."""
+    if not values.advice or given is not None:
+        return None
+    progress.stage("looking for what else would help")
+    own = result.scheduled or result.module
+    return remedy(own, result.module, result.plan, options, target.kind)
 
 
 def _print_compiled(
-    result: PlannedModel, target: targets.Target, title: str, values: flags.FlagValues
+    result: PlannedModel,
+    target: targets.Target,
+    title: str,
+    values: flags.FlagValues,
+    other: Remedy | None,
 ) -> Plan:
     """Prints what came of a plan that was compiled; returns it, with what was proven."""
     console = shared.console()
@@ -109,6 +141,9 @@ def _print_compiled(
     table.print(console)
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
     console.print(line, markup=False)
+    if other is not None:
+        console.print(remedy_line(other), markup=False)
+        document.add(remedy=dataclasses.asdict(other))
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
@@ -126,9 +161,10 @@ def _plan_lowered(
         result = plan_dump(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
+        other = _remedy(result, options, target, values, given, progress)
     devices = f", of {module.devices} devices" if module.devices > 1 else ""
     title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
-    return _print_compiled(result, target, title, values)
+    return _print_compiled(result, target, title, values, other)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:

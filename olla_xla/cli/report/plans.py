@@ -6,6 +6,7 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.summary import of_the_bound, was_searched
 
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
@@ -13,7 +14,7 @@ _NOTEWORTHY = 0.0005
 """Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
 
 _CONTENT = {
-    PlanStatus.OPTIMAL: "as good as proven optimal",
+    PlanStatus.OPTIMAL: "no order is better, as far as is proven",
     PlanStatus.FEASIBLE: "not proven optimal",
     PlanStatus.XLA: "XLA's own order is kept",
 }
@@ -46,9 +47,9 @@ def plan_table(
         rows.append(("XLA's memory-optimized order", _mb(memory_optimized_bytes), note))
     rows += [
         ("planned", _mb(total), f"{kind}; {percent(total / plan.xla_bytes - 1, 1)} %"),
-        ("lifetime peak", _mb(plan.peak_bytes), "predicted; of the planned order"),
-        ("lower bound", _mb(plan.lower_bound_bytes), _bounded(plan)),
-        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak found, over the bound"),
+        *_peaks(plan),
+        ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
+        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak, over the bound"),
         ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
     ]
     if plan.assigned_bytes is not None:
@@ -63,13 +64,13 @@ def plan_table(
     return Table((":", "", ":"), rows, title)
 
 
-def _bounded(plan: Plan) -> str:
-    """Of what the bound holds."""
-    loops = ("loops",) if plan.loops or plan.sunk else ()
-    changes = [*loops, *(("clones",) if plan.clones else ())]
-    if not changes:
-        return "no order needs less"
-    return f"no order needs less, the {' and '.join(changes)} being as they are"
+def _peaks(plan: Plan) -> list[tuple[str, str, str]]:
+    if not was_searched(plan):
+        return []
+    return [
+        ("lifetime peak", _mb(plan.peak_bytes), "predicted; of the planned order"),
+        ("least lifetime peak", _mb(plan.least_peak_bytes), "of any order found"),
+    ]
 
 
 def _mb(size: int) -> str:

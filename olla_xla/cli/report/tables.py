@@ -9,6 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from olla_xla.cli import document
+
 __all__ = ["Table"]
 
 
@@ -28,6 +30,7 @@ class Table:
 
     def print(self, console: Console) -> None:
         """Prints title and table; the title is never folded."""
+        document.add_table(self.title, self.headings, self.rows)
         if self.title:
             console.print(self.title, markup=False, soft_wrap=True)
         console.print(self.rich())
@@ -53,6 +56,7 @@ class Table:
 
     def markdown(self) -> str:
         """As a Markdown table, with a trailing newline."""
+        document.add_table(self.title, self.headings, self.rows)
         lines = [f"{self.title}\n"] if self.title else []
         lines.append(_line([h.removesuffix(":") for h in self.headings]))
         lines.append(_line(["---" if h.endswith(":") else "---:" for h in self.headings]))

@@ -85,10 +85,13 @@ class Analysis:
             "donation": None if self.donation is None else self.donation.to_dict(),
         }
 
+    def document(self) -> dict[str, Any]:
+        """What an analysis file holds, which `olla_xla diff` reads."""
+        return {"format": FORMAT, "version": VERSION, **self.to_dict()}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an analysis file, which `olla_xla diff` reads. Raises InputError if it cannot."""
-        document = {"format": FORMAT, "version": VERSION, **self.to_dict()}
-        _write(path, json.dumps(document, indent=1) + "\n")
+        _write(path, json.dumps(self.document(), indent=1) + "\n")
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Writes the report: one HTML file that needs nothing else.

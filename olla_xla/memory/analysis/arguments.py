@@ -1,8 +1,9 @@
 """The arguments of a module, and what each is to a train step.
 
-JAX writes the path of each argument in its pytree to the module: "state['params']['w']". Names in
-the path tell parameters, optimizer state and batch apart; where they say nothing, it is what reads
-the argument: state that only the update reads is the optimizer's.
+What happens to an argument comes first: of what a train step returns anew, the parameters are read
+by the derivative too, and the optimizer's state by the update alone. Then the names in its path
+tell, which JAX writes to the module: "state['params']['w']". What the derivative reads and nothing
+replaces is the batch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from hlo.module import Module
+from hlo.shapes import Shape
 from hlo.values import Dataflow, Value
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import Phase, phase_of
-from olla_xla.memory.analysis.origins import Origins
+from olla_xla.memory.analysis.reading import DERIVATIVE, Reading, reading
 
 __all__ = ["Argument", "arguments", "name_category"]
 
@@ -45,11 +48,10 @@ class Argument:
     donated: bool
 
 
-def arguments(dataflow: Dataflow, origins: Origins) -> list[Argument]:
+def arguments(dataflow: Dataflow) -> list[Argument]:
     """The arguments of a module, by number."""
     module = dataflow.module
-    op_names = {i.op_name for i in module.entry.instructions}
-    trains = any(phase_of(name) is Phase.BACKWARD for name in op_names)
+    results = _results(dataflow) if _trains(module) else None
     found = []
     for parameter in module.entry.parameters:
         for index, shape in parameter.shape.indices():
@@ -60,8 +62,34 @@ def arguments(dataflow: Dataflow, origins: Origins) -> list[Argument]:
             value = dataflow.at[parameter, index]
             where = (parameter.parameter_number, index)
             donated = where in module.donated or where in module.donors
-            category = name_category(path) or _category_by_use(value, donated, trains, origins)
+            category = name_category(path) or Category.ARGUMENTS
+            if results is not None:
+                made_by = results.get(_type(shape), set())
+                category = _category(path, shape, reading(dataflow, value), donated, made_by)
             found.append(Argument(*where, path, value, category, donated))
+    return found
+
+
+def _trains(module: Module) -> bool:
+    """Whether a module has a backward pass, in whatever loop."""
+    return any(
+        phase_of(i.op_name) is Phase.BACKWARD for c in module.computations for i in c.instructions
+    )
+
+
+def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
+    return shape.dtype, tuple(shape.dimensions)
+
+
+def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]]:
+    """By type of the module's results, the phases of what makes them."""
+    root = dataflow.module.entry.root
+    assert root is not None
+    found: dict[tuple[str, tuple[int, ...]], set[Phase]] = {}
+    for index, shape in root.shape.indices():
+        if not shape.is_tuple:
+            maker = dataflow.at[root, index].instruction
+            found.setdefault(_type(shape), set()).add(phase_of(maker.op_name))
     return found
 
 
@@ -78,9 +106,20 @@ def name_category(path: str) -> Category | None:
     return None
 
 
-def _category_by_use(value: Value, donated: bool, trains: bool, origins: Origins) -> Category:
-    """What an argument is by what reads it; `trains` is whether the module has a backward pass."""
-    phases = {phase_of(origins.at(use.instruction).op_name) for use in value.uses}
-    if not phases & {Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN}:
-        return Category.OPTIMIZER if donated and trains else Category.ARGUMENTS
-    return Category.PARAMETERS if donated else Category.BATCH
+def _category(
+    path: str, shape: Shape, read: Reading, donated: bool, made_by: set[Phase]
+) -> Category:
+    """What an argument of a train step is; `made_by` are phases of results of its type."""
+    named = name_category(path)
+    derived, updated = bool(read.direct & DERIVATIVE), Phase.OTHER in read.direct
+    if updated and (donated or Phase.OTHER in made_by or Phase.BACKWARD in made_by):
+        if derived:
+            return Category.PARAMETERS
+        if not read.reached & DERIVATIVE:
+            return named if named is Category.PARAMETERS else Category.OPTIMIZER
+    if named is not None:
+        return named
+    if derived and (donated or Phase.BACKWARD in made_by):  # replaced, or its gradient is returned
+        return Category.PARAMETERS
+    is_data = bool(read.reached & DERIVATIVE) and bool(shape.dimensions)
+    return Category.BATCH if is_data else Category.ARGUMENTS

@@ -1,25 +1,35 @@
 """The lower bound as a list of tensors: what must be in memory at one operator in every order.
 
 While an operator runs, whatever the order, a tensor is live if what makes it is the operator or
-comes before it in every order, and if the operator or something after it reads the tensor.
+comes before it in every order, and if the operator or something after it reads the tensor. A
+minimum cut proves more (`memory.mincut`): the tensors are then those of an order that has the least
+there. What a loop holds inside is told by its own bound.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hlo.module import Computation
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
-from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.lower import LoweredComputation
+from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["BoundView", "bound_view"]
+
+_CUTS = 1_000_000
+"""Most operators at which a cut is made, times the graph's size: seconds for large graphs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,27 +76,35 @@ def bound_view(planned: PlannedModule, describer: Describer | None = None) -> Bo
       planned: the module. describer: of its values, where one is there already.
     """
     describer = describer or Describer(planned.dataflow, planned.target)
-    lowered, bound, at = None, 0, -1
+    found: dict[Computation, _Bounded] = {}
+    entry: _Bounded | None = None
     for computation in planned.module.control_computations:
-        lowered, bound, at = _bounded(planned, computation)
-    if lowered is None or at < 0:
+        entry = found[computation] = _bounded(planned, computation, found)
+    if entry is None or entry.at < 0:
         return BoundView(0, "", "", (), 0)
-    values = planned.dataflow.values
-    graph, steps = lowered.graph, len(lowered.graph.operators)
-    tensors = []
-    for k in _forced(graph, at):
-        t = graph.tensors[k]
+    values, lowered = planned.dataflow.values, entry.lowered
+    steps, running = len(lowered.graph.operators), lowered.instructions[entry.at]
+    tensors, buffers = [], set[int]()
+    for k in entry.live:
+        value = values[lowered.values[k]]
+        if value.buffer in buffers:  # written over what is listed
+            continue
+        buffers.add(value.buffer)
+        t = lowered.graph.tensors[k]
         last = max((t.source, *t.sinks))
         span = (0 if t.live_in else t.source, steps if t.live_out else last + 1)
         reader = None if t.live_out else lowered.instructions[last]
-        tensors.append(describer.tensor(values[lowered.values[k]], span, reader))
-    running = lowered.instructions[at]
-    if inside := graph.operators[at].transient_bytes:
+        tensors.append(describer.tensor(value, span, reader))
+    for k in entry.inside:
+        if values[k].buffer not in buffers:
+            buffers.add(values[k].buffer)
+            tensors.append(describer.tensor(values[k], (entry.at, entry.at + 1), running))
+    if entry.rest > 0:
         origin = describer.maker(running)
         tensors.append(
             LiveTensor(
                 running.name,
-                inside,
+                entry.rest,
                 Category.WORKSPACE,
                 op_name=origin.op_name,
                 line=origin.line,
@@ -96,27 +114,85 @@ def bound_view(planned: PlannedModule, describer: Describer | None = None) -> Bo
         )
     tensors = [t for t in tensors if t.bytes]
     return BoundView(
-        bytes=bound,
+        bytes=entry.bytes,
         operator=running.name,
         operator_line=describer.line(running),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name))),
-        taken_over_bytes=sum(t.bytes for t in tensors) - bound,
+        taken_over_bytes=sum(t.bytes for t in tensors) - entry.bytes,
     )
 
 
+class _Bounded(NamedTuple):
+    """The bound of one computation.
+
+    Attributes:
+      lowered: its graph, callees at their bounds. bytes: the bound. at: the operator where it is
+        attained; -1 where there is none.
+      live: tensors of the graph that are live there. inside: ids of values of what it calls that
+        are live with them. rest: bytes that it holds inside besides.
+    """
+
+    lowered: LoweredComputation
+    bytes: int
+    at: int
+    live: list[int]
+    inside: list[int]
+    rest: int
+
+
 def _bounded(
-    planned: PlannedModule, computation: Computation
-) -> tuple[LoweredComputation, int, int]:
-    """(graph, bound, operator at which it is attained) of a computation, its callees' known."""
+    planned: PlannedModule, computation: Computation, known: Mapping[Computation, _Bounded]
+) -> _Bounded:
     lowered = planned.lowered(computation)
     peak = peak_bytes(lowered.graph, range(len(lowered.graph.operators)))
-    calls = any(i.called_control for i in lowered.instructions)
-    if calls:
+    if any(i.called_control for i in lowered.instructions):
         lowered = planned.bounded(computation)
-    bound, at = forced_live_bound(lowered.graph)
+    bound, at, before = _largest(lowered.graph)
     planned.peaks[computation] = peak
     planned.bounds[computation] = min(bound, peak)
-    return lowered, min(bound, peak), at
+    live = [] if at < 0 else _live(lowered.graph, at, before)
+    inside, rest = [], 0
+    if at >= 0:
+        rest = lowered.graph.operators[at].transient_bytes
+        called = [known[c] for c in lowered.instructions[at].called_control if c in known]
+        if called and rest > 0:
+            values = planned.dataflow.values
+            callee = max(called, key=lambda b: b.bytes)
+            here = {values[lowered.values[k]].buffer for k in live}
+            ids = [callee.lowered.values[k] for k in callee.live] + callee.inside
+            inside = [k for k in ids if values[k].buffer not in here]
+            rest -= sum(values[k].bytes for k in inside)
+    return _Bounded(lowered, min(bound, peak), at, live, inside, rest)
+
+
+def _largest(graph: TensorGraph) -> tuple[int, int, np.ndarray | None]:
+    """(bound, operator, which run before it where that is attained: None for its ancestors alone).
+
+    What is surely live at each operator, and minimum cuts where the order at hand has more.
+    """
+    bound, at = forced_live_bound(graph)
+    before: np.ndarray | None = None
+    arrays = GraphArrays.of(graph)
+    live = timeline(arrays, np.arange(arrays.n))
+    for step in np.argsort(-live, kind="stable")[: max(_CUTS // max(arrays.n, 1), 1)].tolist():
+        if live[step] <= bound:
+            break
+        cut = least_live(arrays, step)
+        if cut.bytes > bound:
+            bound, at, before = cut.bytes, step, cut.before
+    return bound, at, before
+
+
+def _live(graph: TensorGraph, at: int, before: np.ndarray | None) -> list[int]:
+    """The tensors that are live at an operator: in every order, or where a cut has least."""
+    if before is not None:
+        return [
+            k
+            for k, t in enumerate(graph.tensors)
+            if (t.live_in or t.source == at or before[t.source])
+            and (t.live_out or t.source == at or not all(before[s] for s in t.sinks))
+        ]
+    return _forced(graph, at)
 
 
 def _forced(graph: TensorGraph, at: int) -> list[int]:
@@ -138,6 +214,8 @@ def _forced(graph: TensorGraph, at: int) -> list[int]:
 def _reached(neighbours: list[list[int]], start: int) -> set[int]:
     found, edge = {start}, [start]
     while edge:
-        edge = [n for k in edge for n in neighbours[k] if n not in found]
-        found.update(edge)
+        for n in neighbours[edge.pop()]:
+            if n not in found:
+                found.add(n)
+                edge.append(n)
     return found

@@ -11,6 +11,7 @@ from olla_xla.memory.analysis.arguments import Argument
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.origins import Origins
+from olla_xla.memory.analysis.reading import MOVING
 
 __all__ = ["categories"]
 
@@ -23,40 +24,76 @@ def categories(
 ) -> list[Category]:
     """The category of each value, by id.
 
-    Values are what their operations' names say: a value of the forward pass that the backward pass
-    reads is an activation kept for it, a number made by the backward pass is a gradient, and what
-    an output replaces an argument with is what the argument was, as is a copy of an argument, in
-    whatever layout or type. Whatever is left is workspace.
+    What an output replaces an argument with is what the argument was, as is a copy of an argument,
+    or a slice, in whatever layout or type, and what loops carry from it to that output. All else is
+    what the operations' names say: a value of the forward pass that the backward pass reads is an
+    activation kept for it, a number made by the backward pass is a gradient. Whatever is left is
+    workspace.
 
     Args:
       dataflow: the module's values. origins: of them. given: the module's arguments.
       target: "cpu" or "cuda".
     """
-    of_buffer = _of_arguments(dataflow, given)
+    kinds = {a.value: a.category for a in given}
+    of_buffer = {dataflow.values[a.value.id].buffer: a for a in given}
     stacks = _stacks(dataflow, origins, target)
+    replaced = _replacements(dataflow, of_buffer, stacks)
+    loops = {
+        callee: i
+        for computation in dataflow.module.control_computations
+        for i in computation.instructions
+        if i.opcode == "while"
+        for callee in i.called
+    }
     result = []
     for value in dataflow.values:
-        fixed = of_buffer.get(value.buffer)
         if value.instruction.opcode == "constant":
             result.append(Category.CONSTANTS)
-        elif fixed is not None and (value.live_out or _is_entry_parameter(value, dataflow)):
-            result.append(fixed)
+        elif value in kinds:
+            result.append(kinds[value])
+        elif value in replaced:
+            result.append(replaced[value])
         elif value.live_out:
             result.append(Category.OUTPUTS)
         elif value.shape.is_tuple or _is_scratch(value):
             result.append(Category.WORKSPACE)
         elif value.buffer in stacks:
             result.append(stacks[value.buffer])
-        elif (copied := _copied(value, dataflow)) is not None and copied.buffer in of_buffer:
-            result.append(of_buffer[copied.buffer])
         else:
-            result.append(_by_phase(value, origins))
+            moved = _moved(value, dataflow, kinds, stacks, loops)
+            result.append(moved or _by_phase(value, dataflow, origins, loops))
     return result
 
 
-def _of_arguments(dataflow: Dataflow, given: Sequence[Argument]) -> dict[int, Category]:
-    """By alias set, the category of the argument in it."""
-    return {dataflow.values[a.value.id].buffer: a.category for a in given}
+def _replacements(
+    dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
+) -> dict[Value, Category]:
+    """What an output replaces an argument with, and its way there: in its memory, and in copies.
+
+    What becomes an output in memory of its own, carried by a loop, is an output already.
+    """
+    found: dict[Value, Category] = {}
+    for value in dataflow.values:
+        argument = of_buffer.get(value.buffer)
+        if argument is None or value.shape.is_tuple:
+            continue
+        state = argument.category is not Category.BATCH  # a loop may work in a batch's memory
+        if value.live_out or (state and value.shape.bytes == argument.value.shape.bytes):
+            found[value] = argument.category
+    for value, category in list(found.items()):
+        while value.instruction.opcode in ("copy", "bitcast") and value.live_out:
+            value = dataflow.at[value.instruction.operands[0], ()]
+            if value in found or value.instruction.opcode == "parameter":
+                break
+            found[value] = category
+            same = dataflow.buffers[value.buffer] if value.buffer not in of_buffer else []
+            found |= {v: category for v in same if v.shape.bytes == value.shape.bytes}
+    for value in dataflow.values:
+        if value.live_out and not {value.buffer} & (of_buffer.keys() | stacks.keys()):
+            for same in dataflow.buffers[value.buffer]:
+                if same.shape == value.shape:
+                    found.setdefault(same, Category.OUTPUTS)
+    return found
 
 
 def _is_entry_parameter(value: Value, dataflow: Dataflow) -> bool:
@@ -70,34 +107,91 @@ def _is_scratch(value: Value) -> bool:
     return custom and value.shape.dtype in _SCRATCH and len(value.shape.dimensions) == 1
 
 
-_MOVING = frozenset("parameter bitcast convert copy reshape transpose".split())
+def _moved(
+    value: Value,
+    dataflow: Dataflow,
+    kinds: dict[Value, Category],
+    stacks: dict[int, Category],
+    loops: dict[Computation, Instruction],
+) -> Category | None:
+    """The category of what a value is a copy of, or a part, in whatever layout or type; or None.
 
-
-def _copied(value: Value, dataflow: Dataflow) -> Value | None:
-    """The entry argument that a value is a copy of, in whatever layout or type; or None."""
-    for _ in range(3):  # a conversion, a change of layout, a copy for a loop
+    A slice that the backward pass takes from a stack is an activation that it was kept for. What
+    a loop carries from an argument on is that, where it is state; from a batch on it is not.
+    """
+    seen: set[Value] = set()
+    is_carried, size = False, value.shape.bytes
+    while value not in seen:
+        seen.add(value)
+        if value in kinds:
+            kind, whole = kinds[value], value.shape.bytes == size
+            data = kind is Category.BATCH and is_carried
+            part = kind is Category.ARGUMENTS and not whole
+            return None if data or part else kind
+        if value.buffer in stacks and len(seen) > 1:
+            stacked = stacks[value.buffer]
+            return Category.ACTIVATIONS if stacked is Category.STACKS else stacked
         maker = value.instruction
-        inside = [i.opcode for i in maker.called[0].instructions] if maker.called else []
-        only_moves = maker.opcode == "fusion" and _MOVING.issuperset(inside)
-        if value.index or len(maker.operands) != 1:
+        if maker.opcode == "while" or (maker.opcode == "parameter" and maker.computation in loops):
+            loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
+            before = dataflow.at.get((loop.operands[0], value.index))
+            is_carried = True
+        elif maker.opcode == "fusion":
+            before = _only_moved(value, dataflow)
+        elif maker.opcode in MOVING and maker.operands and not value.index:
+            before = dataflow.at.get((maker.operands[0], ()))
+        else:
+            before = None
+        if before is None:
             return None
-        if not only_moves and (maker.opcode == "parameter" or maker.opcode not in _MOVING):
-            return None
-        value = dataflow.at[maker.operands[0], ()]
-        if _is_entry_parameter(value, dataflow):
-            return value
+        value = before
     return None
 
 
-def _by_phase(value: Value, origins: Origins) -> Category:
+def _only_moved(value: Value, dataflow: Dataflow) -> Value | None:
+    """The operand of a fusion that its result is a copy of, or a part; or None."""
+    fusion = value.instruction
+    inner = fusion.called[0].root
+    if inner is not None and inner.opcode == "tuple" and value.index:
+        inner = inner.operands[value.index[0]]
+    while inner is not None and inner.opcode in MOVING:
+        inner = inner.operands[0]
+    if inner is None or inner.opcode != "parameter":
+        return None
+    return dataflow.at.get((fusion.operands[inner.parameter_number], ()))
+
+
+def _by_phase(
+    value: Value, dataflow: Dataflow, origins: Origins, loops: dict[Computation, Instruction]
+) -> Category:
     phase = phase_of(origins.of(value).op_name)
     if phase is Phase.FORWARD:
         readers = {phase_of(origins.at(use.instruction).op_name) for use in value.uses}
         if readers & {Phase.BACKWARD, Phase.AGAIN}:
             return Category.ACTIVATIONS
-    if phase is Phase.BACKWARD and value.shape.dtype[0] in "fbc":
+    if phase is Phase.AGAIN:
+        return Category.AGAIN
+    if value.shape.dtype[0] in "fbc" and (
+        phase is Phase.BACKWARD or (phase is Phase.OTHER and _of_gradient(value, dataflow, loops))
+    ):
         return Category.GRADIENTS
     return Category.WORKSPACE
+
+
+def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
+    """Whether a value is made from a gradient of its size: a sum over iterations, a clipped one."""
+    maker = value.instruction
+    if maker.opcode in ("parameter", "while"):
+        loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
+        root = loop.called[0].root if loop.opcode == "while" else None
+        made = None if root is None else dataflow.at.get((root, value.index))
+        if made is None or made is value or made.instruction.opcode == "while":
+            return False
+        maker = made.instruction
+    operands = [dataflow.at.get((operand, ())) for operand in maker.operands]
+    inside = maker.called[0].instructions if maker.opcode == "fusion" else []
+    makers = [o.instruction for o in operands if o and o.shape.bytes == value.shape.bytes]
+    return any(phase_of(i.op_name) is Phase.BACKWARD for i in (*makers, *inside))
 
 
 def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Category]:

@@ -15,6 +15,7 @@ class Category(enum.StrEnum):
     BATCH = "batch"
     ARGUMENTS = "other arguments"
     ACTIVATIONS = "activations kept for the backward pass"
+    AGAIN = "computed again for the backward pass"
     STACKS = "stacks of loops"
     GRADIENTS = "gradients"
     OUTPUTS = "outputs"

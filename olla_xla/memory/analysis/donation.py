@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo.module import Instruction
 from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Value
+from olla_xla.memory.analysis.derivatives import derivatives
 from olla_xla.memory.analysis.leaves import (
     Leaf,
     not_donated,
     other_form,
     parameter_of,
-    place_of,
+    stands_at,
+    to_donate,
 )
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.memory_view import MemoryView
@@ -61,6 +64,7 @@ class DonationRow:
       outcome: what became of its memory.
       output: path of the output that takes it over, or could; or "".
       why: why it is no better, or "".
+      argnum: of the positional argument that it is of; None of a keyword argument.
     """
 
     path: str
@@ -69,6 +73,7 @@ class DonationRow:
     outcome: Outcome
     output: str = ""
     why: str = ""
+    argnum: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; every field by name."""
@@ -81,9 +86,11 @@ class DonationAudit:
 
     Attributes:
       rows: the costly ones first, largest first.
+      least_bytes: what is smaller is no trouble.
     """
 
     rows: tuple[DonationRow, ...]
+    least_bytes: int = 0
 
     def count(self, *outcomes: Outcome) -> int:
         """Arguments with one of these outcomes."""
@@ -100,8 +107,9 @@ class DonationAudit:
 
     @property
     def trouble(self) -> tuple[DonationRow, ...]:
-        """The rows that cost memory or a copy."""
-        return tuple(row for row in self.rows if row.outcome in _COSTLY)
+        """The rows that cost memory or a copy, of a thousandth of the step's memory or more."""
+        least = max(self.least_bytes, 1)
+        return tuple(r for r in self.rows if r.outcome in _COSTLY and r.bytes >= least)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -112,6 +120,9 @@ class DonationAudit:
             "rows": [row.to_dict() for row in self.rows],
         }
 
+
+_LEAST_SHARE = 0.001
+"""Part of the step's memory below which an argument is not worth a word."""
 
 _COSTLY = (Outcome.LOST, Outcome.POSSIBLE, Outcome.COPIED, Outcome.REUSED, Outcome.UNREAD)
 _RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, Outcome.ALIASED))}
@@ -133,11 +144,14 @@ def audit(
     replaced = [r for r in returned if r.number in kept]
     by_number = {r.number: r for r in returned}
     rows = []
-    for leaf in taken:
-        where = parameter_of(leaf)
+    taken_over = {outputs[parameter_of(t)]: t for t in taken if parameter_of(t) in outputs}
+    names = _by_path(taken, taken_over, by_number)
+    made = derivatives(module)
+    for actual in taken:
+        where, leaf = parameter_of(actual), names.get(actual, actual)
         if where in outputs:
             result = by_number.get(_number(outputs[where]))
-            why = _copy(view, dataflow, leaf, outputs[where])
+            why = _copy(view, dataflow, actual, outputs[where], by_number)
             if why and result is not None:
                 why = other_form(leaf, result) or why
             outcome = Outcome.COPIED if why else Outcome.ALIASED
@@ -145,13 +159,40 @@ def audit(
         elif leaf.donated and leaf.number is None:
             rows.append(_row(leaf, Outcome.UNREAD, "", "the function does not read it"))
         elif leaf.donated:
-            outcome = Outcome.REUSED if _is_reused(view, leaf) else Outcome.LOST
+            outcome = Outcome.REUSED if _is_reused(view, actual) else Outcome.LOST
             rows.append(_row(leaf, outcome, *why_lost(leaf, free, replaced)))
-    for leaf, result in not_donated(taken, free, set(outputs)):
-        why = f"output {result.path} has the same type and takes memory of its own"
+    replacing = [r for r in free if r.number not in made]
+    for leaf, result in not_donated(taken, replacing, set(outputs)):
+        why = (
+            f"output {result.path} has its type and takes memory of its own; "
+            f"{to_donate([leaf])} saves that if the caller is done with the argument"
+        )
         rows.append(_row(leaf, Outcome.POSSIBLE, result.path, why))
     rows.sort(key=lambda row: (_RANK[row.outcome], -row.bytes, row.path))
-    return DonationAudit(tuple(rows))
+    return DonationAudit(tuple(rows), math.ceil(_LEAST_SHARE * view.total_bytes))
+
+
+def _by_path(
+    taken: Sequence[Leaf], taken_over: Mapping[ShapeIndex, Leaf], results: Mapping[int | None, Leaf]
+) -> dict[Leaf, Leaf]:
+    """Which argument to say in another's place, so that outputs replace what stands at their path.
+
+    JAX gives an output the memory of the first donated argument of its type. Where that is another
+    than the one at its place in the pytree, the two change names: either could be the one lost.
+    """
+    says = {leaf: leaf for leaf in taken}
+    donated = [t for t in taken if t.donated and t.number is not None]
+    for output, leaf in taken_over.items():
+        result = results.get(_number(output))
+        if result is None or stands_at(result, says[leaf]):
+            continue
+        alike = (t for t in donated if t.type == leaf.type and stands_at(result, t))
+        own = next(alike, None)
+        if own is None:
+            continue
+        holder = next(t for t, said in says.items() if said is own)
+        says[leaf], says[holder] = own, says[leaf]
+    return says
 
 
 def _number(index: ShapeIndex) -> int:
@@ -160,7 +201,7 @@ def _number(index: ShapeIndex) -> int:
 
 
 def _row(leaf: Leaf, outcome: Outcome, output: str, why: str) -> DonationRow:
-    return DonationRow(leaf.path, leaf.type, leaf.bytes, outcome, output, why)
+    return DonationRow(leaf.path, leaf.type, leaf.bytes, outcome, output, why, leaf.argnum)
 
 
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
@@ -169,6 +210,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
     Args:
       leaf: the argument. free: outputs that take memory of their own. replaced: the others.
     """
+    free = sorted(free, key=lambda r: not stands_at(r, leaf))  # its own first
     if same := [r for r in free if r.type == leaf.type]:
         reason = other_form(leaf, same[0])
         return same[0].path, reason or f"XLA did not let output {same[0].path} take it over"
@@ -179,7 +221,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
     if taken := [r for r in replaced if r.type == leaf.type]:
         number = f"{len(taken)} outputs" if len(taken) > 1 else "one output"
         return "", f"{number} of its type, each taken by another argument"
-    if near := [r for r in free if r.path and place_of(r.path) == place_of(leaf.path)]:
+    if near := [r for r in free if r.path and stands_at(r, leaf)]:
         return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
     return "", f"no output is {leaf.type}"
 
@@ -202,7 +244,13 @@ def _is_parameter(value: Value, number: int | None) -> bool:
 # Copies.
 
 
-def _copy(view: MemoryView, dataflow: Dataflow, leaf: Leaf, output: ShapeIndex) -> str:
+def _copy(
+    view: MemoryView,
+    dataflow: Dataflow,
+    leaf: Leaf,
+    output: ShapeIndex,
+    results: Mapping[int | None, Leaf],
+) -> str:
     """Why XLA copies to let an output take over an argument's memory, or "" where it does not."""
     module, memory = dataflow.module, view._occupancy
     root = module.entry.root
@@ -224,8 +272,12 @@ def _copy(view: MemoryView, dataflow: Dataflow, leaf: Leaf, output: ShapeIndex) 
         i = use.instruction
         if _is_copy(i) and i is not writer and i.shape == argument.shape:
             copied = dataflow.at[i, ()]
-            if not copied.live_out:
-                return _because(view, _later(copied, writer, steps), writer, "XLA copies it first")
+            kept = [k for k, _ in root.shape.indices() if dataflow.at.get((root, k)) is copied]
+            if kept:
+                result = results.get(_number(kept[0]))
+                path = "" if result is None else f" as {result.path}"
+                return f"it is itself returned{path}, which takes a copy of it"
+            return _because(view, _later(copied, writer, steps), writer, "XLA copies it first")
     return ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Leaf", "not_donated", "other_form", "parameter_of", "place_of"]
+__all__ = ["Leaf", "not_donated", "other_form", "parameter_of", "stands_at", "to_donate"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Leaf:
       shape, dtype: as JAX has them. bytes: of the whole array.
       donated: by the caller; False for results.
       number: of the entry parameter, or of the result; None for arguments that are not passed.
+      argnum: of the positional argument that it is of, as `donate_argnums` counts; None of keyword
+        arguments and results.
       layout: as text, equal where layouts are. sharding: JAX's, or None.
     """
 
@@ -33,6 +35,7 @@ class Leaf:
     bytes: int
     donated: bool = False
     number: int | None = None
+    argnum: int | None = None
     layout: str = ""
     sharding: Any = None
 
@@ -71,7 +74,7 @@ def not_donated(
                 for r in left
                 if r.type == argument.type
                 and not other_form(argument, r)
-                and (not strict or place_of(r.path) == place_of(argument.path))
+                and (not strict or stands_at(r, argument))
             ]
             if fits:
                 found[argument.path] = (argument, fits[0])
@@ -84,12 +87,17 @@ def parameter_of(leaf: Leaf) -> tuple[int, ShapeIndex]:
     return (-1 if leaf.number is None else leaf.number), ()
 
 
-_HEAD = re.compile(r"^\w+(\[\d+\])?")
+_ARGUMENT = re.compile(r"^(?:argument \[\d+\]|\w+)")
+_RESULT = re.compile(r"^result\[\d+\]")
 
 
-def place_of(path: str) -> str:
-    """A path in its pytree, without the argument's name or the result's number."""
-    return _HEAD.sub("", path, count=1)
+def stands_at(result: Leaf, argument: Leaf) -> bool:
+    """Whether a result has the place in its pytree that an argument has in its own.
+
+    The argument's name is left aside, and the result's number where several are returned.
+    """
+    place = _ARGUMENT.sub("", argument.path, count=1)
+    return place in (result.path.removeprefix("result"), _RESULT.sub("", result.path))
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
@@ -104,3 +112,19 @@ def other_form(argument: Leaf, result: Leaf) -> str:
 
 def _spec(sharding: Any) -> str:
     return str(getattr(sharding, "spec", type(sharding).__name__))
+
+
+def to_donate(leaves: Sequence[Leaf]) -> str:
+    """How to donate arguments: "donate_argnums=0", or by name where they are given by keyword."""
+    if any(leaf.argnum is None for leaf in leaves):
+        names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)
+        return f"donate_argnames={_few([repr(name) for name in names])}"
+    numbers = sorted({leaf.argnum for leaf in leaves if leaf.argnum is not None})
+    return f"donate_argnums={_few([str(number) for number in numbers])}"
+
+
+_NAME = re.compile(r"[.\[]")
+
+
+def _few(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"({', '.join(items)})"

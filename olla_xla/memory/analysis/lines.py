@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["short_line"]
+__all__ = ["short_call", "short_line"]
 
 
 def short_line(line: str) -> str:
@@ -18,3 +18,9 @@ def short_line(line: str) -> str:
     elif len(path.parts) > 3:
         path = Path(*path.parts[-3:])
     return f"{path}:{number}"
+
+
+def short_call(call: str) -> str:
+    """A "file:line function" with the line short."""
+    line, _, function = call.partition(" ")
+    return f"{short_line(line)} {function}".strip()

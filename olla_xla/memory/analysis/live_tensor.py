@@ -27,9 +27,12 @@ class LiveTensor:
       shape: such as "f32[8,128]"; "" for unused memory.
       operator: what makes it: an HLO opcode, with a fusion's kind or a custom call's target.
       op_name: JAX's name of that, or "".
-      module: the modules that the op name leads through, such as "ResNet/Conv_0", or "".
+      module: the modules that the op name leads through, such as "ResNet/Conv_0"; where it names
+        none, the layers' classes or the functions that the calls lead through; or "".
       argument: the path of the argument that it is, or whose memory it has; or "".
-      line: "file:line" of the user's own code that makes it, or reads an argument first; or "".
+      line: "file:line" of the step's own code that makes it, or reads an argument first; or "".
+      caller: "file:line" of the user's code, where `line` is in an installed package; or "".
+      chain: the calls from there to `line`, each "file:line function".
       via: what the line is taken from, where that does not make the tensor; or "".
       why: why there is no line, or "".
       start, stop: half-open steps of the schedule between which it has memory.
@@ -52,6 +55,8 @@ class LiveTensor:
     stop: int = 0
     holder: str = ""
     holder_line: str = ""
+    caller: str = ""
+    chain: tuple[str, ...] = ()
 
     @property
     def is_found(self) -> bool:
@@ -80,7 +85,7 @@ class Describer:
 
     def __init__(self, dataflow: Dataflow, target: str) -> None:
         self._origins = Origins(dataflow)
-        self.arguments = arguments(dataflow, self._origins)
+        self.arguments = arguments(dataflow)
         self._categories = categories(dataflow, self._origins, self.arguments, target)
         self._paths = {a.value: a.path for a in self.arguments}
         self._by_buffer = {dataflow.values[a.value.id].buffer: a.path for a in self.arguments}
@@ -101,6 +106,10 @@ class Describer:
     def line(self, i: Instruction) -> str:
         """The user's line of an instruction, or ""."""
         return self.maker(i).line
+
+    def layer(self, origin: Origin) -> str:
+        """The modules that an op name leads through, else the layers that its calls do; or ""."""
+        return module_path(origin.op_name) or origin.layer
 
     def argument(self, value: Value) -> str:
         """The path of the argument that a value is, or replaces; or ""."""
@@ -126,7 +135,7 @@ class Describer:
             shape=value.shape.text if len(value.shape.text) < 80 else value.shape.text[:77] + "...",
             operator=operator_kind(value.instruction),
             op_name="" if value in self._paths else origin.op_name,
-            module="" if value in self._paths else module_path(origin.op_name),
+            module="" if value in self._paths else self.layer(origin),
             argument=argument,
             line=origin.line,
             via=origin.via,
@@ -135,6 +144,8 @@ class Describer:
             stop=span[1],
             holder="" if last is None else last.name,
             holder_line="" if last is None else self.line(last),
+            caller=origin.caller,
+            chain=origin.chain,
         )
 
 

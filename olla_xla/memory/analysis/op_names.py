@@ -65,7 +65,7 @@ def _module(part: str) -> str:
         if match[1] in _FUNCTIONS:
             return ""
         part = match[2]
-    if part in _CONTROL or part.startswith("branch_"):
+    if part in _CONTROL or part.startswith("branch_") or "->" in part:  # of an einsum
         return ""
     return part.strip("/")
 

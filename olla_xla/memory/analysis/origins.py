@@ -1,33 +1,22 @@
-"""Where a value comes from: its op name, and the line of the user's own code that made it.
+"""Where a value comes from: its op name, and the line of the step's own code that made it.
 
-A line is the user's own where its file is in no library: neither installed, nor part of Python or
-of olla_xla (whose zoo of models counts as the user's). Of an operation's call stack the innermost
-such line is taken. What XLA made without metadata (copies, layout changes) is led back to what it
-was made from, or else to what reads it; `via` says so.
+`memory.sources` says which line of an operation's call stack that is. What XLA made without
+metadata (copies, layout changes) is led back to what it was made from, or else to what reads it;
+`via` says so.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
-from hlo.stack_frames import Frame
 from hlo.values import Dataflow, Value
+from olla_xla.memory.sources import Source, source_of
 
-__all__ = ["Origin", "Origins", "is_users_file"]
+__all__ = ["Origin", "Origins"]
 
-_PACKAGE = str(Path(__file__).parents[2])
-_INSTALLED = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/jax/(_src|experimental|interpreters)/"
-)
-_NO_FILE = ("", "-")
-"""What XLA calls the file of text without locations."""
 _FAR = 4
 """Instructions to go through from one without metadata."""
 
@@ -37,9 +26,11 @@ class Origin(NamedTuple):
 
     Attributes:
       op_name: JAX's name of the operation, or "".
-      line: "file:line" of the user's own code, or "". function: that the line is in, or "".
+      line: "file:line" of the step's own code, or of a library where that is all; or "".
+      function: that the line is in, or "".
       via: whose line it is, where it is not the value's own.
       why: why there is no line, or "".
+      caller, chain, layer: as in `memory.sources.Source`; "" and () without a line.
     """
 
     op_name: str
@@ -47,15 +38,9 @@ class Origin(NamedTuple):
     function: str
     via: str
     why: str
-
-
-@functools.lru_cache(maxsize=4096)
-def is_users_file(file: str) -> bool:
-    """Whether a source file is the user's own: part of no library."""
-    if file in _NO_FILE:
-        return False
-    standard = sysconfig.get_paths()["stdlib"]
-    return not (file.startswith((_PACKAGE + "/", standard)) or _INSTALLED.search(file))
+    caller: str = ""
+    chain: tuple[str, ...] = ()
+    layer: str = ""
 
 
 class Origins:
@@ -82,19 +67,27 @@ class Origins:
         return self._found[i, index]
 
     def _find(self, i: Instruction, index: ShapeIndex) -> Origin:
-        op_name, innermost = "", ""
+        op_name, library = "", Source("", "", False, "", (), "")
         for candidate, via in self._candidates(i, index):
             if candidate.opcode != "parameter":  # whose name is its path
                 op_name = op_name or candidate.op_name.split(";")[0]
-            stack = self._module.stack(candidate)
-            if frame := _users(stack):
-                return Origin(op_name, frame.location, frame.function, via, "")
-            known = [frame.location for frame in stack if frame.file not in _NO_FILE]
-            innermost = innermost or "".join(known[:1])
-        if innermost:
-            why = f"traced in library code alone ({innermost})"
-        else:
-            why = "neither it, nor what it is made from, nor what reads it has a line in the module"
+            source = source_of(self._module.stack(candidate), candidate.op_name)
+            if source is None:
+                continue
+            if source.is_own:
+                rest = source.caller, source.chain, source.layer
+                return Origin(op_name, source.line, source.function, via, "", *rest)
+            library = library if library.line else source
+        if library.line:
+            return Origin(
+                op_name,
+                library.line,
+                library.function,
+                "traced in library code alone",
+                "",
+                layer=library.layer,
+            )
+        why = "neither it, nor what it is made from, nor what reads it has a line in the module"
         return Origin(op_name, "", "", "", why)
 
     def _candidates(self, i: Instruction, index: ShapeIndex) -> Iterator[tuple[Instruction, str]]:
@@ -110,11 +103,6 @@ class Origins:
                 for n in edge:
                     via = f"read by {n.name}" if ahead else f"made from {n.name}"
                     yield from ((inner, via) for inner in _within(n, (), self._callers))
-
-
-def _users(stack: tuple[Frame, ...]) -> Frame | None:
-    """The innermost call in the user's own code."""
-    return next((frame for frame in stack if is_users_file(frame.file)), None)
 
 
 def _within(
@@ -149,8 +137,7 @@ def _element(
         return
     if root.opcode == "tuple" and index:
         root, index = root.operands[index[0]], index[1:]
-    passed_on = root.opcode == "get-tuple-element" and root.operands[0].opcode == "parameter"
-    if not passed_on and root.opcode != "parameter":
+    if not _is_carried(root) and root.opcode != "parameter":
         yield from _slice_written(root, index, callers)
         yield from _within(root, index, callers)
 
@@ -159,14 +146,31 @@ def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
     """What makes the slice that a loop writes to a stack: it tells more than the writing."""
+    body, writer, start = writer.computation, _moved(writer), None
+    if writer.opcode == "async-done":
+        start = writer.operands[0]
+        inner = start.called[0].root if start.called else None
+        if inner is None:
+            return
+        writer = inner
     made = _made(writer.called[0].root, index) if writer.opcode == "fusion" else writer
     if made is None or made.opcode != "dynamic-update-slice":
         return
     update = _moved(made.operands[1])
     if update.opcode == "parameter" and made is not writer:
         update = _moved(writer.operands[update.parameter_number])
-    if update.opcode != "parameter":
+    if update.opcode == "parameter" and start is not None:
+        update = _moved(start.operands[update.parameter_number])
+    if _is_carried(update):  # made by the iteration before
+        root, k = body.root, update.tuple_index
+        update = root.operands[k] if root is not None and root.opcode == "tuple" else update
+        update = _moved(update)
+    if update.opcode != "parameter" and not _is_carried(update):
         yield from _within(update, (), callers)
+
+
+def _is_carried(i: Instruction) -> bool:
+    return i.opcode == "get-tuple-element" and i.operands[0].opcode == "parameter"
 
 
 def _moved(i: Instruction) -> Instruction:

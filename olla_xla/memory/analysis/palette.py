@@ -12,6 +12,7 @@ COLORS: dict[Category, str] = {
     Category.BATCH: "#aa4499",
     Category.ARGUMENTS: "#8a8fa8",
     Category.ACTIVATIONS: "#e8806a",
+    Category.AGAIN: "#d9b48f",
     Category.STACKS: "#c65d21",
     Category.GRADIENTS: "#3d9950",
     Category.OUTPUTS: "#c9a227",

@@ -16,6 +16,7 @@ from olla_xla.memory.analysis.donation import DonationAudit, Outcome
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.live_tensor import LiveTensor
 from olla_xla.memory.analysis.memory_view import MemoryView
+from olla_xla.memory.analysis.peak_rows import peak_rows
 
 __all__ = ["html", "megabytes", "renderable", "where"]
 
@@ -87,27 +88,20 @@ def _row(table: Table, *cells: str) -> None:
 
 
 def _categories(analysis: Analysis) -> Table:
-    columns = [view.by_category() for view in analysis.views]
-    bound = analysis.bound.by_category()
     names = [f"{view.name}, MB" for view in analysis.views]
     title = "What memory is used for at the peak"
     table = _table(title, ("category:", *names, "in every order, MB"))
-    for category in Category:
-        if any(category in column for column in (*columns, bound)):
-            cells = [megabytes(column.get(category, 0)) for column in columns]
-            _row(table, category, *cells, megabytes(bound.get(category, 0)))
-    if taken := analysis.bound.taken_over_bytes:
-        _row(table, "written in place", *("" for _ in columns), megabytes(-taken))
-    totals = [megabytes(sum(column.values())) for column in columns]
-    _row(table, "sum", *totals, megabytes(analysis.bound.bytes))
+    for name, sizes in peak_rows(analysis):
+        _row(table, name, *(megabytes(size) for size in sizes))
     return table
 
 
 def _tensors(view: MemoryView, count: int) -> Table:
-    shown = view.tensors[:count]
+    tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
+    shown = tensors[:count]
     share = 100 * view.found_share
     title = (
-        f"{len(shown)} largest of {len(view.tensors):,} tensors at the peak of {view.name}; "
+        f"{len(shown)} largest of {len(tensors):,} tensors at the peak of {view.name}; "
         f"{share:.1f} % of the bytes lead to a line or an argument"
     )
     headings = ("MB", "category:", "tensor:", "where:", "operation:", "steps:", "last read by:")
@@ -130,6 +124,8 @@ def _tensors(view: MemoryView, count: int) -> Table:
 def where(tensor: LiveTensor) -> str:
     """Where a tensor comes from: an argument's path, a line, or why there is neither."""
     line = short_line(tensor.line)
+    if tensor.caller:
+        line = f"{line} (from {short_line(tensor.caller)})"
     if line and tensor.is_argument:
         line = f"read at {line}"
     found = [tensor.argument, line]

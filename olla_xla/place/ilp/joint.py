@@ -22,6 +22,7 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.schedule.exact.spans import Reach, spans
+from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import solve
 
@@ -151,7 +152,7 @@ def joint_program(
         order=tuple(found),
         offsets=tuple(offsets.tolist()),
         height=height,
-        bound=max(math.ceil(result.bound - 1e-6), 0) * unit,
+        bound=whole_units(result.bound) * unit,
         start=first.height,
         peak_bytes=peak_bytes(arrays, found),
         optimal=result.status is Status.OPTIMAL,
@@ -167,7 +168,9 @@ def _in_bytes(limits: Limits | None, unit: int) -> Limits | None:
     watch = limits.watch
     return dataclasses.replace(
         limits,
-        watch=lambda value, bound: watch(None if value is None else value * unit, bound * unit),
+        watch=lambda value, bound: watch(
+            None if value is None else value * unit, whole_units(bound) * unit
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from olla_xla.place.ilp.pyramid import pyramid
 from olla_xla.place.ilp.windows import Window, narrowed
 from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status, Watch
 from olla_xla.solvers.rectangles import Rectangle, RectangleModel
 from olla_xla.solvers.solve import BACKENDS, solve, solve_rectangles
@@ -347,7 +348,7 @@ class _Run:
             found = np.rint(at).astype(np.int64) * unit
             offsets = min((best, found), key=lambda o: _height(part, o))
         # A solver that was told the goal proves no more than that nothing lower is of use.
-        proven = int(result.bound) * unit if np.isfinite(result.bound) else 0
+        proven = whole_units(result.bound) * unit
         if proven > goal or not self._programs.bound:
             bound = max(bound, min(proven, _height(part, offsets)))
         done = _at(part, offsets, bound, result.message)
@@ -404,7 +405,8 @@ def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
         return None
 
     def told(value: float | None, bound: float) -> None:
-        watch(None if value is None else base + value * units.unit, base + bound * units.unit)
+        best = None if value is None else base + value * units.unit
+        watch(best, base + whole_units(bound) * units.unit)
 
     return told
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hlo.module import Module
+from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import LoopRecord, Plan
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import recipe
@@ -52,7 +53,7 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
                     stack.bytes,
                     slices.get(stack.written, pair.writer.iterations),
                     made.op_name or stack.update.i.op_name,
-                    made.location or stack.update.i.location,
+                    source_line(made) or source_line(stack.update.i),
                 )
             )
     return sorted(rows, key=lambda row: (-row.bytes, row.slices))

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from olla_xla.remat.loops.choice import Choice, run_of
+from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Model
 from olla_xla.solvers.solve import solve
 
@@ -36,12 +37,12 @@ class Least:
     bound: int
 
 
-def least(choices: Sequence[Choice], allowance: float) -> Least | None:
+def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS) -> Least | None:
     """Keeps the fewest bytes of stacks.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
-        cost model has them operator by operator.
+        cost model has them operator by operator. limits: of the solver.
 
     Returns:
       None where nothing keeps within the allowance, or none is found.
@@ -51,14 +52,14 @@ def least(choices: Sequence[Choice], allowance: float) -> Least | None:
     kept = [_add(model, choice, times) for choice in choices]
     gained = sum(_ticks(choice.free_seconds) for choice in choices)
     model.add_row(list(times), list(times.values()), upper=_ticks(allowance) + gained, tag="time")
-    result = solve(model, _LIMITS)
+    result = solve(model, limits)
     if result.x is None or result.value is None:
         return None
     dropped = tuple(
         choice.without({n for n, column in columns.items() if result.x[column] < 0.5})
         for choice, columns in zip(choices, kept, strict=True)
     )
-    return Least(dropped, round(result.value), max(round(result.bound), 0))
+    return Least(dropped, round(result.value), whole_units(result.bound))
 
 
 def _ticks(seconds: float) -> int:

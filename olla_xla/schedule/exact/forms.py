@@ -25,7 +25,6 @@ from olla_xla.solvers.solve import BACKENDS, solve
 
 __all__ = ["RUNNING", "ExactOrder", "Form", "Formulation", "Linear", "Task", "least_peak"]
 
-_ROUNDING = 1e-6  # units that a solver's bound may be too high
 
 _LEAST_SECONDS = 1e-3  # of a solver, however long building took
 
@@ -198,7 +197,7 @@ def least_peak(
     result, order, peak = _first_sound(task, prepared, limits, names)
     bound, status = bound_bytes, result.status
     if not edges:
-        bound = max(bound, task.scale.to_bytes(max(result.bound, 0)))
+        bound = max(bound, task.scale.to_bytes_up(result.bound))
     elif status is Status.OPTIMAL and peak > bound:
         status = Status.FEASIBLE
     if status is Status.FEASIBLE and peak <= bound:  # a solver out of time need not have noticed
@@ -226,7 +225,7 @@ def _told_bytes(limits: Limits, scale: Scale) -> Limits:
 
     def told(value: float | None, bound: float) -> None:
         best = None if value is None else scale.to_bytes(value)
-        watch(best, scale.to_bytes_up(bound - _ROUNDING))
+        watch(best, scale.to_bytes_up(bound))
 
     return dataclasses.replace(limits, watch=told)
 
@@ -276,7 +275,7 @@ def _refereed(graph: TensorGraph, order: np.ndarray, result: Result, scale: Scal
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)
     proven = result.status is Status.OPTIMAL and peak != value
-    if peak > value or proven or peak < scale.to_bytes(max(result.bound, 0)):
+    if peak > value or proven or peak < scale.to_bytes_up(result.bound):
         raise SolverError(
             f"claims a peak of {result.value} ({result.status}) and a bound of "
             f"{result.bound} units of {scale.unit} bytes, but the order has {peak} bytes"

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.solvers.bounds import whole_units
 
 __all__ = ["Scale"]
 
@@ -43,8 +44,8 @@ class Scale:
         return max(self.base + self.unit * round(units), 0)
 
     def to_bytes_up(self, units: float) -> int:
-        """The bytes of the least whole number of units that is no less; 0 for -inf."""
-        return self.to_bytes(max(math.ceil(units), 0)) if math.isfinite(units) else 0
+        """A solver's bound in bytes: of the least whole number of units that it admits."""
+        return self.to_bytes(whole_units(units))
 
     def to_units(self, peak_bytes: int) -> int:
         """The least number of units that is no less than a peak in bytes, and not below 0."""

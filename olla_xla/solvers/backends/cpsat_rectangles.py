@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
+from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status
 from olla_xla.solvers.rectangles import RectangleModel
 
@@ -88,7 +89,7 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
         return Result(Status.INFEASIBLE, message=message)
-    bound = model.bound if decides else max(round(solver.best_objective_bound), least)
+    bound = model.bound if decides else max(whole_units(solver.best_objective_bound), least)
     if status == cp_model.UNKNOWN:
         return Result(Status.UNKNOWN, bound=bound, message=message)
     x = np.array([solver.value(place) for place in places], np.float64) * np.array(model.step)

@@ -15,7 +15,17 @@ __all__ = ["IGNORES", "solve"]
 
 IGNORES = frozenset({"points"})
 
-_LIMITS = {GRB.TIME_LIMIT, GRB.NODE_LIMIT, GRB.WORK_LIMIT, GRB.MEM_LIMIT, GRB.INTERRUPTED}
+_LIMITS = {
+    GRB.TIME_LIMIT,
+    GRB.NODE_LIMIT,
+    GRB.WORK_LIMIT,
+    GRB.MEM_LIMIT,
+    GRB.ITERATION_LIMIT,
+    GRB.SOLUTION_LIMIT,
+    GRB.INTERRUPTED,
+    GRB.SUBOPTIMAL,
+}
+"""How it ends short of a proof, with a point or without."""
 
 
 def solve(model: Model, limits: Limits) -> Result:

@@ -18,6 +18,7 @@ from olla_xla.memory.analysis.html.plots import MEGABYTE, plots
 from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.palette import COLORS
+from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.memory.analysis.terminal import megabytes
 
 __all__ = ["page"]
@@ -103,13 +104,11 @@ def _certificate(analysis: Analysis) -> str:
 
 def _categories(analysis: Analysis) -> str:
     """A table of categories, with their colours, at the peak of each order and in the bound."""
-    columns = [view.by_category() for view in analysis.views] + [analysis.bound.by_category()]
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
     rows = [f"<tr><th>at the peak, MB</th>{names}<th>in every order</th></tr>"]
-    for category in Category:
-        sizes = [column.get(category, 0) for column in columns]
-        if any(sizes):
-            cells = "".join(f"<td>{size / MEGABYTE:,.1f}</td>" for size in sizes)
-            mark = f'<i class="mark" style="background:{COLORS[category]}"></i>'
-            rows.append(f"<tr><th>{mark}{category}</th>{cells}</tr>")
+    colors = {str(category): color for category, color in COLORS.items()}
+    for name, sizes in peak_rows(analysis):
+        cells = "".join(f"<td>{size / MEGABYTE:,.1f}</td>" for size in sizes)
+        mark = f'<i class="mark" style="background:{colors[name]}"></i>' if name in colors else ""
+        rows.append(f"<tr><th>{mark}{html.escape(name)}</th>{cells}</tr>")
     return "".join(rows)

@@ -20,7 +20,7 @@ const olla = {
     const c = this.columns;
     return {
       name: c.name[k], category: DATA.categories[c.category[k]], bytes: c.bytes[k],
-      shape: text(c.shape[k]), op: text(c.op[k]), module: text(c.module[k]), line: text(c.line[k]),
+      shape: text(c.shape[k]), op: text(c.op[k]), module: text(c.module[k]), line: text(c.line[k]), calls: text(c.calls[k]),
       argument: text(c.argument[k]), start: c.start[k], stop: c.stop[k], to: c.to[k],
       holder: text(c.holder[k]), holderLine: text(c.holder_line[k]),
     };
@@ -42,7 +42,7 @@ const olla = {
     const holder = t.holderLine || t.holder;
     const facts = [
       ["size", `${mb(t.bytes)} MB`], ["shape", t.shape], ["what", t.category[0]],
-      ["argument", t.argument], ["line", t.line], ["operation", t.op], ["module", t.module],
+      ["argument", t.argument], ["line", t.line], ["calls", t.calls], ["operation", t.op], ["module", t.module],
       ["steps", `${t.start} to ${t.stop}`],
       ["held until", t.to < this.view.steps ? `${t.to}, by ${holder}` : "the end"],
     ];

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.analysis.lines import short_call, short_line
 from olla_xla.memory.analysis.memory_view import MemoryView, Spans
-from olla_xla.memory.analysis.op_names import module_path
 
 __all__ = ["Texts", "view_tables"]
 
@@ -51,8 +50,10 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
         columns["category"].append(ordered.index(describer.category(value)))
         columns["shape"].append(texts.number(value.shape.text[:80]))
         columns["op"].append(texts.number("" if is_argument else origin.op_name))
-        columns["module"].append(texts.number("" if is_argument else module_path(origin.op_name)))
+        columns["module"].append(texts.number("" if is_argument else describer.layer(origin)))
         columns["line"].append(texts.number(short_line(origin.line)))
+        calls = "\n".join(short_call(call) for call in origin.chain)
+        columns["calls"].append(texts.number(calls if len(origin.chain) > 1 else ""))
         columns["argument"].append(texts.number(argument))
         columns["to"].append(stop)
         columns["holder"].append(texts.number("" if last is None else last.name))

@@ -1,0 +1,8 @@
+"""`python -m olla_xla` is the `olla_xla` command."""
+
+import sys
+
+from olla_xla.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

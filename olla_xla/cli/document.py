@@ -1,0 +1,63 @@
+"""What a command found, as one JSON object: `--json` to standard output, `--json=FILE` to a file.
+
+A command adds figures by name, in bytes and seconds; every table that it prints is in it too, as it
+is printed. Nothing is kept where nobody asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["Document", "add", "add_table", "collecting"]
+
+
+class Document:
+    """The results of one command."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._tables: list[dict[str, Any]] = []
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Adds figures by name."""
+        self._fields.update(fields)
+
+    def add_table(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Adds a table of text cells."""
+        columns = [heading.strip(": ") for heading in headings]
+        self._tables.append({"title": title, "columns": columns, "rows": [list(r) for r in rows]})
+
+    def text(self) -> str:
+        """As JSON, with a newline at the end."""
+        tables = {"tables": self._tables} if self._tables else {}
+        return json.dumps({**self._fields, **tables}, indent=1, default=str) + "\n"
+
+
+_current: contextvars.ContextVar[Document | None] = contextvars.ContextVar("document", default=None)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Document]:
+    """Collects, within the block, what `add` and `add_table` are given."""
+    document = Document()
+    token = _current.set(document)
+    try:
+        yield document
+    finally:
+        _current.reset(token)
+
+
+def add(**fields: Any) -> None:
+    """Adds figures to the document that is collected, if one is."""
+    if (document := _current.get()) is not None:
+        document.add(fields)
+
+
+def add_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Adds a table to the document that is collected, if one is."""
+    if (document := _current.get()) is not None:
+        document.add_table(title, headings, rows)

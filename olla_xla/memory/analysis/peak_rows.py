@@ -1,0 +1,29 @@
+"""What memory is used for at the peak and in the bound, by category, as rows that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from olla_xla.memory.analysis.analysis import Analysis
+from olla_xla.memory.analysis.category import Category
+
+__all__ = ["peak_rows"]
+
+
+def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
+    """(name, bytes in each order and in the bound); the last row is the sum of those above."""
+    columns = [view.by_category() for view in analysis.views]
+    bound, proof = analysis.bound.by_category(), analysis.bound
+    columns.append(bound)
+    rows: list[tuple[str, Sequence[int]]] = [
+        (str(category), [column.get(category, 0) for column in columns])
+        for category in Category
+        if any(column.get(category, 0) for column in columns)
+    ]
+    none = [0] * len(analysis.views)
+    if proof.taken_over_bytes:
+        rows.append(("written in place", [*none, -proof.taken_over_bytes]))
+    if more := analysis.lower_bound_bytes - proof.bytes:
+        rows.append(("more, as the plan's search proves", [*none, more]))
+    sums = [sum(column.values()) for column in columns[:-1]]
+    return [*rows, ("sum", [*sums, analysis.lower_bound_bytes])]

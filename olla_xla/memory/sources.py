@@ -1,0 +1,144 @@
+"""Which of the calls under which an operation was traced tell where it comes from.
+
+Libraries of building blocks (JAX, Flax, optax, equinox and the like) are known by their names. All
+else is a step's own code, wherever it is installed: in a framework that trains models (MaxText,
+gemma) it is the framework's line of the layer that tells, not the one line of a script that calls
+it. What lies outside the function that was jitted, the script that compiles it, tells nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hlo.module import Instruction
+from hlo.stack_frames import Frame
+
+__all__ = ["Source", "is_installed", "is_own_file", "source_line", "source_of"]
+
+_PACKAGE = str(Path(__file__).parents[1])
+_LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("compile", "cli", "tools"))
+"""Our own code that has steps traced: whatever called it is no part of a step."""
+
+_BLOCKS = (
+    "absl|aqt|beartype|chex|clu|diffrax|distrax|einops|equinox|flax|haiku|jax|jaxlib|jaxopt|"
+    "jaxtyping|jmp|jraph|keras|kfac_jax|lineax|ml_dtypes|numpy|numpyro|objax|olla_xla|"
+    "optax|optimistix|orbax|penzai|qwix|rlax|scipy|tensorflow_probability|toolz|typeguard"
+)
+"""Libraries whose lines say no more of a step than their operations do."""
+_LIBRARY = re.compile(
+    rf"/(?:site|dist)-packages/(?:{_BLOCKS})/|^<|/jax/(?:_src|experimental|interpreters)/"
+)
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
+_NO_FILE = ("", "-")
+"""What XLA calls the file of text without locations."""
+
+_JITTED = re.compile(r"^p?jit\((\w+)\)")
+_CLASS = re.compile(r"(?:^|\.)([A-Za-z]\w*)\.(\w+)$")
+_CALLS = ("__call__", "call")
+"""Methods of libraries' layers that are steps of a layer's path."""
+_BASES = frozenset(("Functional", "Layer", "Module", "Operation", "Sequential"))
+"""Classes of libraries that every layer passes through."""
+
+
+class Source(NamedTuple):
+    """Where an operation was written down.
+
+    Attributes:
+      line: "file:line" of the step's own code, the innermost; of a library's where it has none.
+      function: that the line is in. is_own: whether the line is the step's own.
+      caller: "file:line" of the innermost call outside of installed packages, or "" where that is
+        `line` or there is none.
+      chain: "file:line function" from there, or from the outermost own call, to `line`.
+      layer: path of the layers' classes, or of the functions, that the calls lead through; or "".
+    """
+
+    line: str
+    function: str
+    is_own: bool
+    caller: str
+    chain: tuple[str, ...]
+    layer: str
+
+
+@functools.lru_cache(maxsize=4096)
+def is_own_file(file: str) -> bool:
+    """Whether a source file can be part of a step: of no library of building blocks."""
+    if file in _NO_FILE or file.startswith((_PACKAGE + "/", f"{sys.prefix}/bin/")):
+        return False
+    standard = f"{sysconfig.get_paths()['stdlib']}/"
+    is_standard = file.startswith(standard) and "/site-packages/" not in file
+    return not (is_standard or _LIBRARY.search(file))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package, or to Python."""
+    return bool(_INSTALLED.search(file))
+
+
+@functools.lru_cache(maxsize=65536)
+def source_of(stack: tuple[Frame, ...], op_name: str) -> Source | None:
+    """What a call stack, the innermost call first, tells of an operation; None if nothing.
+
+    Args:
+      stack: its calls. op_name: JAX's name of it, which says which function was jitted.
+    """
+    inside = _inside(tuple(dict.fromkeys(stack)), op_name)
+    own = [frame for frame in inside if is_own_file(frame.file)]
+    if not own:
+        known = [f for f in inside if f.file not in _NO_FILE and not f.file.startswith("<")]
+        if not known:
+            return None
+        first = known[0]
+        return Source(first.location, first.function, False, "", (), _layer(inside))
+    users = next((k for k, frame in enumerate(own) if not is_installed(frame.file)), None)
+    chain = own if users is None else own[: users + 1]
+    return Source(
+        line=own[0].location,
+        function=own[0].function,
+        is_own=True,
+        caller=own[users].location if users else "",
+        chain=tuple(f"{f.location} {f.function}".strip() for f in reversed(chain)),
+        layer=_layer(inside),
+    )
+
+
+def source_line(i: Instruction) -> str:
+    """The "file:line" that an instruction comes from, or ""."""
+    source = source_of(i.stack, i.op_name)
+    return "" if source is None else source.line
+
+
+def _inside(stack: tuple[Frame, ...], op_name: str) -> tuple[Frame, ...]:
+    """The calls inside the function that was jitted, where that is to be seen."""
+    for k, frame in enumerate(stack):
+        if frame.file.startswith(_LAUNCHING):
+            stack = stack[:k]
+            break
+    if jitted := _JITTED.match(op_name):
+        names = [frame.function.rpartition(".")[2] for frame in stack]
+        outermost = [k for k, name in enumerate(names) if name == jitted[1]]
+        if outermost:
+            return stack[: outermost[-1] + 1]
+    return stack
+
+
+def _layer(inside: Sequence[Frame]) -> str:
+    """The path of the classes whose methods run, or of the functions where there are none."""
+    classes: list[str] = []
+    functions: list[str] = []
+    for frame in reversed(inside):
+        found, own = _CLASS.search(frame.function), is_own_file(frame.file)
+        if found is not None and "<locals>" not in found[1]:
+            if own or (found[2] in _CALLS and found[1] not in _BASES):
+                classes += [found[1]] if classes[-1:] != [found[1]] else []
+        elif own:
+            name = frame.function.rpartition(".")[2]
+            functions += [name] if name.isidentifier() else []
+    return "/".join(classes or functions)

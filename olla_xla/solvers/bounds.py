@@ -1,0 +1,33 @@
+"""What a solver's bound is worth: the one place where it becomes a whole number of units or bytes.
+
+A solver that is stopped early may have no bound yet. It then says so in its own way: with minus
+infinity, with its own infinity (1e20, 1e100), with plus infinity or no number at all.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["known", "whole_units"]
+
+_INFINITE = 1e20
+"""From here on a number is some solver's infinity; CP-SAT's integers end at 2**63, or 9.2e18."""
+
+_ROUNDING = 1e-6
+"""Units by which a bound in floating-point numbers may be too high."""
+
+
+def known(bound: float) -> float:
+    """The bound if it says anything, else minus infinity."""
+    return bound if -_INFINITE < bound < _INFINITE else -math.inf
+
+
+def whole_units(bound: float) -> int:
+    """The least whole number, not negative, that a bound admits; 0 where nothing is known.
+
+    Example:
+      >>> whole_units(2.3), whole_units(2.0000001), whole_units(-math.inf)
+      (3, 2, 0)
+    """
+    bound = known(bound)
+    return max(math.ceil(bound - _ROUNDING), 0) if math.isfinite(bound) else 0

@@ -1,0 +1,69 @@
+"""One bound, the best known, whose rows add up; and the lines that a plan's tables tell."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import olla_xla
+from examples.zoo import load
+from olla_xla.compile.capture import capture
+from olla_xla.memory.analysis.category import Category
+from olla_xla.memory.analysis.peak_rows import peak_rows
+from olla_xla.memory.analysis.terminal import renderable
+from olla_xla.planner import graphs
+
+
+def scanned(w, x):
+    def layer(h, w):
+        return jnp.tanh(jnp.tanh(h @ w) @ w.T) + h, None
+
+    return w - jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).mean())(w)
+
+
+def adds_up(analysis):
+    *rows, (name, sums) = peak_rows(analysis)
+    assert name == "sum" and sums[-1] == analysis.lower_bound_bytes
+    assert [sum(column) for column in zip(*(sizes for _, sizes in rows), strict=True)] == [*sums]
+    assert sums[0] == analysis.xla.total_bytes
+    return dict(rows)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_analyze_proves_what_a_plan_does(optimizer):
+    step, arguments, options = load("mlp")(batch_size=4, optimizer=optimizer)
+    plan = olla_xla.plan(step, step_limit=2000, **options).lower(*arguments).compile().plan
+    analysis = olla_xla.analyze(jax.jit(step, **options), *arguments)
+    assert analysis.bound.bytes >= 0.99 * plan.lower_bound_bytes
+    assert analysis.bound.taken_over_bytes >= 0
+    adds_up(analysis)
+
+
+def test_what_a_loop_holds_is_told_by_its_own_tensors():
+    arguments = jnp.ones((16, 64, 64)), jnp.ones((4096, 64))
+    analysis = olla_xla.analyze(jax.jit(scanned, donate_argnums=0), *arguments)
+    rows = adds_up(analysis)
+    workspace = rows.get(str(Category.WORKSPACE), [0, 0])
+    assert workspace[-1] < 0.02 * analysis.lower_bound_bytes
+    assert rows[str(Category.GRADIENTS)][-1] > 0
+
+
+def test_tables_count_tensors_and_no_gaps():
+    step, arguments, options = load("mlp")(batch_size=4, optimizer="adam")
+    view = (analysis := olla_xla.analyze(jax.jit(step, **options), *arguments)).xla
+    tensors = sum(t.category is not Category.UNUSED for t in view.tensors)
+    titles = [str(getattr(part, "title", "")) for part in renderable(analysis).renderables]
+    assert any(f"of {tensors:,} tensors at the peak" in title for title in titles), titles
+
+
+def test_a_plan_s_tables_tell_the_user_s_line_and_no_library_s():
+    optimizer = optax.adam(1e-3)
+
+    def step(p, state, x):
+        updates, state = optimizer.update(jax.grad(lambda p: jnp.tanh(x @ p).sum())(p), state)
+        return optax.apply_updates(p, updates), state
+
+    p = jnp.ones((64, 64))
+    lowered = jax.jit(step).lower(p, optimizer.init(p), jnp.ones((8, 64)))
+    lines = {op.location for op in graphs(capture(lowered).module, "cpu")[-1].operators}
+    assert {line.rpartition(":")[0] for line in lines if line} == {__file__}
