@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from benchmarks.ilp_forms import FORMS, least_peak, relaxed_bound
 from examples.zoo import load
 from olla_xla.compile.capture import capture
 from olla_xla.memory.arrays import GraphArrays
@@ -16,7 +17,6 @@ from olla_xla.place.ilp.located import located
 from olla_xla.place.items import independent, items_of
 from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.schedule.exact import FORMS, least_peak, relaxed_bound
 from olla_xla.solvers.bounds import known, whole_units
 from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import BACKENDS, solve
