@@ -53,6 +53,26 @@ turned {
   ROOT r = (f32[4,4], f32[4,4]) tuple(s, t)
 }
 
+beside {
+  x = f32[4,4] parameter(0)
+  y = f32[4,4] parameter(1)
+  t = f32[4,4] transpose(y), dimensions={1,0}
+  s = f32[4,4] add(x, t)
+  n = f32[4,4] negate(x)
+  ROOT r = (f32[4,4], f32[4,4]) tuple(s, n)
+}
+
+itself {
+  x = f32[4,4] parameter(0)
+  y = f32[4,4] parameter(1)
+  a = f32[4,4] add(x, x)
+  n = f32[4,4] negate(x)
+  t = f32[4,4] copy(y)
+  c = f32[4,4]{0,1} copy(n)
+  b = f32[4,4]{0,1} negate(c)
+  ROOT r = (f32[4,4], f32[4,4]{0,1}) tuple(a, b)
+}
+
 again {
   a = f32[8] parameter(0)
   i = s32[] parameter(1)
@@ -92,6 +112,8 @@ ENTRY e {
   factor = f32[4,4] custom-call(m), custom_call_target="__cusolver$cholesky"
   multiplied = f32[4,4] fusion(m, o, same), kind=kOutput, calls=product
   both = (f32[4,4], f32[4,4]) fusion(m, o), kind=kLoop, calls=turned
+  near = (f32[4,4], f32[4,4]) fusion(m, o), kind=kLoop, calls=beside
+  self = (f32[4,4], f32[4,4]{0,1}) fusion(m, o), kind=kLoop, calls=itself
   update = f32[8] fusion(p, i), kind=kLoop, calls=again
   ROOT out = f32[8] add(put, q)
 }
@@ -139,6 +161,11 @@ _OPERATIONS = _operations()
         ("multiplied", (), [0], "cpu", False),
         ("both", (0,), [0], "cpu", False),  # which the transpose still reads
         ("both", (0,), [1], "cpu", True),
+        ("near", (0,), [0], "cuda", True),  # what is transposed is not the result
+        ("near", (1,), [0], "cuda", True),
+        ("near", (0,), [0], "cpu", False),
+        ("near", (0,), [1], "cuda", False),
+        ("self", (0,), [0], "cuda", False),
         ("update", (), [0], "cpu", True),  # its slice is read where it is written
     ],
 )

@@ -1,6 +1,7 @@
 import importlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -77,7 +78,7 @@ def test_places_are_those_of_the_dump(name):
         stage = compiled(name, dump=folder)
         (path,) = Path(folder).glob("*after_optimizations.hlo.pb")
         _, dumped = read_dump(path)
-    executable = stage.runtime_executable()
+    executable: Any = stage.runtime_executable()
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     found = read_gpu_executable(executable.serialize())
     ours = assignment_from_bytes(found.assignment, parse_module_proto(module))

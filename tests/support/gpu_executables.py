@@ -1,6 +1,7 @@
 """Executables of small steps for an absent H100, as XLA serializes them."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +130,7 @@ def ragged():
 SHARDED = {"exchanged": exchanged, "ragged": ragged}
 
 
-def _stage(name):
+def _stage(name) -> Any:
     return SHARDED[name]() if name in SHARDED else compiled(name)
 
 

@@ -141,12 +141,25 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
     if reached is None:
         return False
     outputs = [op for op in _outputs(body) if op in reached]
-    return len(outputs) < 2 or not any(_transposes(op) for op in body.ops)
+    if len(outputs) < 2:
+        return True
+    # A GPU's emitter goes another way through the elements where a result is itself a transpose.
+    heroes = body.ops if target == "cpu" else [_hero(op) for op in outputs]
+    return not any(_transposes(op) for op in heroes)
 
 
 def _outputs(body: Body) -> tuple[Op, ...]:
     root = body.result
     return root.operands if root.opcode == "tuple" else (root,)
+
+
+def _hero(op: Op) -> Op:
+    """What a result is, behind what moves nothing and steps from one element to one."""
+    while op.opcode in ("bitcast", "reshape") or (
+        op.opcode in _ELEMENTWISE and len(op.operands) == 1
+    ):
+        op = op.operands[0]
+    return op
 
 
 def _transposes(op: Op) -> bool:
