@@ -108,8 +108,8 @@ class RecipeTable:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
-      own: number -> what the reading loop's body has itself at the same turn, such as weights that
-        it gathers of other devices, or converts.
+      own: number -> what the reading loop's body has itself at the same iteration, such as
+        weights that it gathers of other devices, or converts.
     """
 
     def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
