@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlo.backend import platform
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 
@@ -39,7 +40,9 @@ def recomputable(i: Instruction, target: str) -> bool:
 
     Refused are random state, side effects, collectives, host transfers, control flow, custom calls
     that are not known to be pure, what updates an operand in place, and what waits for others by
-    control dependencies. Of those that others wait for the caller must see to it.
+    control dependencies; on a CPU also what has several results, for one that is left with some of
+    them is other code, which may round otherwise. Of those that others wait for the caller must see
+    to it.
 
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".
@@ -47,6 +50,8 @@ def recomputable(i: Instruction, target: str) -> bool:
     if not pure(i) or i.is_root or i.control_predecessors:
         return False
     if any(o.shape.is_tuple for o in i.operands):
+        return False
+    if i.shape.is_tuple and platform(target).keeps_code:
         return False
     return not in_place_pairs(i, target)
 

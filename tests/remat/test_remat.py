@@ -600,3 +600,22 @@ def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
         calibrate._calibrated.cache_clear()
         assert calibrate.calibrated_cpu() == CPU and len(measured) == times
     calibrate._calibrated.cache_clear()
+
+
+def test_a_cpu_computes_what_has_several_results_once():
+    """Left with some of them it would be other code."""
+    text = """HloModule m
+f { p = f32[64] parameter(0)
+  s = f32[64] sine(p)
+  ROOT t = (f32[64], f32[64]) tuple(s, p) }
+ENTRY e { x = f32[64] parameter(0)
+  y = (f32[64], f32[64]) fusion(x), kind=kLoop, calls=f
+  a = f32[64] get-tuple-element(y), index=0
+  b = f32[64] get-tuple-element(y), index=1
+  ROOT r = f32[64] add(a, b) }"""
+    (found,) = (
+        i
+        for i in module_from_bytes(with_program_order(from_hlo_text(text))).entry.instructions
+        if i.name == "y"
+    )
+    assert recomputable(found, "cuda") and not recomputable(found, "cpu")
