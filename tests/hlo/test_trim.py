@@ -15,6 +15,7 @@ from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla import planner
+from olla_xla.check.executable import check_rewrite
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.assignment import check_compiled, dump_options
 from olla_xla.compile.capture import capture
@@ -134,6 +135,17 @@ def test_a_clone_and_its_original_keep_what_is_read():
     assert [i.opcode for i in found["y.remat"].called[0].instructions] == ["parameter", "cosine"]
     order = names(module_from_bytes(after).entry.schedule)
     assert order == ["x", "w", "y", "a", "b", "d", "h", "i", "y.remat", "r"]
+
+
+def test_a_clone_is_left_with_what_rounds_nothing():
+    """By whatever code, it is the same; the fusion that it is a clone of rounds others."""
+    compared = "l = pred[64] compare(p, q), direction=LT\n  k = f32[64] select(l, q, p)"
+    text = TEXT.replace("k = f32[64] cosine(q)", compared)
+    before = given(text)
+    for loops in (False, True):
+        after = with_clones(before, LATE_C)
+        assert "y.remat" in entry(after)
+        check_rewrite(before, after, "cuda", loops=loops)
 
 
 def test_outputs_are_numbered_anew():

@@ -220,14 +220,17 @@ class ElementExpressions(ElementNumbering):
         inside = self.run(op.called[0], operands, effects)
         computed, arrays = self._fused, self._arrays
         self._fused, self._arrays = outer
-        if self.is_free(op):
+        rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
+        if not rounded:
             return inside
         made = self.code(op)
         if several := arrays.several():
             made = hashed(made + several)
         if self._is_elementwise(op.called[0]):
-            return {i: from_outside(self, n, made, computed) for i, n in inside.items()}
-        return {i: hashed(made + n) if n in computed else n for i, n in inside.items()}
+            found = {i: from_outside(self, n, made, computed) for i, n in rounded.items()}
+        else:
+            found = {i: hashed(made + n) if n in computed else n for i, n in rounded.items()}
+        return inside | found
 
     def _is_elementwise(self, body: Body) -> bool:
         """Whether a fused computation is, as `is_elementwise` says, which is asked once."""

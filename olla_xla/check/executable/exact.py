@@ -1,19 +1,20 @@
-"""Which fused computations give the same bits by whatever code runs them.
+"""Which results of fused computations are the same bits by whatever code runs them.
 
 They move elements of any type, compare them, and compute with integers alone, in which additions
 end in the same number whatever their order. XLA makes code for a fusion by its kind and its
 configuration, and its GPU backend changes both after a module was scheduled
 (FusionBlockLevelRewriter: some transposes and sums of integers become Triton's), so of these
-fusions neither is compared.
+results neither is compared. A fusion may have others beside them, and lose those.
 """
 
 from __future__ import annotations
 
 from hlo.module import HloError
+from hlo.shapes import ShapeIndex
 from hlo.wire import Message, scalar_integer
 from olla_xla.check.executable.program import Body, Op
 
-__all__ = ["divides", "is_exact"]
+__all__ = ["divides", "exact_results"]
 
 _MOVES = frozenset(
     "bitcast bitcast-convert broadcast compare concatenate constant copy dynamic-slice "
@@ -39,9 +40,22 @@ _SHAPE = 1
 """Field of LiteralProto; in each other one that is there lie numbers, zero bytes where zero."""
 
 
-def is_exact(body: Body) -> bool:
-    """Whether a fused computation has the same result by any correct code."""
-    return all(_is_exact(op) for op in body.ops)
+def exact_results(body: Body) -> frozenset[ShapeIndex]:
+    """The results of a fused computation that are the same by any correct code.
+
+    Returns:
+      Indices; () where that holds of all of them.
+    """
+    exact: set[Op] = set()
+    for op in body.ops:  # operands first
+        if _is_exact(op) and all(operand in exact for operand in op.operands):
+            exact.add(op)
+    root = body.result
+    if root in exact:
+        return frozenset([()])
+    if root.opcode != "tuple":
+        return frozenset()
+    return frozenset((k,) for k, operand in enumerate(root.operands) if operand in exact)
 
 
 def divides(op: Op) -> bool:

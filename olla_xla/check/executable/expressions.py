@@ -51,10 +51,11 @@ class _Expressions(Numbering):
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""
         inside = self.run(op.called[0], operands, effects)
-        if self.is_free(op):
+        rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
+        if not rounded:
             return inside
         made = self.code(op)
-        return {i: hashed(made + n) for i, n in inside.items()}
+        return inside | {i: hashed(made + n) for i, n in rounded.items()}
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A while: its body and condition as functions of the state, and where that begins."""

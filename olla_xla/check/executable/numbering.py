@@ -13,7 +13,7 @@ from typing import ClassVar
 from hlo import xla_pb2
 from hlo.device_groups import groups_listed
 from hlo.shapes import TUPLE, Shape, ShapeIndex
-from olla_xla.check.executable.exact import is_exact
+from olla_xla.check.executable.exact import exact_results
 from olla_xla.check.executable.program import (
     CONTROL_FLOW,
     Body,
@@ -145,7 +145,7 @@ class Numbering:
         """Fusions that are compiled together with others, by a code generator of their own."""
         self._codes: dict[Op, bytes] = {}
         self._bodies: dict[Body, bytes] = {}
-        self._exact: dict[Body, bool] = {}
+        self._exact: dict[Body, frozenset[ShapeIndex]] = {}
         self._attributes: dict[Op, bytes] = {}
         self._shapes: dict[Shape, bytes] = {}
         self._bare: dict[bytes, bytes] = {}
@@ -210,12 +210,13 @@ class Numbering:
             self._attributes[op] = found
         return found
 
-    def is_free(self, op: Op) -> bool:
+    def is_free(self, op: Op, index: ShapeIndex) -> bool:
         """Whether a fusion's result is the same by whatever code, so that it is seen through."""
         (body,) = op.called
         if body not in self._exact:
-            self._exact[body] = is_exact(body)
-        return self._exact[body]
+            self._exact[body] = exact_results(body)
+        exact = self._exact[body]
+        return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
         """A number for what decides the code of a fusion beside what it computes.
