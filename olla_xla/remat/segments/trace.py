@@ -11,7 +11,7 @@ from jax.extend.core import primitives
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["Policy", "Program", "Step", "function_of", "program_of", "steps_of"]
+__all__ = ["Policy", "Program", "Step", "function_of", "inlined", "is_variable", "program_of", "steps_of"]
 
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
@@ -100,6 +100,16 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
     outputs = tuple(inliner.read(v, {}) for v in jaxpr.outvars)
     equations = _moved(equations, inputs, outputs)
     return Program(inputs, outputs, tuple(equations), _walk(equations, outputs, sizes))
+
+
+def inlined(jaxpr: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Equations and outputs of a jaxpr with all calls of jitted functions inlined, small ones too.
+
+    Calls stay that shard their arguments or say how they are compiled.
+    """
+    inliner, names = _Inliner(_Sizes(None), 0), {}
+    equations = tuple(inliner.equations(jaxpr.eqns, names))
+    return equations, tuple(inliner.read(v, names) for v in jaxpr.outvars)
 
 
 def function_of(

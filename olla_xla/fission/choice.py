@@ -1,0 +1,115 @@
+"""The axis that is cut: of those through the largest values, the one that leaves least."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from olla_xla.errors import InputError
+from olla_xla.fission.graph import Blocked, Graph, spread
+from olla_xla.fission.region import LIGHT, Region, nbytes, peak, settled
+
+__all__ = ["choose", "line_of", "pieces_for"]
+
+_SEEDS = 8
+"""How many of the largest values are tried: those that are live at the peak are among them."""
+_USUAL = 16
+"""Pieces for which axes are compared."""
+_GAIN = 0.02
+"""The part of the peak that a cut must save at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    region: Region
+    peak: int
+
+
+def choose(graph: Graph, seeds: Mapping[Any, int] | None, pieces: int | None, name: str) -> Region:
+    """The region that leaves the lowest peak by an estimate.
+
+    Args:
+      seeds: variables and the dimensions along which they are to be cut; None: whatever is best.
+      name: of the function, for messages.
+
+    Raises:
+      InputError: nothing can be cut, or nothing would be saved; it names what forbids it.
+    """
+    part = pieces or _USUAL
+    whole = peak(graph, None, 1)
+    blocked: list[Blocked] = []
+    best: _Candidate | None = None
+    for seed in [seeds] if seeds is not None else _seeds(graph):
+        s = spread(graph, seed)
+        blocked += s.blocked
+        region = settled(s, part)
+        if region is not None:
+            left = peak(graph, region, part)
+            if best is None or left < best.peak:
+                best = _Candidate(region, left)
+    if best is not None and best.peak <= (1 - _GAIN) * whole:
+        return best.region
+    raise InputError(f"nothing of {name} can be cut{_reason(graph, blocked, seeds is not None)}")
+
+
+def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
+    """Each dimension of each of the largest values."""
+    made = [v for e in graph.equations if e.primitive.name not in LIGHT for v in e.outvars]
+    for v in sorted(made, key=nbytes, reverse=True)[:_SEEDS]:
+        for d, n in enumerate(v.aval.shape):
+            if n > 1:
+                yield {v: d}
+
+
+def _reason(graph: Graph, blocked: list[Blocked], is_given: bool) -> str:
+    """What forbids the cut, the operations that have no rule for it first."""
+    where = " along that axis" if is_given else ""
+    if not blocked:
+        return f"{where}: no value inside is large beside what it is given and what it returns"
+    mixing = [b for b in blocked if not _is_known(graph, b)]
+    first = max(mixing or blocked, key=lambda b: nbytes(b.value))
+    e = graph.equations[first.equation]
+    why = "mixes" if mixing else "needs the whole of"
+    shape = first.value.aval.str_short()
+    return f"{where}: {e.primitive.name} at {line_of(e)} {why} dimension {first.dim} of {shape}"
+
+
+def _is_known(graph: Graph, b: Blocked) -> bool:
+    """Whether the equation could be cut there if other values were cut otherwise."""
+    e = graph.equations[b.equation]
+    for f in graph.factors(b.equation):
+        pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
+        if any(v is b.value and d == b.dim for v, d in pairs):
+            return True
+    return False
+
+
+def line_of(e: Any) -> str:
+    """The user's file and line of an equation."""
+    traceback = e.source_info.traceback
+    frames = [] if traceback is None else traceback.frames
+    for frame in frames:
+        path = frame.file_name.replace("\\", "/")
+        if not any(part in path for part in _INTERNAL):
+            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return "an unknown line"
+
+
+_INTERNAL = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/fission/")
+"""Parts of paths of files that are not the user's."""
+
+
+def pieces_for(region: Region) -> int:
+    """The fewest pieces after which more would save little.
+
+    Then a piece's values take no more than what the cut leaves whole; a power of two, at most
+    `region.units`.
+    """
+    pieces, known = 2, peak(region.graph, region, 2)
+    while pieces * 2 <= region.units:
+        more = peak(region.graph, region, pieces * 2)
+        if more > 0.9 * known:
+            break
+        pieces, known = pieces * 2, more
+    return pieces
