@@ -29,6 +29,7 @@ class Called:
       carried: pairs of an output and an input of the jaxpr, the same value one iteration later.
       gradients: by output of the jaxpr the operand whose gradient it is: a part of a sum where the
         operand is whole.
+      is_rule: it is a custom derivative's rule.
     """
 
     jaxpr: Any
@@ -36,12 +37,20 @@ class Called:
     outs: tuple[tuple[int, int] | None, ...]
     carried: tuple[tuple[int, int], ...] = ()
     gradients: tuple[int, ...] = ()
+    is_rule: bool = False
 
 
-def called_by(e: Any) -> list[Called]:
-    """The jaxprs of a call in `CALLS`; none where it cannot be cut."""
+def called_by(e: Any, with_rule: bool) -> list[Called]:
+    """The jaxprs of a call in `CALLS`; none where it cannot be cut.
+
+    Args:
+      with_rule: whether a custom derivative's rule is one of them. A rule may call the function that
+        it belongs to, so this must end somewhere.
+    """
     if e.effects:
         return []
+    if not with_rule and "call_jaxpr" in e.params:
+        return [Called(e.params["call_jaxpr"], _same(len(e.invars)), _same(len(e.outvars)))]
     found = {
         **dict.fromkeys(CHECKPOINTS, _checkpoint),
         "cond": _cond,
@@ -129,7 +138,7 @@ def _custom_jvp(e: Any) -> list[Called]:
     with_tangents = (*ins, *((i, 0) for i in moving)), (*outs, *((k, 0) for k in results))
     return [
         Called(e.params["call_jaxpr"], ins, outs),
-        Called(traced, *with_tangents),
+        Called(traced, *with_tangents, is_rule=True),
     ]
 
 
@@ -152,4 +161,6 @@ def _custom_vjp(e: Any) -> list[Called]:
     ins, outs = _same(len(e.invars)), _same(len(e.outvars))
     cotangents = tuple((len(e.invars) + k, 0) for k in results)
     function = Called(e.params["call_jaxpr"], ins, outs)
-    return [function, Called(traced, (*ins, *cotangents), (None,) * len(moving), (), tuple(moving))]
+    nothing = (None,) * len(moving)
+    rules = Called(traced, (*ins, *cotangents), nothing, (), tuple(moving), is_rule=True)
+    return [function, rules]

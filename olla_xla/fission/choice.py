@@ -9,6 +9,7 @@ from typing import Any
 from olla_xla.errors import InputError
 from olla_xla.fission.graph import Blocked, Graph, spread
 from olla_xla.fission.region import LIGHT, Region, nbytes, peak, settled
+from olla_xla.remat.segments.trace import user_line
 
 __all__ = ["choose", "line_of", "pieces_for"]
 
@@ -86,30 +87,17 @@ def _is_known(graph: Graph, b: Blocked) -> bool:
 
 
 def line_of(e: Any) -> str:
-    """The user's file and line of an equation."""
-    traceback = e.source_info.traceback
-    frames = [] if traceback is None else traceback.frames
-    for frame in frames:
-        path = frame.file_name.replace("\\", "/")
-        if not any(part in path for part in _INTERNAL):
-            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
-    return "an unknown line"
-
-
-_INTERNAL = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/fission/")
-"""Parts of paths of files that are not the user's."""
+    """The user's file and line of an equation, for messages."""
+    return user_line(e) or "an unknown line"
 
 
 def pieces_for(region: Region) -> int:
-    """The fewest pieces after which more would save little.
-
-    Then a piece's values take no more than what the cut leaves whole; a power of two, at most
-    `region.units`.
-    """
-    pieces, known = 2, peak(region.graph, region, 2)
+    """The fewest pieces after which more would save little: a power of two, or 2 at least."""
+    graph = region.graph
+    whole, pieces, known = peak(graph, None, 1), 2, peak(graph, region, 2)
     while pieces * 2 <= region.units:
-        more = peak(region.graph, region, pieces * 2)
-        if more > 0.9 * known:
+        more = peak(graph, region, pieces * 2)
+        if known - more < _GAIN * whole:
             break
         pieces, known = pieces * 2, more
     return pieces

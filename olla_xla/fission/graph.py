@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from olla_xla.fission.calls import CALLS, Called, called_by, scan_counts
 from olla_xla.fission.factors import SUM, Factor, factors_of
-from olla_xla.remat.segments.trace import is_variable
+from olla_xla.remat.segments.trace import inlined, is_variable
 
 __all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
 
@@ -18,8 +18,14 @@ class Graph:
     """Equations with who makes and who reads each variable."""
 
     def __init__(
-        self, equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+        self,
+        equations: Sequence[Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        rules: int = 2,
     ) -> None:
+        """`rules`: how deep custom rules within custom rules keep theirs; see `called_by`."""
+        self._rules = rules
         self.equations = tuple(equations)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -37,10 +43,11 @@ class Graph:
                     self._zeros.add(e.outvars[0])
 
     @classmethod
-    def of(cls, jaxpr: Any) -> Graph:
+    def of(cls, jaxpr: Any, rules: int = 2) -> Graph:
         """The graph of a jaxpr; its constants come first among the inputs."""
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        return cls(jaxpr.eqns, (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars)
+        equations, outputs = inlined(jaxpr)
+        return cls(equations, (*jaxpr.constvars, *jaxpr.invars), outputs, rules)
 
     def is_zero(self, atom: Any) -> bool:
         if is_variable(atom):
@@ -56,8 +63,8 @@ class Graph:
     def called(self, i: int) -> list[tuple[Called, Graph]]:
         """What a call calls."""
         if i not in self._called:
-            calls = called_by(self.equations[i])
-            self._called[i] = [(c, Graph.of(c.jaxpr)) for c in calls]
+            calls = called_by(self.equations[i], self._rules > 0)
+            self._called[i] = [(c, Graph.of(c.jaxpr, self._rules - c.is_rule)) for c in calls]
         return self._called[i]
 
 
@@ -98,28 +105,37 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
       inside_call: the graph's inputs are there in pieces only, so none may be used whole as well.
     """
     s = Spread(graph, {}, {}, [])
-    waiting = collections.deque[Any]()
-    for v, d in seeds.items():
-        s.cut[v] = d
-        waiting.append(v)
-    while waiting:
-        v = waiting.popleft()
-        d = s.cut[v]
-        places = list(graph.consumers.get(v, ()))
-        if d != SUM and v in graph.producer:
-            places.insert(0, graph.producer[v])
+    # Forward first: who reads a value decides what else must be whole, before what it was made of
+    # leads to other readers. So queries are cut where keys, made of the same tokens, are not.
+    forward, backward = collections.deque[Any](), collections.deque[Any]()
+
+    def visit(v: Any, places: Iterable[int]) -> None:
         for i in places:
             if i in s.chosen:
                 continue
-            for f in _options(graph, i, v, d):
+            for f in _options(graph, i, v, s.cut[v]):
                 new = _fits(s, i, f, inside_call)
                 if new is not None:
                     s.chosen[i] = f
                     s.cut.update(new)
-                    waiting.extend(new)
+                    forward.extend(new)
+                    backward.extend(new)
                     break
             else:
-                s.blocked.append(Blocked(i, v, d))
+                s.blocked.append(Blocked(i, v, s.cut[v]))
+
+    for v, d in seeds.items():
+        s.cut[v] = d
+        forward.append(v)
+        backward.append(v)
+    while forward or backward:
+        if forward:
+            v = forward.popleft()
+            visit(v, graph.consumers.get(v, ()))
+        else:
+            v = backward.popleft()
+            if s.cut[v] != SUM and v in graph.producer:
+                visit(v, (graph.producer[v],))
     return dataclasses.replace(s, blocked=[b for b in s.blocked if b.equation not in s.chosen])
 
 

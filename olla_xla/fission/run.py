@@ -169,6 +169,8 @@ def _while(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
 
 def _custom_jvp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     """The rule is the user's own, cut like the function."""
+    if len(f.inner) == 1:
+        return _function(f.inner[0], piece)(*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
     function, whole_rule = (_function(s, piece) for s in f.inner)
     function = jax.custom_jvp(function)
@@ -187,6 +189,8 @@ def _custom_jvp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[
 
 def _custom_vjp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     """The rules are the user's own, cut like the function; the backward one runs both."""
+    if len(f.inner) == 1:
+        return _function(f.inner[0], piece)(*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
     plain, both = (_function(s, piece) for s in f.inner)
     function = jax.custom_vjp(plain)
