@@ -44,7 +44,7 @@ def choose(graph: Graph, seeds: Mapping[Any, int] | None, pieces: int | None, na
     for seed in [seeds] if seeds is not None else _seeds(graph):
         s = spread(graph, seed)
         blocked += s.blocked
-        region = settled(s, part)
+        region = settled(s)
         if region is not None:
             left = peak(graph, region, part)
             if best is None or left < best.peak:

@@ -77,35 +77,27 @@ def _above(graph: Graph, sinks: set[int]) -> set[int]:
     return found
 
 
-def settled(s: Spread, part: int) -> Region | None:
-    """The largest region of a cut whose equations can run as one step, by the peak that is left.
+def settled(s: Spread) -> Region | None:
+    """The region of a cut without what keeps it from running as one step.
 
     An equation outside that depends on the region's and feeds it, as a mean over the axis does that
     each element is divided by, needs all pieces before the first: what is above it is left out, or
-    what is below, whichever leaves the lower peak.
-
-    Args:
-      part: into how many pieces the axis is to be cut, for the comparison.
+    what is below, whichever is fewer bytes.
     """
     members = _sound(s, set(s.chosen))
     while members:
         between = (_below(s.graph, members) & _above(s.graph, members)) - members
         if not between:
             return region_of(s, members)
-        without = [
-            _sound(s, members - _above(s.graph, between)),
-            _sound(s, members - _below(s.graph, between)),
-        ]
-        regions = [region_of(s, _convex(s, m)) if m else None for m in without]
-        sizes = [float("inf") if r is None else peak(s.graph, r, part) for r in regions]
-        members = without[sizes.index(min(sizes))]
+        one = {min(between)}
+        above, below = members & _above(s.graph, one), members & _below(s.graph, one)
+        fewer = min(above, below, key=lambda part: _weight(s.graph, part))
+        members = _sound(s, members - fewer)
     return None
 
 
-def _convex(s: Spread, members: set[int]) -> set[int]:
-    """For an estimate: without what is still below equations in between."""
-    between = (_below(s.graph, members) & _above(s.graph, members)) - members
-    return _sound(s, members - _below(s.graph, between)) if between else members
+def _weight(graph: Graph, part: set[int]) -> int:
+    return sum(nbytes(v) for i in part for v in graph.equations[i].outvars)
 
 
 def _sound(s: Spread, members: set[int]) -> set[int]:
