@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from olla_xla.compile.measure import measure
     from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
     from olla_xla.compile.stages import PlannedCompiled
-    from olla_xla.fission.transform import FissionPlan, fission
+    from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
@@ -83,14 +83,14 @@ __all__ = [
 
 _HOMES = {
     "Analysis": "memory.analysis.analysis",
-    "FissionPlan": "fission.transform",
+    "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
     "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.planned_function",
     "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.planned_function",
-    "fission": "fission.transform",
+    "fission": "pieces.transform",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
     "analyze": "compile.analyze",

@@ -11,7 +11,17 @@ from jax.extend.core import primitives
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["Policy", "Program", "Step", "function_of", "inlined", "is_variable", "program_of", "steps_of", "user_line"]
+__all__ = [
+    "Policy",
+    "Program",
+    "Step",
+    "function_of",
+    "inlined",
+    "is_variable",
+    "program_of",
+    "steps_of",
+    "user_line",
+]
 
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""

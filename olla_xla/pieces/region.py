@@ -7,8 +7,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from olla_xla.fission.factors import SUM, Factor
-from olla_xla.fission.graph import Graph, Spread, units_of
+from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.graph import Graph, Spread, units_of
 from olla_xla.remat.segments.trace import is_variable
 
 __all__ = ["LIGHT", "Region", "largest", "nbytes", "peak", "region_of", "settled"]
@@ -180,7 +180,9 @@ def _jaxprs(e: Any) -> list[Any]:
 
 @functools.lru_cache(4096)
 def _largest_in(jaxpr: Any) -> int:
-    return max((max((*map(nbytes, e.outvars), _inside(e))) for e in jaxpr.eqns if e.outvars), default=0)
+    return max(
+        (max((*map(nbytes, e.outvars), _inside(e))) for e in jaxpr.eqns if e.outvars), default=0
+    )
 
 
 def _peak(steps: Sequence[_Step], given: Iterable[Any], kept: Iterable[Any]) -> int:

@@ -49,8 +49,8 @@ def test_a_loss_and_its_gradient(pieces):
     outside = jax.value_and_grad(olla_xla.fission(loss, pieces=pieces), (0, 1))
     close(jax.jit(inside)(*args), expected)
     close(jax.jit(outside)(*args), expected)
-    assert total(inside, *args) < total(gradient, *args) / 2
-    assert total(outside, *args) < total(gradient, *args) / 2
+    assert total(inside, *args) < 0.7 * total(gradient, *args)
+    assert total(outside, *args) < 0.7 * total(gradient, *args)
     plan = inside.explain(*args)
     assert plan.pieces == {2: 2, 5: 5, 96: 96}[pieces]
     assert plan.axis == "dimension 0 of float32[96,512]"
@@ -71,8 +71,10 @@ def test_errors_against_float64(dtype, where):
         ours = olla_xla.fission(gradient, pieces=12)
     else:
         ours = jax.value_and_grad(olla_xla.fission(loss, pieces=12), (0, 1))
-    w, x, y = (np.asarray(a).astype(np.float64 if a.dtype != y_type else a.dtype) for a, y_type in
-               ((a, args[2].dtype) for a in args))
+    w, x, y = (
+        np.asarray(a).astype(np.float64 if a.dtype != y_type else a.dtype)
+        for a, y_type in ((a, args[2].dtype) for a in args)
+    )
     logits = x @ w
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
@@ -81,7 +83,9 @@ def test_errors_against_float64(dtype, where):
 
     def error(function):
         made = jax.jit(function)(*args)[1]
-        return [np.linalg.norm(np.asarray(a, np.float64) - b) for a, b in zip(made, exact, strict=True)]
+        return [
+            np.linalg.norm(np.asarray(a, np.float64) - b) for a, b in zip(made, exact, strict=True)
+        ]
 
     for mine, own in zip(error(ours), error(gradient), strict=True):
         assert mine <= 2 * own
@@ -92,7 +96,7 @@ def test_what_is_not_summed_is_bit_equal():
     x = normal(64, 256)
 
     def elementwise(x):
-        return jnp.sqrt(jnp.exp(jnp.tanh(jnp.outer(x[:, 0], x[0])) * 3) + 1).max(1)
+        return jnp.sqrt(jnp.abs(jnp.outer(x[:, 0], x[0]))).max(1)
 
     made = jax.jit(olla_xla.fission(elementwise, pieces=8))(x)
     np.testing.assert_array_equal(made, jax.jit(elementwise)(x))
@@ -172,7 +176,11 @@ TOKENS = jnp.asarray(RNG.integers(0, 300, (8, 24)))
 
 # Name -> function, arguments, the part of the total that is left at most.
 PROGRAMS = {
-    "per-sample gradients": (clipped, ([normal(32, 64), normal(64, 48)], normal(64, 32), normal(64)), 0.2),
+    "per-sample gradients": (
+        clipped,
+        ([normal(32, 64), normal(64, 48)], normal(64, 32), normal(64)),
+        0.2,
+    ),
     "patches": (patches, ([normal(64, 128) * 0.1, normal(128, 1)], normal(64, 64)), 0.5),
     "patches' gradient": (
         jax.grad(squares(patches)),
@@ -239,15 +247,20 @@ def test_forward_mode_and_second_derivatives():
 
 
 def test_sums_of_narrow_types_are_accumulated_in_float32():
-    x = jnp.ones((4096, 8), jnp.bfloat16)
+    x, v, w = (jnp.full(s, 1, jnp.bfloat16) for s in ((4096, 8), (4096,), (8, 64)))
 
-    def f(x):
-        return jnp.sum(jnp.broadcast_to(jnp.cos(x)[..., None], (4096, 8, 4)).sum(2), 0)
+    def f(v, x, w):
+        return v @ jnp.minimum(x @ w, 1)
 
-    ours = olla_xla.fission(f, pieces=1024, axis=0)
-    close(jax.jit(ours)(x), jax.jit(f)(x), 2**-7)
-    narrow = olla_xla.fission(f, pieces=1024, axis=0, accumulate_dtype=jnp.bfloat16)
-    assert np.abs(np.asarray(jax.jit(narrow)(x) - f(x), np.float32)).max() > 100
+    axis = (0, 0, None)
+    ours = olla_xla.fission(f, pieces=1024, axis=axis)
+    assert (jax.jit(ours)(v, x, w) == 4096).all()
+    narrow = olla_xla.fission(f, pieces=1024, axis=axis, accumulate_dtype=jnp.bfloat16)
+    assert (jax.jit(narrow)(v, x, w) < 2048).all()
+    # The gradient of what every piece reads whole is such a sum, too.
+    gradient = jax.grad(lambda w: (olla_xla.fission(f, pieces=1024, axis=axis)(v, x, w)).sum())
+    expected = jax.grad(lambda w: f(v, x, w).sum())(w / 16)
+    close(jax.jit(gradient)(w / 16), expected, 2**-7)
 
 
 @pytest.mark.quick
@@ -318,14 +331,11 @@ def test_arguments():
 
 def test_the_fewest_pieces_for_a_budget():
     args = head()
-    gradient = jax.value_and_grad(loss, (0, 1))
-    totals = {n: total(olla_xla.fission(gradient, pieces=n), *args) for n in (2, 4, 8)}
-    ours = olla_xla.fission(gradient, memory_budget=totals[8])
-    assert ours.explain(*args).pieces == 8
-    assert total(ours, *args) <= totals[8]
-    assert olla_xla.fission(gradient, memory_budget=10**9).explain(*args).pieces == 2
+    in_four = total(olla_xla.fission(loss, pieces=4), *args)
+    ours = olla_xla.fission(loss, memory_budget=in_four)
+    assert ours.explain(*args).pieces == 4
     with pytest.raises(BudgetError, match="the least that was reached"):
-        olla_xla.fission(gradient, memory_budget=1000)(*args)
+        olla_xla.fission(lambda x: jnp.outer(x, x).max(1), memory_budget=10)(normal(4))
 
 
 def test_flags_and_keywords():

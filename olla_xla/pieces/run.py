@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.fission.calls import CALLS, CHECKPOINTS, inexact, scan_counts
-from olla_xla.fission.factors import SUM, Factor
-from olla_xla.fission.graph import Spread
+from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
+from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.graph import Spread
 from olla_xla.remat.segments.trace import is_variable
 
 __all__ = ["Piece", "run_piece"]
@@ -116,7 +116,9 @@ def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
         whole = {v: x for v, x in given.items() if v not in s.cut}
         whole, pieces = run_piece(s.graph.equations, s.chosen, whole, pieces, piece)
         made = {**whole, **pieces}
-        return [made[v] if is_variable(v) else jnp.asarray(v.val, v.aval.dtype) for v in s.graph.outputs]
+        return [
+            made[v] if is_variable(v) else jnp.asarray(v.val, v.aval.dtype) for v in s.graph.outputs
+        ]
 
     return function
 

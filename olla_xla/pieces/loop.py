@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.fission.region import Region
-from olla_xla.fission.run import Piece, run_piece
+from olla_xla.pieces.region import Region
+from olla_xla.pieces.run import Piece, run_piece
 
 __all__ = ["Pieces", "run_region"]
 
@@ -221,8 +221,7 @@ def _over_pieces(
         parts, arrays = of_piece(pieces.rest)(jnp.int32(in_full), tails)
         totals = add(totals, parts)
         joined = [
-            jax.lax.concatenate([a, b], d)
-            for a, b, d in zip(joined, arrays, stacked, strict=True)
+            jax.lax.concatenate([a, b], d) for a, b, d in zip(joined, arrays, stacked, strict=True)
         ]
     return [t.astype(s.dtype) for t, s in zip(totals, sums, strict=True)], joined
 

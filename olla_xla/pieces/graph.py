@@ -8,11 +8,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from olla_xla.fission.calls import CALLS, Called, called_by, scan_counts
-from olla_xla.fission.factors import SUM, Factor, factors_of
+from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
+from olla_xla.pieces.factors import SUM, Factor, factors_of
 from olla_xla.remat.segments.trace import inlined, is_variable
 
 __all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
+
 
 class Graph:
     """Equations with who makes and who reads each variable."""
@@ -256,7 +257,9 @@ def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> S
     if s.blocked:
         raise _Contradiction
     for k, i in c.carried:
-        pair = [s.cut.get(w) if is_variable(w) else None for w in (inner.outputs[k], inner.inputs[i])]
+        pair = [
+            s.cut.get(w) if is_variable(w) else None for w in (inner.outputs[k], inner.inputs[i])
+        ]
         if SUM in pair:
             raise _Contradiction
         dim = next((d for d in pair if d is not None), None)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from olla_xla.errors import BudgetError, InputError, LimitError
-from olla_xla.fission.choice import choose, line_of, pieces_for
-from olla_xla.fission.graph import Graph
-from olla_xla.fission.loop import Pieces, run_region
-from olla_xla.fission.region import Region, largest
+from olla_xla.pieces.choice import choose, line_of, pieces_for
+from olla_xla.pieces.graph import Graph
+from olla_xla.pieces.loop import Pieces, run_region
+from olla_xla.pieces.region import Region, largest
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable
 
 __all__ = ["FissionPlan", "fission"]
@@ -129,9 +129,7 @@ class _How:
     accumulate_dtype: Any
 
 
-def _checked(
-    fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dtype: Any
-) -> _How:
+def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dtype: Any) -> _How:
     if not callable(fun):
         raise InputError(f"olla_xla.fission takes a function, not a {type(fun).__name__}")
     for name, value in (("pieces", pieces), ("memory_budget", memory_budget)):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from olla_xla.fission.factors import SUM
-from olla_xla.fission.graph import Graph, spread, units_of
-from olla_xla.fission.run import Piece, run_piece
+from olla_xla.pieces.factors import SUM
+from olla_xla.pieces.graph import Graph, spread, units_of
+from olla_xla.pieces.run import Piece, run_piece
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 6, 8)).astype(np.float32)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from olla_xla.errors import InputError
-from olla_xla.fission.graph import Blocked, Graph, spread
-from olla_xla.fission.region import LIGHT, Region, nbytes, peak, settled
+from olla_xla.pieces.graph import Blocked, Graph, spread
+from olla_xla.pieces.region import LIGHT, Region, nbytes, peak, settled
 from olla_xla.remat.segments.trace import user_line
 
 __all__ = ["choose", "line_of", "pieces_for"]

@@ -100,7 +100,9 @@ def _elementwise(e: Any) -> list[Factor]:
     whole = _shape(e.outvars[0])
     for v in (*e.invars, *e.outvars):
         given = _shape(v)
-        if given and (len(given) != len(whole) or any(g not in (1, n) for g, n in zip(given, whole))):
+        if given and (
+            len(given) != len(whole) or any(g not in (1, n) for g, n in zip(given, whole))
+        ):
             return []
     if any(_shape(v) != whole for v in e.outvars):
         return []
@@ -336,5 +338,3 @@ _RULES: dict[str, Callable[[Any], list[Factor]]] = {
     "top_k": _top_k,
     "transpose": _transpose,
 }
-
-
