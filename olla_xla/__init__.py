@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from olla_xla.compile.measure import measure
     from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
     from olla_xla.compile.stages import PlannedCompiled
-    from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.memory.analysis.analysis import Analysis
+    from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear

@@ -44,8 +44,8 @@ def called_by(e: Any, with_rule: bool) -> list[Called]:
     """The jaxprs of a call in `CALLS`; none where it cannot be cut.
 
     Args:
-      with_rule: whether a custom derivative's rule is one of them. A rule may call the function that
-        it belongs to, so this must end somewhere.
+      with_rule: whether a custom derivative's rule is one of them. A rule may call the function
+        that it belongs to, so this must end somewhere.
     """
     if e.effects:
         return []

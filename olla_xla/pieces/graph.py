@@ -236,61 +236,58 @@ def _cut_calls(
 
 
 def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> Spread:
+    """Cuts one jaxpr of a call as `at` says, and adds to `at` what is cut besides."""
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
-    # A custom rule's jaxpr also takes gradients of results: they lie among results here.
+    # A custom rule's jaxpr also takes gradients of results, which lie among results here.
     places = [*zip(inner.inputs, c.ins, strict=True), *zip(inner.outputs, outs, strict=True)]
-    seeds: dict[Any, int] = {}
-
-    def seed(w: Any, dim: int) -> None:
-        if not is_variable(w):
-            raise _Contradiction
-        if dim != SUM and seeds.setdefault(w, dim) != dim:
-            raise _Contradiction
-
-    for w, place in places:
-        if place is not None and place[0] in at:
-            dim = at[place[0]]
-            if dim != SUM and dim < place[1]:
-                raise _Contradiction
-            seed(w, dim if dim == SUM else dim - place[1])
-    s = spread(inner, seeds, inside_call=True)
+    s = spread(inner, _seeds_of(places, at), inside_call=True)
     if s.blocked:
         raise _Contradiction
+
+    def dim_of(w: Any) -> int | None:
+        return s.cut.get(w) if is_variable(w) else None
+
+    def agree(place: tuple[int, int] | None, dim: int) -> None:
+        outer = None if place is None else (dim if dim == SUM else dim + place[1])
+        if place is None or outer is None or at.setdefault(place[0], outer) != outer:
+            raise _Contradiction
+
     for k, i in c.carried:
-        pair = [
-            s.cut.get(w) if is_variable(w) else None for w in (inner.outputs[k], inner.inputs[i])
-        ]
-        if SUM in pair:
-            raise _Contradiction
-        dim = next((d for d in pair if d is not None), None)
-        if pair[0] != pair[1]:
-            assert dim is not None
-            at_place = outs[k]
-            assert at_place is not None
-            if at.setdefault(at_place[0], dim) != dim:
+        for dim in (dim_of(inner.outputs[k]), dim_of(inner.inputs[i])):
+            if dim is None:
+                continue
+            if dim == SUM:
                 raise _Contradiction
-            place = c.ins[i]
-            assert place is not None
-            if at.setdefault(place[0], dim) != dim:
-                raise _Contradiction
+            agree(outs[k], dim)
+            agree(c.ins[i], dim)
     for n, (w, place) in enumerate(places):
-        dim = s.cut.get(w) if is_variable(w) else None
-        if place is None or dim is None:
-            if dim == SUM and not c.gradients:
-                raise _Contradiction
-            continue
-        if dim == SUM and n < len(inner.inputs):
+        dim = dim_of(w)
+        if dim == SUM and (n < len(inner.inputs) or (place is None and not c.gradients)):
             raise _Contradiction
-        outer = dim if dim == SUM else dim + place[1]
-        if at.setdefault(place[0], outer) != outer:
-            raise _Contradiction
+        if dim is not None and place is not None:
+            agree(place, dim)
     for k, operand in enumerate(c.gradients):
         w = inner.outputs[k]
-        dim = s.cut.get(w) if is_variable(w) else None
-        wanted = at.get(operand, SUM)
-        if dim != wanted and not (dim is None and inner.is_zero(w)):
+        if dim_of(w) != at.get(operand, SUM) and not (dim_of(w) is None and inner.is_zero(w)):
             raise _Contradiction
     return s
+
+
+def _seeds_of(
+    places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
+) -> dict[Any, int]:
+    """What is cut of a jaxpr's inputs and outputs, where the call's own are cut so."""
+    seeds: dict[Any, int] = {}
+    for w, place in places:
+        dim = None if place is None else at.get(place[0])
+        if place is None or dim is None:
+            continue
+        # A literal is no part of an axis, nor is what a loop stacks one along its iterations.
+        if not is_variable(w) or (dim != SUM and dim < place[1]):
+            raise _Contradiction
+        if dim != SUM and seeds.setdefault(w, dim - place[1]) != dim - place[1]:
+            raise _Contradiction
+    return seeds
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:

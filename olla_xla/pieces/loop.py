@@ -34,10 +34,12 @@ class Pieces:
 
     @property
     def full(self) -> int:
+        """How many pieces are of one size."""
         return self.units // self.count
 
     @property
     def rest(self) -> int:
+        """Units in the last piece, where that is smaller."""
         return self.units % self.count
 
     def __len__(self) -> int:

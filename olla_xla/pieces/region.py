@@ -233,17 +233,15 @@ def peak(graph: Graph, region: Region | None, part: int) -> int:
     return _peak(steps, graph.inputs, graph.outputs)
 
 
-def largest(graph: Graph, region: Region | None, part: int) -> tuple[int, str]:
-    """Bytes of the largest value that an equation makes, and its shape."""
-    found = [(0, "")]
-    inside = set() if region is None else set(region.members)
+def largest(graph: Graph, region: Region | None, part: int) -> int:
+    """Bytes of the largest value that an equation makes. `part`: into how many pieces."""
+    most = 0
+    members = set() if region is None else set(region.members)
     stacked = set() if region is None else {v for v, _ in region.stacked}
     for i, e in enumerate(graph.equations):
-        for v in e.outvars:
-            size, shape = nbytes(v), str(getattr(v.aval, "str_short", lambda: v.aval)())
-            if e.primitive.name in LIGHT:
-                continue
-            if v not in stacked and i in inside and region and region.cut.get(v, SUM) != SUM:
-                size //= min(part, region.units)
-            found.append((size, shape))
-    return max(found)
+        for v in () if e.primitive.name in LIGHT else e.outvars:
+            size = nbytes(v)
+            if region is not None and i in members and v not in stacked:
+                size //= min(part, region.units) if region.cut.get(v, SUM) != SUM else 1
+            most = max(most, size)
+    return most

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
 from olla_xla.pieces.factors import SUM, Factor
@@ -146,7 +147,7 @@ def _scan(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         function = _function(f.inner[0], piece)
     else:  # its own axis is cut
         length = piece.size(length)
-        function = jax.extend.core.jaxpr_as_fun(p["jaxpr"])
+        function = core.jaxpr_as_fun(p["jaxpr"])
 
     def body(carry: Any, x: Any) -> Any:
         made = function(*fixed, *carry, *x)

@@ -114,7 +114,7 @@ def fission(
         """What is cut for these arguments, arrays or shapes."""
         return _explained(_trace(fun, how, args, kwargs))
 
-    in_pieces.explain = explain  # pyright: ignore[reportFunctionMemberAccess]
+    in_pieces.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
     return in_pieces
 
 
@@ -290,6 +290,6 @@ def _explained(traced: _Traced) -> FissionPlan:
         last_line=line_of(r.equations[-1]),
         sums=tuple(v.aval.str_short() for v in r.sums),
         stacked=tuple(v.aval.str_short() for v, _ in r.stacked),
-        largest_before=largest(traced.graph, None, 1)[0],
-        largest_after=largest(traced.graph, r, count)[0],
+        largest_before=largest(traced.graph, None, 1),
+        largest_after=largest(traced.graph, r, count),
     )

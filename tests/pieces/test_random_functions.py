@@ -103,7 +103,7 @@ def check(function, ours, args):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * (1 + np.abs(b).max()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(CUTTABLE)), min_size=1, max_size=5),
     st.integers(2, ROWS),
@@ -119,7 +119,7 @@ def test_rows_are_cut(names, pieces, is_given, seed):
         assert ours.explain(*args).axis.startswith("dimension 0 of")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(CUTTABLE)), max_size=2),
     st.sampled_from(sorted(MIXING_BY_NAME)),
