@@ -102,7 +102,8 @@ def _elementwise(e: Any) -> list[Factor]:
     for v in (*e.invars, *e.outvars):
         given = _shape(v)
         if given and (
-            len(given) != len(whole) or any(g not in (1, n) for g, n in zip(given, whole))
+            len(given) != len(whole)
+            or any(g not in (1, n) for g, n in zip(given, whole, strict=True))
         ):
             return []
     if any(_shape(v) != whole for v in e.outvars):
@@ -220,7 +221,7 @@ def _gather(e: Any) -> list[Factor]:
 
 
 def _scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
-    """Numbers, the dimensions of updates that are the indices', and those of windows by operand's."""
+    """Numbers, the dimensions of updates that are of the indices, and of windows by operand's."""
     numbers = e.params["dimension_numbers"]
     hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = [d for d in range(len(_shape(e.invars[0]))) if d not in hidden]

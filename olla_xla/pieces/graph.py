@@ -51,6 +51,7 @@ class Graph:
         return cls(equations, (*jaxpr.constvars, *jaxpr.invars), outputs, rules)
 
     def is_zero(self, atom: Any) -> bool:
+        """Whether an operand is known to be all zeros."""
         if is_variable(atom):
             return atom in self._zeros
         return not atom.aval.shape and bool(atom.val == 0)
