@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from olla_xla.errors import InputError
-from olla_xla.pieces.graph import Blocked, Graph, spread
+from olla_xla.pieces.factors import SUM
+from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
 from olla_xla.pieces.region import LIGHT, Region, nbytes, peak, settled
-from olla_xla.remat.segments.trace import user_line
+from olla_xla.remat.segments.trace import is_variable, user_line
 
 __all__ = ["choose", "line_of", "pieces_for"]
 
@@ -39,19 +40,21 @@ def choose(graph: Graph, seeds: Mapping[Any, int] | None, pieces: int | None, na
     """
     part = pieces or _USUAL
     whole = peak(graph, None, 1)
-    blocked: list[Blocked] = []
+    ends = _Ends(graph, [], [])
     best: _Candidate | None = None
     for seed in [seeds] if seeds is not None else _seeds(graph):
         s = spread(graph, seed)
-        blocked += s.blocked
-        region = settled(s)
+        region, ended = settled(s)
+        ends.blocked.extend(b for b in s.blocked if b.dim != SUM)
+        ends.sums.extend(_sum_before(s, i) for i in ended)
         if region is not None:
             left = peak(graph, region, part)
             if best is None or left < best.peak:
                 best = _Candidate(region, left)
     if best is not None and best.peak <= (1 - _GAIN) * whole:
         return best.region
-    raise InputError(f"nothing of {name} can be cut{_reason(graph, blocked, seeds is not None)}")
+    where = " along that axis" if seeds is not None else ""
+    raise InputError(f"nothing of {name} can be cut{where}: {_reason(ends)}")
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
@@ -63,17 +66,42 @@ def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
                 yield {v: d}
 
 
-def _reason(graph: Graph, blocked: list[Blocked], is_given: bool) -> str:
+@dataclasses.dataclass(frozen=True)
+class _Ends:
+    """What ended the cuts that were tried: equations at their ends, and sums that they need."""
+
+    graph: Graph
+    blocked: list[Blocked]
+    sums: list[int]
+
+
+def _sum_before(s: Spread, i: int) -> int:
+    """The equation that makes the sum over the axis that this one, or one above it, reads."""
+    while True:
+        operands = [v for v in s.graph.equations[i].invars if is_variable(v)]
+        made = [s.graph.producer[v] for v in operands if v in s.graph.producer]
+        sums = [k for k in made if s.cut.get(s.graph.equations[k].outvars[0]) == SUM]
+        if sums or not made:
+            return max(sums, default=i)
+        i = max(made)
+
+
+def _reason(ends: _Ends) -> str:
     """What forbids the cut, the operations that have no rule for it first."""
-    where = " along that axis" if is_given else ""
-    if not blocked:
-        return f"{where}: no value inside is large beside what it is given and what it returns"
-    mixing = [b for b in blocked if not _is_known(graph, b)]
-    first = max(mixing or blocked, key=lambda b: nbytes(b.value))
+    graph, mixing = ends.graph, [b for b in ends.blocked if not _is_known(ends.graph, b)]
+    if not mixing and ends.sums:
+        e = graph.equations[ends.sums[0]]
+        return (
+            f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that sum, "
+            f"{e.outvars[0].aval.str_short()}"
+        )
+    if not ends.blocked:
+        return "no value inside is large beside what it is given and what it returns"
+    first = max(mixing or ends.blocked, key=lambda b: nbytes(b.value))
     e = graph.equations[first.equation]
     why = "mixes" if mixing else "needs the whole of"
     shape = first.value.aval.str_short()
-    return f"{where}: {e.primitive.name} at {line_of(e)} {why} dimension {first.dim} of {shape}"
+    return f"{e.primitive.name} at {line_of(e)} {why} dimension {first.dim} of {shape}"
 
 
 def _is_known(graph: Graph, b: Blocked) -> bool:

@@ -77,23 +77,28 @@ def _above(graph: Graph, sinks: set[int]) -> set[int]:
     return found
 
 
-def settled(s: Spread) -> Region | None:
+def settled(s: Spread) -> tuple[Region | None, list[int]]:
     """The region of a cut without what keeps it from running as one step.
 
     An equation outside that depends on the region's and feeds it, as a mean over the axis does that
     each element is divided by, needs all pieces before the first: what is above it is left out, or
     what is below, whichever is fewer bytes.
+
+    Returns:
+      The region, or None where nothing is left; and such equations.
     """
+    ended: list[int] = []
     members = _sound(s, set(s.chosen))
     while members:
         between = (_below(s.graph, members) & _above(s.graph, members)) - members
         if not between:
-            return region_of(s, members)
+            return region_of(s, members), ended
         one = {min(between)}
+        ended += one
         above, below = members & _above(s.graph, one), members & _below(s.graph, one)
         fewer = min(above, below, key=lambda part: _weight(s.graph, part))
         members = _sound(s, members - fewer)
-    return None
+    return None, ended
 
 
 def _weight(graph: Graph, part: set[int]) -> int:

@@ -296,6 +296,18 @@ def test_batch_norm_is_cut_along_features_or_refused():
     assert ours.explain(x).axis.startswith("dimension 1")
     close(jax.jit(ours)(x), jax.jit(normed)(x), 1e-5)
 
+    def network(x):
+        for _ in range(3):
+            h = normed_rows(x @ w)
+            x = jnp.tanh(h) @ w.T
+        return (x**2).mean()
+
+    def normed_rows(h):
+        return (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5)
+
+    with pytest.raises(InputError, match=r"reduce_sum at test_fission\.py:\d+ mixes it"):
+        olla_xla.fission(jax.value_and_grad(network), axis=0)(x)
+
 
 @pytest.mark.quick
 def test_arguments():
