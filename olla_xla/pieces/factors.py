@@ -71,7 +71,7 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
         return []
     name = e.primitive.name
     found: list[Factor] = []
-    if e.params.get("sharding") is None and e.params.get("out_sharding") is None:
+    if all(map(_is_free, (e.params.get("sharding"), e.params.get("out_sharding")))):
         if name in _ELEMENTWISE:
             found = _elementwise(e)
         elif name in _RULES:
@@ -84,6 +84,11 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
     if name == "add_any":
         found.append(Factor((SUM, SUM), (SUM,)))
     return found
+
+
+def _is_free(sharding: Any) -> bool:
+    """Whether it says nothing: transposed casts name the sharding of a mesh without devices."""
+    return sharding is None or getattr(getattr(sharding, "mesh", None), "empty", False)
 
 
 def _is_worth(e: Any, f: Factor) -> bool:
