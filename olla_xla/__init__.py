@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
     from olla_xla.compile.stages import PlannedCompiled
     from olla_xla.memory.analysis.analysis import Analysis
+    from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
     from olla_xla.remat.segments.transform import sublinear
@@ -51,6 +52,7 @@ __all__ = [
     "BudgetError",
     "CheckError",
     "FallbackError",
+    "FissionPlan",
     "GraphError",
     "InputError",
     "JitError",
@@ -70,6 +72,7 @@ __all__ = [
     "__version__",
     "analyze",
     "check",
+    "fission",
     "max_batch",
     "measure",
     "on_plan",
@@ -80,12 +83,14 @@ __all__ = [
 
 _HOMES = {
     "Analysis": "memory.analysis.analysis",
+    "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
     "PlanEvent": "compile.events",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.planned_function",
     "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.planned_function",
+    "fission": "pieces.transform",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
     "analyze": "compile.analyze",

@@ -11,7 +11,17 @@ from jax.extend.core import primitives
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["Policy", "Program", "Step", "function_of", "program_of", "steps_of"]
+__all__ = [
+    "Policy",
+    "Program",
+    "Step",
+    "function_of",
+    "inlined",
+    "is_variable",
+    "program_of",
+    "steps_of",
+    "user_line",
+]
 
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
@@ -102,6 +112,16 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
     return Program(inputs, outputs, tuple(equations), _walk(equations, outputs, sizes))
 
 
+def inlined(jaxpr: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Equations and outputs of a jaxpr with all calls of jitted functions inlined, small ones too.
+
+    Calls stay that shard their arguments or say how they are compiled.
+    """
+    inliner, names = _Inliner(_Sizes(None), 0, user_lines=True), {}
+    equations = tuple(inliner.equations(jaxpr.eqns, names))
+    return equations, tuple(inliner.read(v, names) for v in jaxpr.outvars)
+
+
 def function_of(
     equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[..., list[Any]]:
@@ -111,6 +131,20 @@ def function_of(
     jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
     closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
     return core.jaxpr_as_fun(closed)
+
+
+def user_line(e: Any) -> str | None:
+    """The user's file and line of an equation, or None where only libraries' are known."""
+    traceback = e.source_info.traceback
+    for frame in () if traceback is None else traceback.frames:
+        path = frame.file_name.replace("\\", "/")
+        if not any(part in path for part in _LIBRARIES):
+            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return None
+
+
+_LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
+"""Parts of paths of files that are not the user's."""
 
 
 def is_variable(atom: Any) -> bool:
@@ -160,7 +194,9 @@ def _bytes(aval: Any) -> int:
 class _Inliner:
     """Replaces calls by what they call, with variables of its own for every call."""
 
-    def __init__(self, sizes: _Sizes, least: int) -> None:
+    def __init__(self, sizes: _Sizes, least: int, user_lines: bool = False) -> None:
+        """`user_lines`: what libraries make is said to be made where the user calls them."""
+        self._user_lines = user_lines
         self._sizes = sizes
         self._least = least
         self._new = core.gensym()
@@ -182,7 +218,10 @@ class _Inliner:
                 inside[v] = self._new(v.aval)
             for made in self.equations(jaxpr.eqns, inside):
                 stack = e.source_info.name_stack + made.source_info.name_stack
-                yield made.replace(source_info=made.source_info.replace(name_stack=stack))
+                info = made.source_info.replace(name_stack=stack)
+                if self._user_lines and user_line(made) is None:
+                    info = info.replace(traceback=e.source_info.traceback)
+                yield made.replace(source_info=info)
             for outer, v in zip(e.outvars, jaxpr.outvars, strict=True):
                 names[outer] = self.read(v, inside)
 

@@ -1,0 +1,1 @@
+"""Fission: an axis cut into pieces, and the function run one piece at a time."""

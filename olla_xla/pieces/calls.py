@@ -1,0 +1,166 @@
+"""Equations that call jaxprs: how the values of what they call belong to their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["CALLS", "CHECKPOINTS", "Called", "called_by", "inexact", "scan_counts"]
+
+CHECKPOINTS = ("checkpoint", "remat", "remat2")
+"""What JAX calls `jax.checkpoint`, by version."""
+CALLS = frozenset((*CHECKPOINTS, "cond", "custom_jvp_call", "custom_vjp_call", "scan", "while"))
+"""Equations that call jaxprs, and that are cut where everything in those is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Called:
+    """A jaxpr that an equation calls.
+
+    Attributes:
+      jaxpr: what is called.
+      ins, outs: by input and output of the jaxpr the operand and result that it belongs to, and how
+        many leading dimensions the latter has besides: 1 for what a loop stacks. None: to nothing
+        outside.
+      carried: pairs of an output and an input of the jaxpr, the same value one iteration later.
+      gradients: by output of the jaxpr the operand whose gradient it is: a part of a sum where the
+        operand is whole.
+      is_rule: it is a custom derivative's rule.
+    """
+
+    jaxpr: Any
+    ins: tuple[tuple[int, int] | None, ...]
+    outs: tuple[tuple[int, int] | None, ...]
+    carried: tuple[tuple[int, int], ...] = ()
+    gradients: tuple[int, ...] = ()
+    is_rule: bool = False
+
+
+def called_by(e: Any, with_rule: bool) -> list[Called]:
+    """The jaxprs of a call in `CALLS`; none where it cannot be cut.
+
+    Args:
+      with_rule: whether a custom derivative's rule is one of them. A rule may call the function
+        that it belongs to, so this must end somewhere.
+    """
+    if e.effects:
+        return []
+    if not with_rule and "call_jaxpr" in e.params:
+        return [Called(e.params["call_jaxpr"], _same(len(e.invars)), _same(len(e.outvars)))]
+    found = {
+        **dict.fromkeys(CHECKPOINTS, _checkpoint),
+        "cond": _cond,
+        "custom_jvp_call": _custom_jvp,
+        "custom_vjp_call": _custom_vjp,
+        "scan": _scan,
+        "while": _while,
+    }[e.primitive.name](e)
+    return [] if any(getattr(c.jaxpr, "consts", ()) for c in found) else found
+
+
+def _same(count: int, first: int = 0) -> tuple[tuple[int, int], ...]:
+    return tuple((first + i, 0) for i in range(count))
+
+
+def _checkpoint(e: Any) -> list[Called]:
+    return [Called(e.params["jaxpr"], _same(len(e.invars)), _same(len(e.outvars)))]
+
+
+def _cond(e: Any) -> list[Called]:
+    ins, outs = _same(len(e.invars) - 1, 1), _same(len(e.outvars))
+    return [Called(branch, ins, outs) for branch in e.params["branches"]]
+
+
+def scan_counts(e: Any) -> tuple[int, int]:
+    """How many constants a loop has, and how many values it carries."""
+    p = e.params
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, carries, _ = p["ft_in"].update(list(range(len(e.invars)))).unpack()
+    return len(list(constants)), len(list(carries))
+
+
+def _scan(e: Any) -> list[Called]:
+    p = e.params
+    constants, carries = scan_counts(e)
+    fixed = constants + carries
+    ins = [(i, int(i >= fixed)) for i in range(len(e.invars))]
+    outs = [(k, int(k >= carries)) for k in range(len(e.outvars))]
+    carried = tuple((k, constants + k) for k in range(carries))
+    return [Called(p["jaxpr"], tuple(ins), tuple(outs), carried)]
+
+
+def _while(e: Any) -> list[Called]:
+    p = e.params
+    of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
+    carries = len(e.outvars)
+    state = _same(carries, of_cond + of_body)
+    carried = tuple((k, of_body + k) for k in range(carries))
+    body = Called(p["body_jaxpr"], (*_same(of_body, of_cond), *state), _same(carries), carried)
+    return [body, Called(p["cond_jaxpr"], (*_same(of_cond), *state), (None,))]
+
+
+def inexact(atoms: Any) -> list[int]:
+    """Which of them can have a gradient."""
+    return [i for i, v in enumerate(atoms) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+
+
+def _shapes(atoms: Any) -> list[Any]:
+    return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms]
+
+
+def _alone(e: Any) -> Any:
+    """The equation as a function."""
+
+    def function(*values: Any) -> Any:
+        return e.primitive.bind(*values, **e.primitive.get_bind_params(e.params))
+
+    return function
+
+
+def _custom_jvp(e: Any) -> list[Called]:
+    """The function and its rule, which is traced here, for it is cut as well."""
+    moving, results = inexact(e.invars), inexact(e.outvars)
+
+    def rule(values: Any, tangents: Any) -> Any:
+        whole = [np.zeros(v.aval.shape, jax.dtypes.float0) for v in e.invars]
+        for i, t in zip(moving, tangents, strict=True):
+            whole[i] = t
+        out, moved = jax.jvp(_alone(e), list(values), whole)
+        return [*out, *(moved[k] for k in results)]
+
+    traced = jax.make_jaxpr(rule)(_shapes(e.invars), _shapes([e.invars[i] for i in moving]))
+    ins, outs = _same(len(e.invars)), _same(len(e.outvars))
+    with_tangents = (*ins, *((i, 0) for i in moving)), (*outs, *((k, 0) for k in results))
+    return [
+        Called(e.params["call_jaxpr"], ins, outs),
+        Called(traced, *with_tangents, is_rule=True),
+    ]
+
+
+def _custom_vjp(e: Any) -> list[Called]:
+    """The function, and its forward and backward rules as one, traced here."""
+    moving, results = inexact(e.invars), inexact(e.outvars)
+
+    def rule(values: Any, cotangents: Any) -> Any:
+        def smooth(*given: Any) -> Any:
+            whole = list(values)
+            for i, v in zip(moving, given, strict=True):
+                whole[i] = v
+            out = _alone(e)(*whole)
+            return [out[k] for k in results]
+
+        _, pull = jax.vjp(smooth, *(values[i] for i in moving))
+        return pull(list(cotangents))
+
+    traced = jax.make_jaxpr(rule)(_shapes(e.invars), _shapes([e.outvars[k] for k in results]))
+    ins, outs = _same(len(e.invars)), _same(len(e.outvars))
+    cotangents = tuple((len(e.invars) + k, 0) for k in results)
+    function = Called(e.params["call_jaxpr"], ins, outs)
+    nothing = (None,) * len(moving)
+    rules = Called(traced, (*ins, *cotangents), nothing, (), tuple(moving), is_rule=True)
+    return [function, rules]

@@ -1,0 +1,347 @@
+"""Along which dimensions an operation treats each index by itself, and over which it sums.
+
+A factor of an equation is one axis that may be cut: the dimension of each operand and of each
+result in which it lies. A dot_general has a factor for every batch, free and contracted dimension;
+along the last its result is a sum over the pieces. What has no factor mixes its axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["SUM", "Factor", "factors_of"]
+
+SUM = -1
+"""In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
+
+Dims = tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """One axis of an equation.
+
+    Attributes:
+      ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
+        where the axis is not in it: each piece needs all of such an operand.
+      inner: how the jaxprs of a call are cut: a `Spread` of each.
+    """
+
+    ins: Dims
+    outs: Dims
+    inner: tuple[Any, ...] = ()
+
+
+_ELEMENTWISE = frozenset(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil
+    clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
+    erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow
+    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul name ne neg nextafter not
+    one_minus_square or polygamma population_count pow real reduce_precision
+    regularized_incomplete_beta
+    rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh
+    sqrt square stop_gradient sub tan tanh threefry2x32 xor zeta
+    """.split()
+)
+_LINEAR = frozenset(("neg", "reshape", "squeeze", "transpose"))
+"""Of one operand: applied to the parts of a sum they give the parts of the result."""
+_REDUCE = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_xor")
+_CUMULATIVE = ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
+_WINDOWS = (
+    "reduce_window",
+    "reduce_window_max",
+    "reduce_window_min",
+    "reduce_window_sum",
+    "select_and_gather_add",
+    "select_and_scatter_add",
+)
+
+
+def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
+    """The factors of an equation that calls nothing; none where the operation is not known.
+
+    Args:
+      is_zero: whether an operand is known to be all zeros.
+    """
+    if e.effects:
+        return []
+    name = e.primitive.name
+    found: list[Factor] = []
+    if all(map(_is_free, (e.params.get("sharding"), e.params.get("out_sharding")))):
+        if name in _ELEMENTWISE:
+            found = _elementwise(e)
+        elif name in _RULES:
+            found = _RULES[name](e)
+        if name in ("scatter-add", "scatter_add") and is_zero(e.invars[0]):
+            found += _scattered_sum(e)
+    found = [f for f in found if _is_worth(e, f)]
+    if name in _LINEAR:
+        found.append(Factor((SUM,), (SUM,)))
+    if name == "add_any":
+        found.append(Factor((SUM, SUM), (SUM,)))
+    return found
+
+
+def _is_free(sharding: Any) -> bool:
+    """Whether it says nothing: transposed casts name the sharding of a mesh without devices."""
+    return sharding is None or getattr(getattr(sharding, "mesh", None), "empty", False)
+
+
+def _is_worth(e: Any, f: Factor) -> bool:
+    """Dimensions of one element are never cut."""
+    pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
+    return all(d is None or d == SUM or v.aval.shape[d] > 1 for v, d in pairs)
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(atom.aval.shape)
+
+
+def _elementwise(e: Any) -> list[Factor]:
+    """Operands may have one element where the result has more, or no dimensions at all."""
+    whole = _shape(e.outvars[0])
+    for v in (*e.invars, *e.outvars):
+        given = _shape(v)
+        if given and (
+            len(given) != len(whole)
+            or any(g not in (1, n) for g, n in zip(given, whole, strict=True))
+        ):
+            return []
+    if any(_shape(v) != whole for v in e.outvars):
+        return []
+
+    def dim(v: Any, d: int) -> int | None:
+        return d if _shape(v) and _shape(v)[d] == whole[d] else None
+
+    return [
+        Factor(tuple(dim(v, d) for v in e.invars), (d,) * len(e.outvars)) for d in range(len(whole))
+    ]
+
+
+def _other_dims(e: Any, mixed: Sequence[int]) -> list[Factor]:
+    """Every operand and result of one rank: each dimension but those that are mixed."""
+    rank = len(_shape(e.outvars[0]))
+    return [
+        Factor(tuple(d if _shape(v) else None for v in e.invars), (d,) * len(e.outvars))
+        for d in range(rank)
+        if d not in mixed and all(len(_shape(v)) in (0, rank) for v in (*e.invars, *e.outvars))
+    ]
+
+
+def _reduce(e: Any) -> list[Factor]:
+    axes = e.params["axes"]
+    kept = [d for d in range(len(_shape(e.invars[0]))) if d not in axes]
+    n = len(e.outvars)
+    return [Factor((d,) * len(e.invars), (k,) * n) for k, d in enumerate(kept)]
+
+
+def _reduce_sum(e: Any) -> list[Factor]:
+    return _reduce(e) + [Factor((d,), (SUM,)) for d in e.params["axes"]]
+
+
+def _broadcast(e: Any) -> list[Factor]:
+    where, shape, given = e.params["broadcast_dimensions"], e.params["shape"], _shape(e.invars[0])
+    found = []
+    for d in range(len(shape)):
+        operand = list(map(int, where)).index(d) if d in where else None
+        if operand is not None and given[operand] != shape[d]:
+            operand = None
+        found.append(Factor((operand, *(None,) * (len(e.invars) - 1)), (d,)))
+    return found
+
+
+def _reshape(e: Any) -> list[Factor]:
+    """A dimension survives, splits or is merged where as many rows lie before it.
+
+    Then a contiguous part of the operand's is a contiguous part of the result's.
+    """
+    if e.params.get("dimensions") is not None or len(e.invars) != 1:
+        return []
+    before, after = _shape(e.invars[0]), _shape(e.outvars[0])
+    return [
+        Factor((i,), (j,))
+        for i in range(len(before))
+        for j in range(len(after))
+        if before[i] > 1 and after[j] > 1 and math.prod(before[:i]) == math.prod(after[:j])
+    ]
+
+
+def _squeeze(e: Any) -> list[Factor]:
+    kept = [d for d in range(len(_shape(e.invars[0]))) if d not in e.params["dimensions"]]
+    return [Factor((d,), (k,)) for k, d in enumerate(kept)]
+
+
+def _transpose(e: Any) -> list[Factor]:
+    return [Factor((int(d),), (k,)) for k, d in enumerate(e.params["permutation"])]
+
+
+def _dot(e: Any) -> list[Factor]:
+    (contract_l, contract_r), (batch_l, batch_r) = e.params["dimension_numbers"]
+    found = [Factor((a, b), (k,)) for k, (a, b) in enumerate(zip(batch_l, batch_r, strict=True))]
+    free_l = [
+        d for d in range(len(_shape(e.invars[0]))) if d not in contract_l and d not in batch_l
+    ]
+    free_r = [
+        d for d in range(len(_shape(e.invars[1]))) if d not in contract_r and d not in batch_r
+    ]
+    first = len(batch_l)
+    found += [Factor((d, None), (first + k,)) for k, d in enumerate(free_l)]
+    found += [Factor((None, d), (first + len(free_l) + k,)) for k, d in enumerate(free_r)]
+    return found + [Factor(pair, (SUM,)) for pair in zip(contract_l, contract_r, strict=True)]
+
+
+def _convolution(e: Any) -> list[Factor]:
+    numbers = e.params["dimension_numbers"]
+    lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    alone = e.params["feature_group_count"] == 1
+    found = []
+    if e.params["batch_group_count"] == 1:
+        found.append(Factor((lhs[0], None), (out[0],)))
+        if alone:
+            found.append(Factor((None, rhs[0]), (out[1],)))
+            found.append(Factor((lhs[1], rhs[1]), (SUM,)))
+    return found
+
+
+def _gather(e: Any) -> list[Factor]:
+    numbers, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
+    operand, rank = _shape(e.invars[0]), len(_shape(e.outvars[0]))
+    batch = [d for d in range(rank) if d not in numbers.offset_dims]
+    found = []
+    paired = dict(
+        zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    )
+    for b, d in enumerate(batch):
+        found.append(Factor((paired.get(b), b), (d,)))
+    hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    windows = [d for d in range(len(operand)) if d not in hidden]
+    for d, o in zip(windows, numbers.offset_dims, strict=True):
+        if sizes[d] == operand[d] and d not in numbers.start_index_map:
+            found.append(Factor((d, None), (o,)))
+    return found
+
+
+def _scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
+    """Numbers, the dimensions of updates that are of the indices, and of windows by operand's."""
+    numbers = e.params["dimension_numbers"]
+    hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    windows = [d for d in range(len(_shape(e.invars[0]))) if d not in hidden]
+    rank = len(_shape(e.invars[2]))
+    batch = [d for d in range(rank) if d not in numbers.update_window_dims]
+    return numbers, batch, dict(zip(windows, numbers.update_window_dims, strict=True))
+
+
+def _scatter(e: Any) -> list[Factor]:
+    if len(e.invars) != 3:
+        return []
+    numbers, batch, windows = _scatter_dims(e)
+    pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    found = [Factor((o, i, batch[i]), (o,)) for o, i in pairs]
+    operand, updates = _shape(e.invars[0]), _shape(e.invars[2])
+    for o, u in windows.items():
+        if operand[o] == updates[u] and o not in numbers.scatter_dims_to_operand_dims:
+            found.append(Factor((o, None, u), (o,)))
+    return found
+
+
+def _scattered_sum(e: Any) -> list[Factor]:
+    """Rows added to zeros: the gradient of a look-up in a table."""
+    numbers, batch, _ = _scatter_dims(e)
+    return [
+        Factor((None, i, u), (SUM,))
+        for i, u in enumerate(batch)
+        if i not in numbers.scatter_indices_batching_dims
+    ]
+
+
+def _dynamic_slice(e: Any) -> list[Factor]:
+    given, sizes = _shape(e.invars[0]), e.params["slice_sizes"]
+    starts = (None,) * (len(e.invars) - 1)
+    return [Factor((d, *starts), (d,)) for d in range(len(given)) if given[d] == sizes[d]]
+
+
+def _dynamic_update(e: Any) -> list[Factor]:
+    given, update = _shape(e.invars[0]), _shape(e.invars[1])
+    starts = (None,) * (len(e.invars) - 2)
+    return [Factor((d, d, *starts), (d,)) for d in range(len(given)) if given[d] == update[d]]
+
+
+def _slice(e: Any) -> list[Factor]:
+    p, given = e.params, _shape(e.invars[0])
+    strides = p["strides"] or (1,) * len(given)
+    whole = zip(given, p["start_indices"], p["limit_indices"], strides, strict=True)
+    return [
+        Factor((d,), (d,))
+        for d, (n, start, limit, stride) in enumerate(whole)
+        if start == 0 and limit == n and stride == 1
+    ]
+
+
+def _pad(e: Any) -> list[Factor]:
+    padded = [d for d, p in enumerate(e.params["padding_config"]) if tuple(p) != (0, 0, 0)]
+    return _other_dims(e, padded)
+
+
+def _windows(e: Any) -> list[Factor]:
+    p = e.params
+    rank = len(p["window_dimensions"])
+    dilations = [p.get(k) or (1,) * rank for k in ("base_dilation", "window_dilation")]
+    mixed = [
+        d
+        for d in range(rank)
+        if (p["window_dimensions"][d], p["window_strides"][d]) != (1, 1)
+        or tuple(p["padding"][d]) != (0, 0)
+        or any(dilation[d] != 1 for dilation in dilations)
+    ]
+    if "jaxpr" in p and any(_shape(v) for v in e.invars[len(e.invars) // 2 :]):
+        return []
+    return _other_dims(e, mixed)
+
+
+def _top_k(e: Any) -> list[Factor]:
+    rank = len(_shape(e.invars[0]))
+    return _other_dims(e, (e.params.get("axis", -1) % rank,))
+
+
+def _leading(e: Any) -> list[Factor]:
+    """Of matrices: all dimensions but the last two."""
+    rank = len(_shape(e.invars[0]))
+    return _other_dims(e, (rank - 2, rank - 1))
+
+
+def _fft(e: Any) -> list[Factor]:
+    rank = len(_shape(e.invars[0]))
+    return _other_dims(e, range(rank - len(e.params["fft_lengths"]), rank))
+
+
+_RULES: dict[str, Callable[[Any], list[Factor]]] = {
+    **dict.fromkeys(_REDUCE, _reduce),
+    **dict.fromkeys(("argmax", "argmin"), _reduce),
+    **dict.fromkeys(_CUMULATIVE, lambda e: _other_dims(e, (e.params["axis"],))),
+    **dict.fromkeys(_WINDOWS, _windows),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul"), _scatter),
+    **dict.fromkeys(("cholesky", "triangular_solve"), _leading),
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda e: _other_dims(e, (e.params["dimension"],)),
+    "conv_general_dilated": _convolution,
+    "dot_general": _dot,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update,
+    "fft": _fft,
+    "gather": _gather,
+    "iota": lambda e: [Factor((), (d,)) for d in range(len(e.params["shape"]))],
+    "pad": _pad,
+    "reduce_sum": _reduce_sum,
+    "reshape": _reshape,
+    "rev": lambda e: _other_dims(e, e.params["dimensions"]),
+    "slice": _slice,
+    "sort": lambda e: _other_dims(e, (e.params["dimension"],)),
+    "split": lambda e: _other_dims(e, (e.params["axis"],)),
+    "squeeze": _squeeze,
+    "top_k": _top_k,
+    "transpose": _transpose,
+}

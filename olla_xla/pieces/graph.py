@@ -1,0 +1,304 @@
+"""How far a cut spreads: from one dimension of one value to the equations around it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
+from olla_xla.pieces.factors import SUM, Factor, factors_of
+from olla_xla.remat.segments.trace import inlined, is_variable
+
+__all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
+
+
+class Graph:
+    """Equations with who makes and who reads each variable."""
+
+    def __init__(
+        self,
+        equations: Sequence[Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        rules: int = 2,
+    ) -> None:
+        """`rules`: how deep custom rules within custom rules keep theirs; see `called_by`."""
+        self._rules = rules
+        self.equations = tuple(equations)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.producer: dict[Any, int] = {}
+        self.consumers: dict[Any, list[int]] = collections.defaultdict(list)
+        self._zeros: set[Any] = set()
+        self._factors: dict[int, list[Factor]] = {}
+        self._called: dict[int, list[tuple[Called, Graph]]] = {}
+        for i, e in enumerate(self.equations):
+            for v in dict.fromkeys(filter(is_variable, e.invars)):
+                self.consumers[v].append(i)
+            self.producer.update((v, i) for v in e.outvars)
+            if e.primitive.name in ("broadcast_in_dim", "convert_element_type"):
+                if self.is_zero(e.invars[0]):
+                    self._zeros.add(e.outvars[0])
+
+    @classmethod
+    def of(cls, jaxpr: Any, rules: int = 2) -> Graph:
+        """The graph of a jaxpr; its constants come first among the inputs."""
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        equations, outputs = inlined(jaxpr)
+        return cls(equations, (*jaxpr.constvars, *jaxpr.invars), outputs, rules)
+
+    def is_zero(self, atom: Any) -> bool:
+        """Whether an operand is known to be all zeros."""
+        if is_variable(atom):
+            return atom in self._zeros
+        return not atom.aval.shape and bool(atom.val == 0)
+
+    def factors(self, i: int) -> list[Factor]:
+        """Those of a plain equation."""
+        if i not in self._factors:
+            self._factors[i] = factors_of(self.equations[i], self.is_zero)
+        return self._factors[i]
+
+    def called(self, i: int) -> list[tuple[Called, Graph]]:
+        """What a call calls."""
+        if i not in self._called:
+            calls = called_by(self.equations[i], self._rules > 0)
+            self._called[i] = [(c, Graph.of(c.jaxpr, self._rules - c.is_rule)) for c in calls]
+        return self._called[i]
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocked:
+    """An equation that ends a cut: it makes or reads a cut value and has no factor for it.
+
+    Attributes:
+      equation: its index. value: the variable that is cut. dim: along this dimension.
+    """
+
+    equation: int
+    value: Any
+    dim: int
+
+
+@dataclasses.dataclass
+class Spread:
+    """A cut of a graph.
+
+    Attributes:
+      cut: by variable, the dimension in which the axis lies, or SUM.
+      chosen: by equation, the factor along which it is cut.
+      blocked: what ends it.
+    """
+
+    graph: Graph
+    cut: dict[Any, int]
+    chosen: dict[int, Factor]
+    blocked: list[Blocked]
+
+
+def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) -> Spread:
+    """Cuts everything that can be cut with the seeds.
+
+    Args:
+      seeds: variables and the dimensions along which they are to be cut.
+      inside_call: the graph's inputs are there in pieces only, so none may be used whole as well.
+    """
+    s = Spread(graph, {}, {}, [])
+    # Forward first: who reads a value decides what else must be whole, before what it was made of
+    # leads to other readers. So queries are cut where keys, made of the same tokens, are not.
+    forward, backward = collections.deque[Any](), collections.deque[Any]()
+
+    def visit(v: Any, places: Iterable[int]) -> None:
+        for i in places:
+            if i in s.chosen:
+                continue
+            for f in _options(graph, i, v, s.cut[v]):
+                new = _fits(s, i, f, inside_call)
+                if new is not None:
+                    s.chosen[i] = f
+                    s.cut.update(new)
+                    forward.extend(new)
+                    backward.extend(new)
+                    break
+            else:
+                s.blocked.append(Blocked(i, v, s.cut[v]))
+
+    for v, d in seeds.items():
+        s.cut[v] = d
+        forward.append(v)
+        backward.append(v)
+    while forward or backward:
+        if forward:
+            v = forward.popleft()
+            visit(v, graph.consumers.get(v, ()))
+        else:
+            v = backward.popleft()
+            if s.cut[v] != SUM and v in graph.producer:
+                visit(v, (graph.producer[v],))
+    return dataclasses.replace(s, blocked=[b for b in s.blocked if b.equation not in s.chosen])
+
+
+def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | None:
+    """What the factor would cut besides, or None where it contradicts what is cut."""
+    e = s.graph.equations[i]
+    new: dict[Any, int] = {}
+    for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
+        if not is_variable(v):
+            if d is not None:
+                return None
+            continue
+        given = v not in s.graph.producer and not inside_call
+        known = s.cut.get(v, new.get(v))
+        if d is None:
+            if known is not None and not given:
+                return None
+        elif known is None:
+            if d == SUM and v not in e.outvars:
+                return None
+            new[v] = d
+        elif known != d:
+            return None
+    for v, d in new.items():
+        if any(_reads_otherwise(s, reader, v, d) for reader in s.graph.consumers.get(v, ())):
+            if v in s.graph.producer or inside_call:
+                return None
+    whole = {v for v, d in zip(e.invars, f.ins, strict=True) if is_variable(v) and d is None}
+    if any(v in new and (v in s.graph.producer or inside_call) for v in whole):
+        return None
+    return new
+
+
+def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
+    """Whether a chosen equation reads the variable whole, or cut along another dimension."""
+    if i not in s.chosen:
+        return False
+    e = s.graph.equations[i]
+    return any(w is v and k != d for w, k in zip(e.invars, s.chosen[i].ins, strict=True))
+
+
+def _options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
+    """The factors of an equation in which this variable is cut along this dimension."""
+    e = graph.equations[i]
+    if e.primitive.name in CALLS:
+        yield from _call_options(graph, i, v, d)
+        return
+    for f in graph.factors(i):
+        pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
+        if any(w is v and k == d for w, k in pairs):
+            yield f
+
+
+class _Contradiction(Exception):
+    """A call cannot be cut so."""
+
+
+def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
+    """The factor of a call, found by cutting all that it calls."""
+    e, called = graph.equations[i], graph.called(i)
+    if not called or d == SUM:
+        return
+    # Of operands and results, by place: results follow the operands.
+    atoms = (*e.invars, *e.outvars)
+    at = {k: d for k, w in enumerate(atoms) if w is v}
+    if e.primitive.name == "scan" and d == 0:
+        constants, carries = scan_counts(e)
+        if not carries and all(k >= constants for k in at):
+            stacked = range(constants, len(atoms))
+            dims = [0 if k in stacked else None for k in range(len(atoms))]
+            yield Factor(tuple(dims[: len(e.invars)]), tuple(dims[len(e.invars) :]))
+            return
+    try:
+        inner = _cut_calls(called, at, len(e.invars))
+    except _Contradiction:
+        return
+    dims = [at.get(k) for k in range(len(atoms))]
+    outs = tuple(dims[len(e.invars) :])
+    read = [bool(graph.consumers.get(w)) or w in graph.outputs for w in e.outvars]
+    if all(k is not None or not r for k, r in zip(outs, read, strict=True)):
+        yield Factor(tuple(dims[: len(e.invars)]), outs, inner)
+
+
+def _cut_calls(
+    called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int
+) -> tuple[Spread, ...]:
+    """Cuts the jaxprs of a call until they agree; `at` is extended by what is cut besides.
+
+    Raises:
+      _Contradiction: something mixes the axis, or is needed whole as well.
+    """
+    while True:
+        before = dict(at)
+        spreads = [_cut_called(c, inner, at, operands) for c, inner in called]
+        if at == before:
+            return tuple(spreads)
+
+
+def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> Spread:
+    """Cuts one jaxpr of a call as `at` says, and adds to `at` what is cut besides."""
+    outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
+    # A custom rule's jaxpr also takes gradients of results, which lie among results here.
+    places = [*zip(inner.inputs, c.ins, strict=True), *zip(inner.outputs, outs, strict=True)]
+    s = spread(inner, _seeds_of(places, at), inside_call=True)
+    if s.blocked:
+        raise _Contradiction
+
+    def dim_of(w: Any) -> int | None:
+        return s.cut.get(w) if is_variable(w) else None
+
+    def agree(place: tuple[int, int] | None, dim: int) -> None:
+        outer = None if place is None else (dim if dim == SUM else dim + place[1])
+        if place is None or outer is None or at.setdefault(place[0], outer) != outer:
+            raise _Contradiction
+
+    for k, i in c.carried:
+        for dim in (dim_of(inner.outputs[k]), dim_of(inner.inputs[i])):
+            if dim is None:
+                continue
+            if dim == SUM:
+                raise _Contradiction
+            agree(outs[k], dim)
+            agree(c.ins[i], dim)
+    for n, (w, place) in enumerate(places):
+        dim = dim_of(w)
+        if dim == SUM and (n < len(inner.inputs) or (place is None and not c.gradients)):
+            raise _Contradiction
+        if dim is not None and place is not None:
+            agree(place, dim)
+    for k, operand in enumerate(c.gradients):
+        w = inner.outputs[k]
+        if dim_of(w) != at.get(operand, SUM) and not (dim_of(w) is None and inner.is_zero(w)):
+            raise _Contradiction
+    return s
+
+
+def _seeds_of(
+    places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
+) -> dict[Any, int]:
+    """What is cut of a jaxpr's inputs and outputs, where the call's own are cut so."""
+    seeds: dict[Any, int] = {}
+    for w, place in places:
+        dim = None if place is None else at.get(place[0])
+        if place is None or dim is None:
+            continue
+        # A literal is no part of an axis, nor is what a loop stacks one along its iterations.
+        if not is_variable(w) or (dim != SUM and dim < place[1]):
+            raise _Contradiction
+        if dim != SUM and seeds.setdefault(w, dim - place[1]) != dim - place[1]:
+            raise _Contradiction
+    return seeds
+
+
+def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
+    """Into how many equal parts the axis can be cut at most: the divisor of all its dimensions."""
+    units = 0
+    for i, f in chosen.items():
+        e = equations[i]
+        for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
+            if d is not None and d != SUM:
+                units = math.gcd(units, v.aval.shape[d])
+        for inner in f.inner:
+            units = math.gcd(units, units_of(inner.chosen, inner.graph.equations))
+    return units

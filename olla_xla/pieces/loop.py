@@ -1,0 +1,241 @@
+"""Runs a region a piece at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from olla_xla.pieces.region import Region
+from olla_xla.pieces.run import Piece, run_piece
+
+__all__ = ["Pieces", "run_region"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """How an axis is cut: `full` pieces of `count` units, and one of the `rest` where that is left.
+
+    Attributes:
+      units: into how many equal parts the axis can be cut.
+    """
+
+    units: int
+    count: int
+
+    @classmethod
+    def of(cls, units: int, pieces: int) -> Pieces:
+        """The fewest pieces that are no larger than those of a cut into `pieces`."""
+        return cls(units, -(-units // pieces))
+
+    @property
+    def full(self) -> int:
+        """How many pieces are of one size."""
+        return self.units // self.count
+
+    @property
+    def rest(self) -> int:
+        """Units in the last piece, where that is smaller."""
+        return self.units % self.count
+
+    def __len__(self) -> int:
+        return self.full + bool(self.rest)
+
+
+_PieceFunction = Callable[[Piece, Sequence[Any]], tuple[list[Any], list[Any]]]
+"""From a piece and what it reads of the cut arrays to its parts of sums and of arrays."""
+
+
+def run_region(
+    region: Region, values: Mapping[Any, Any], pieces: Pieces, accumulate_dtype: Any
+) -> dict[Any, Any]:
+    """The results of a region by variable.
+
+    Under differentiation a piece is computed again in the backward pass, inside its own iteration.
+    """
+    inputs = [v for v, _ in region.cut_inputs]
+    forward = _Forward(region, pieces, accumulate_dtype)
+    whole, cut = [values[v] for v in region.whole_inputs], [values[v] for v in inputs]
+    narrow = any(_is_narrow(x.dtype, accumulate_dtype) for x in whole)
+    sums, stacked = (_with_own_backward(forward) if narrow else forward)(whole, cut)
+    made = dict(zip(region.sums, sums, strict=True))
+    made.update(zip((v for v, _ in region.stacked), stacked, strict=True))
+    return made
+
+
+def _is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
+    """Whether sums of this type are to be accumulated in a wider one."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return False
+    return jnp.promote_types(dtype, accumulate_dtype) != dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+    """A region as a function of its whole inputs and of those that are cut."""
+
+    region: Region
+    pieces: Pieces
+    accumulate_dtype: Any
+
+    def piece(
+        self, whole: Sequence[Any], piece: Piece, parts: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        r = self.region
+        given = dict(zip(r.whole_inputs, whole, strict=True))
+        cut = dict(zip((v for v, _ in r.cut_inputs), parts, strict=True))
+        _, made = run_piece(r.equations, r.chosen, given, cut, piece)
+        return [made[v] for v in r.sums], [made[v] for v, _ in r.stacked]
+
+    def __call__(self, whole: Sequence[Any], cut: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def function(piece: Piece, parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            return self.piece(whole, piece, parts)
+
+        return _over_pieces(
+            function,
+            self.pieces,
+            list(zip(cut, (d for _, d in self.region.cut_inputs), strict=True)),
+            [v.aval for v in self.region.sums],
+            [d for _, d in self.region.stacked],
+            self.accumulate_dtype,
+        )
+
+
+def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
+    """The region with gradients of its whole inputs accumulated in the wider type.
+
+    JAX accumulates what loops make of a constant's gradient in the constant's type.
+    """
+    region = forward.region
+    dims = [d for _, d in region.cut_inputs]
+
+    def saved(whole: Any, cut: Any) -> Any:
+        return forward(whole, cut), (whole, cut)
+
+    def backward(given: Any, cotangents: Any) -> Any:
+        whole, cut = given
+        of_sums, of_stacked = cotangents
+        moving, moving_cut = _inexact(whole), _inexact(cut)
+
+        # Integers have no gradient: their cotangents are of a type that no loop takes.
+        smooth_sums = [k for k, v in enumerate(region.sums) if _has_gradient(v.aval)]
+        smooth_stacked = [k for k, (v, _) in enumerate(region.stacked) if _has_gradient(v.aval)]
+
+        def function(piece: Piece, parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            given, pulled = parts[: len(cut)], list(parts[len(cut) :])
+
+            def smooth(some: list[Any], some_cut: list[Any]) -> Any:
+                of_whole = _replaced(whole, moving, some)
+                made = forward.piece(of_whole, piece, _replaced(given, moving_cut, some_cut))
+                return [made[0][k] for k in smooth_sums], [made[1][k] for k in smooth_stacked]
+
+            _, pull = jax.vjp(smooth, [whole[i] for i in moving], [given[i] for i in moving_cut])
+            return pull(([of_sums[k] for k in smooth_sums], pulled))
+
+        xs = list(zip(cut, dims, strict=True))
+        xs += [(of_stacked[k], region.stacked[k][1]) for k in smooth_stacked]
+        sums, stacked = _over_pieces(
+            function,
+            forward.pieces,
+            xs,
+            [jax.typeof(whole[i]) for i in moving],
+            [dims[i] for i in moving_cut],
+            forward.accumulate_dtype,
+        )
+        return _zeros_but(whole, moving, sums), _zeros_but(cut, moving_cut, stacked)
+
+    function = jax.custom_vjp(forward)
+    function.defvjp(saved, backward)
+    return function
+
+
+def _inexact(values: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(values) if _has_gradient(x)]
+
+
+def _has_gradient(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    whole = list(values)
+    for i, x in zip(places, new, strict=True):
+        whole[i] = x
+    return whole
+
+
+def _zeros_but(values: Sequence[Any], places: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
+    zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in values]
+    return _replaced(zeros, places, gradients)
+
+
+def _over_pieces(
+    function: _PieceFunction,
+    pieces: Pieces,
+    xs: Sequence[tuple[Any, int]],
+    sums: Sequence[Any],
+    stacked: Sequence[int],
+    accumulate_dtype: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Runs the function on all pieces, and adds and joins what comes of it.
+
+    Args:
+      xs: arrays and the dimensions along which they are cut. sums: what is added up.
+      stacked: along which dimensions the others are joined.
+    """
+    wide = [
+        jnp.promote_types(s.dtype, accumulate_dtype)
+        if _is_narrow(s.dtype, accumulate_dtype)
+        else s.dtype
+        for s in sums
+    ]
+
+    def of_piece(count: int) -> Callable[..., Any]:
+        def run(start: Any, parts: Sequence[Any]) -> Any:
+            return function(Piece(pieces.units, count, start), parts)
+
+        return jax.checkpoint(run, prevent_cse=False)
+
+    def add(totals: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+        return [t + p.astype(t.dtype) for t, p in zip(totals, parts, strict=True)]
+
+    run_full = of_piece(pieces.count)
+
+    def body(totals: Any, x: Any) -> Any:
+        parts, arrays = run_full(*x)
+        return add(totals, parts), arrays
+
+    totals: Any = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
+    in_full = pieces.full * pieces.count
+    starts = jnp.arange(pieces.full, dtype=jnp.int32) * pieces.count
+    split = [_split(x, d, pieces) for x, d in xs]
+    totals, arrays = jax.lax.scan(body, totals, (starts, split))
+    joined = [_joined(a, d) for a, d in zip(arrays, stacked, strict=True)]
+    if pieces.rest:
+        tails = [
+            jax.lax.slice_in_dim(x, x.shape[d] // pieces.units * in_full, None, axis=d)
+            for x, d in xs
+        ]
+        parts, arrays = of_piece(pieces.rest)(jnp.int32(in_full), tails)
+        totals = add(totals, parts)
+        joined = [
+            jax.lax.concatenate([a, b], d) for a, b, d in zip(joined, arrays, stacked, strict=True)
+        ]
+    return [t.astype(s.dtype) for t, s in zip(totals, sums, strict=True)], joined
+
+
+def _split(x: Any, d: int, pieces: Pieces) -> Any:
+    """The full pieces of an array, one after another along a new first dimension."""
+    unit = x.shape[d] // pieces.units
+    x = jax.lax.slice_in_dim(x, 0, unit * pieces.count * pieces.full, axis=d)
+    shape = (*x.shape[:d], pieces.full, unit * pieces.count, *x.shape[d + 1 :])
+    return jnp.moveaxis(x.reshape(shape), d, 0)
+
+
+def _joined(x: Any, d: int) -> Any:
+    x = jnp.moveaxis(x, 0, d)
+    return x.reshape((*x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :]))

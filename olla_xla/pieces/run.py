@@ -1,0 +1,219 @@
+"""Runs the equations of a region: on one piece, and as a loop over all pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
+from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.graph import Spread
+from olla_xla.remat.segments.trace import is_variable
+
+__all__ = ["Piece", "run_piece"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of the axis.
+
+    Attributes:
+      units: into how many equal parts the axis can be cut. count: how many of them it holds.
+      start: the first of them; may be traced.
+    """
+
+    units: int
+    count: int
+    start: Any
+
+    def size(self, whole: int) -> int:
+        """How much it holds of a dimension of this size."""
+        return whole // self.units * self.count
+
+
+def run_piece(
+    equations: Sequence[Any],
+    chosen: Mapping[int, Factor],
+    whole: Mapping[Any, Any],
+    pieces: Mapping[Any, Any],
+    piece: Piece,
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Runs equations in order on a piece: those that are chosen are cut, others run as they are.
+
+    Args:
+      whole, pieces: values by variable, of what is given whole and of what is given for the piece.
+
+    Returns:
+      Both, with what the equations make: what is cut or summed is among the pieces.
+    """
+    whole, pieces = dict(whole), dict(pieces)
+    for i, e in enumerate(equations):
+        f = chosen.get(i)
+        cut = (None,) * len(e.invars) if f is None else f.ins
+        values = [
+            v.val if not is_variable(v) else whole[v] if d is None else pieces[v]
+            for v, d in zip(e.invars, cut, strict=True)
+        ]
+        stack = str(e.source_info.name_stack)
+        with e.ctx.manager, jax.named_scope(stack) if stack else contextlib.nullcontext():
+            made = _bind(e, e.params, values) if f is None else _cut(e, f, values, piece)
+        (whole if f is None else pieces).update(zip(e.outvars, made, strict=True))
+    return whole, pieces
+
+
+def _bind(e: Any, params: dict[str, Any], values: Sequence[Any]) -> list[Any]:
+    result = e.primitive.bind(*values, **e.primitive.get_bind_params(params))
+    return list(result) if e.primitive.multiple_results else [result]
+
+
+def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    """Runs an equation on a piece. `values`: pieces where the factor cuts, else whole."""
+    name, params = e.primitive.name, dict(e.params)
+    if name in CALLS:
+        return _CALLED[name](e, f, values, piece)
+    dim = f.outs[0]
+    if dim is None or dim == SUM:
+        return _bind(e, params, values)
+    size = piece.size(e.outvars[0].aval.shape[dim])
+    if name in _SHAPES:
+        params[_SHAPES[name]] = _with(params[_SHAPES[name]], dim, size)
+    elif name in ("dynamic_slice", "gather") and f.ins[0] is not None:
+        of_operand = e.invars[0].aval.shape[f.ins[0]]
+        if params["slice_sizes"][f.ins[0]] == of_operand:
+            params["slice_sizes"] = _with(params["slice_sizes"], f.ins[0], piece.size(of_operand))
+    made = _bind(e, params, values)
+    if name == "iota" and dim == params["dimension"]:
+        first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
+        return [made[0] + jnp.asarray(first).astype(made[0].dtype)]
+    return made
+
+
+_SHAPES = {
+    "broadcast_in_dim": "shape",
+    "iota": "shape",
+    "reshape": "new_sizes",
+    "slice": "limit_indices",
+}
+"""The parameter that holds the result's size, along the dimensions that can be cut."""
+
+
+def _with(sizes: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    return (*sizes[:dim], size, *sizes[dim + 1 :])
+
+
+def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
+    """A jaxpr that is cut, from inputs to outputs, each a piece where it is cut."""
+
+    def function(*values: Any) -> list[Any]:
+        given = dict(zip(s.graph.inputs, values, strict=True))
+        pieces = {v: x for v, x in given.items() if v in s.cut}
+        whole = {v: x for v, x in given.items() if v not in s.cut}
+        whole, pieces = run_piece(s.graph.equations, s.chosen, whole, pieces, piece)
+        made = {**whole, **pieces}
+        return [
+            made[v] if is_variable(v) else jnp.asarray(v.val, v.aval.dtype) for v in s.graph.outputs
+        ]
+
+    return function
+
+
+def _checkpoint(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    p = e.params
+    function = _function(f.inner[0], piece)
+    return jax.checkpoint(function, prevent_cse=p["prevent_cse"], policy=p["policy"])(*values)
+
+
+def _cond(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    del e
+    return jax.lax.switch(values[0], [_function(s, piece) for s in f.inner], *values[1:])
+
+
+def _scan(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    p, (constants, carries) = e.params, scan_counts(e)
+    fixed, state, xs = (
+        values[:constants],
+        values[constants : constants + carries],
+        values[constants + carries :],
+    )
+    length = p["length"]
+    if f.inner:
+        function = _function(f.inner[0], piece)
+    else:  # its own axis is cut
+        length = piece.size(length)
+        function = core.jaxpr_as_fun(p["jaxpr"])
+
+    def body(carry: Any, x: Any) -> Any:
+        made = function(*fixed, *carry, *x)
+        return list(made[:carries]), list(made[carries:])
+
+    carry, ys = jax.lax.scan(
+        body, list(state), list(xs), length=length, reverse=p["reverse"], unroll=p["unroll"]
+    )
+    return [*carry, *ys]
+
+
+def _while(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    of_cond, of_body = e.params["cond_nconsts"], e.params["body_nconsts"]
+    body, goes_on = (_function(s, piece) for s in f.inner)
+    for_cond, for_body = values[:of_cond], values[of_cond : of_cond + of_body]
+    return jax.lax.while_loop(
+        lambda state: goes_on(*for_cond, *state)[0],
+        lambda state: body(*for_body, *state),
+        list(values[of_cond + of_body :]),
+    )
+
+
+def _custom_jvp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    """The rule is the user's own, cut like the function."""
+    if len(f.inner) == 1:
+        return _function(f.inner[0], piece)(*values)
+    moving, results = inexact(e.invars), inexact(e.outvars)
+    function, whole_rule = (_function(s, piece) for s in f.inner)
+    function = jax.custom_jvp(function)
+
+    def rule(primals: Any, tangents: Any) -> Any:
+        made = whole_rule(*primals, *(tangents[i] for i in moving))
+        out, moved = made[: len(e.outvars)], iter(made[len(e.outvars) :])
+        return out, [
+            next(moved) if k in results else np.zeros(x.shape, jax.dtypes.float0)
+            for k, x in enumerate(out)
+        ]
+
+    function.defjvp(rule)
+    return function(*values)
+
+
+def _custom_vjp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+    """The rules are the user's own, cut like the function; the backward one runs both."""
+    if len(f.inner) == 1:
+        return _function(f.inner[0], piece)(*values)
+    moving, results = inexact(e.invars), inexact(e.outvars)
+    plain, both = (_function(s, piece) for s in f.inner)
+    function = jax.custom_vjp(plain)
+
+    def backward(given: Any, cotangents: Any) -> Any:
+        made = iter(both(*given, *(cotangents[k] for k in results)))
+        return tuple(
+            next(made) if i in moving else np.zeros(x.shape, jax.dtypes.float0)
+            for i, x in enumerate(given)
+        )
+
+    function.defvjp(lambda *given: (plain(*given), given), backward)
+    return function(*values)
+
+
+_CALLED = {
+    **dict.fromkeys(CHECKPOINTS, _checkpoint),
+    "cond": _cond,
+    "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
+    "scan": _scan,
+    "while": _while,
+}
