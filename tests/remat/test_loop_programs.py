@@ -203,6 +203,7 @@ def test_a_refused_choice_is_counted(monkeypatch, caplog):
         raise CheckError("another result")
 
     monkeypatch.setattr(selection, "check_rewrite", refuse)
+    caplog.set_level("INFO", "olla_xla")
     step, arguments = PROGRAMS["cond"]()
     with refusals.collected() as refused, refusals.collected() as also:
         olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()
