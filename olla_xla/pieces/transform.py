@@ -9,14 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
 from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.pieces.choice import choose, line_of, pieces_for
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import Region, largest
-from olla_xla.remat.segments.trace import function_of, inlined, is_variable
+from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
 __all__ = ["FissionPlan", "fission"]
 
@@ -192,39 +191,21 @@ def _trace(
     fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Traced:
     """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    arrays = [_is_array(leaf) for leaf in leaves]
-
-    def flat(values: list[Any]) -> Any:
-        given = iter(values)
-        whole = [next(given) if a else leaf for a, leaf in zip(arrays, leaves, strict=True)]
-        arguments, keywords = jax.tree.unflatten(tree, whole)
-        return fun(*arguments, **keywords)
-
-    given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
-    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
-    jaxpr: Any = closed.jaxpr
+    call = traced_call(fun, args, kwargs)
+    jaxpr = call.jaxpr
     equations, outputs = inlined(jaxpr)
     graph = Graph(equations, (*jaxpr.constvars, *jaxpr.invars), outputs)
     seeds = None
     if how.axis is not None:
-        dims = [d for d, a in zip(_dims(how.axis, args, kwargs), arrays, strict=True) if a]
+        dims = [d for d, a in zip(_dims(how.axis, args, kwargs), call.arrays, strict=True) if a]
         seeds = _seeds(jaxpr.invars, dims)
     region = choose(graph, seeds, how.pieces, how.name)
     if how.pieces is not None and how.pieces > region.units:
         raise LimitError(f"pieces={how.pieces} is more than the {region.units} that can be made")
-    values, result = [*closed.consts, *given], jax.tree.structure(shapes)
     count = how.pieces or pieces_for(region)
     pieces = Pieces.of(region.units, count)
-    traced = _Traced(graph, region, pieces, how.accumulate_dtype, values, result)
+    traced = _Traced(graph, region, pieces, how.accumulate_dtype, call.values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
-
-
-def _is_array(leaf: Any) -> bool:
-    """Python's numbers are none: `fun` may branch on them, as on flags."""
-    if isinstance(leaf, bool | int | float | complex):
-        return False
-    return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:

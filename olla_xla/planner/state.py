@@ -199,9 +199,3 @@ class ModuleState:
             seconds=request.elapsed,
             time_limit=plan.time_limit if self.limit is None else self.limit,
         )
-
-    @property
-    def before(self) -> Module:
-        """The module without `edits.loops` and `edits.clones`."""
-        sunk = self.edits.sunk
-        return self.own if sunk is None else sunk.module

@@ -80,7 +80,7 @@ class _Waits:
             parts = [self._parts[o] for o in node.operands]
             self._parts.setdefault(node, functools.reduce(operator.or_, parts, bits.get(node.i, 0)))
         within: dict[Instruction, int] = {}
-        for (_, _), node in body.at.items():
+        for node in body.at.values():
             if bit := bits.get(node.i, 0):
                 within[node.owner] = within.get(node.owner, 0) | bit
         self._before: dict[Instruction, int] = {}

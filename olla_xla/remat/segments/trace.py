@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core
 from jax.extend.core import primitives
 
@@ -15,11 +16,13 @@ __all__ = [
     "Policy",
     "Program",
     "Step",
+    "TracedCall",
     "function_of",
     "inlined",
     "is_variable",
     "program_of",
     "steps_of",
+    "traced_call",
     "user_line",
 ]
 
@@ -307,3 +310,49 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
         values,
         [step for step, e in enumerate(equations) if _is_fixed(e)],
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedCall:
+    """A function, traced for some arguments.
+
+    Attributes:
+      jaxpr: of its arrays. shapes: what it gives, as a pytree of shapes.
+      arrays: of each leaf of (args, kwargs), whether it is an array.
+      values: of the jaxpr's constants and arguments.
+    """
+
+    jaxpr: Any
+    shapes: Any
+    arrays: list[bool]
+    values: list[Any]
+
+    @property
+    def result(self) -> Any:
+        """The tree of what it gives."""
+        return jax.tree.structure(self.shapes)
+
+
+def traced_call(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TracedCall:
+    """Traces a function. Arguments that are no arrays are fixed by the trace."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays = [_is_array(leaf) for leaf in leaves]
+
+    def flat(values: list[Any]) -> Any:
+        given = iter(values)
+        whole = [next(given) if a else leaf for a, leaf in zip(arrays, leaves, strict=True)]
+        arguments, keywords = jax.tree.unflatten(tree, whole)
+        return fun(*arguments, **keywords)
+
+    given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
+    return TracedCall(closed.jaxpr, shapes, arrays, [*closed.consts, *given])
+
+
+def _is_array(leaf: Any) -> bool:
+    """Python's numbers are none: `fun` may branch on them, as on flags."""
+    if isinstance(leaf, bool | int | float | complex):
+        return False
+    return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)

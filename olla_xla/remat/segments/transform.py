@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from olla_xla.errors import InputError, LimitError
 from olla_xla.remat.segments.allocation import Allocation, least_budget, xla_temp_bytes
@@ -29,6 +28,7 @@ from olla_xla.remat.segments.trace import (
     is_variable,
     program_of,
     steps_of,
+    traced_call,
 )
 
 __all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
@@ -204,24 +204,12 @@ def _trace(
     fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Traced:
     """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    arrays = [_is_array(leaf) for leaf in leaves]
-
-    def flat(values: list[Any]) -> Any:
-        given = iter(values)
-        whole = [next(given) if a else leaf for a, leaf in zip(arrays, leaves, strict=True)]
-        arguments, keywords = jax.tree.unflatten(tree, whole)
-        return fun(*arguments, **keywords)
-
-    given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
-    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
-    jaxpr: Any = closed.jaxpr
-    program = program_of(jaxpr, how.policy)
-    results = jax.tree.leaves(shapes)
+    call = traced_call(fun, args, kwargs)
+    program = program_of(call.jaxpr, how.policy)
+    results = jax.tree.leaves(call.shapes)
     is_loss = bool(results) and results[0].shape == ()
-    values = [*closed.consts, *given]
-    segments = _segments(program, how, values, is_loss)
-    return _Traced(program, segments, values, jax.tree.structure(shapes))
+    segments = _segments(program, how, call.values, is_loss)
+    return _Traced(program, segments, call.values, call.result)
 
 
 def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:
@@ -255,13 +243,6 @@ def _counts(program: Program, mirror: Callable[[Step], int]) -> list[int]:
             raise InputError(f"mirror gives {count!r} for {step.primitive}, not 0, 1, 2, ...")
         counts.append(count)
     return counts
-
-
-def _is_array(leaf: Any) -> bool:
-    """Python's numbers are none: `fun` may branch on them, as on flags."""
-    if isinstance(leaf, bool | int | float | complex):
-        return False
-    return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)
 
 
 def _whole_block(program: Program, segments: tuple[Segment, ...], policy: Policy | None) -> _Block:
