@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError
@@ -70,6 +70,22 @@ class FusedBody:
             i.shape.CopyFrom(value.shape)
             self._parameters[value.id] = self._add(i, "param.loop")
         return self._parameters[value.id]
+
+    def value_of(self, parameter: _Instruction) -> int:
+        """The id of the value that a parameter stands for."""
+        return next(k for k, i in self._parameters.items() if i.id == parameter.id)
+
+    def arrange(self, numbers: Mapping[int, int]) -> None:
+        """Numbers the parameters anew: those of some values first, as another fusion has them.
+
+        Args:
+          numbers: id of a value -> number of the parameter that it is there.
+        """
+        last = max(numbers.values(), default=-1) + 1
+        found = sorted(self._parameters, key=lambda k: numbers.get(k, last))  # stable
+        self._parameters = {k: self._parameters[k] for k in found}
+        for number, i in enumerate(self._parameters.values()):
+            i.parameter_number = number
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
         """The same bytes by another shape."""

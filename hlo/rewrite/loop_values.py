@@ -232,6 +232,7 @@ class Maker:
         given = {by_name[str(where)].id: value for where, value in made.operands}
         root = by_name[made.root]
         inner = self._module.fused_body(made.name)
+        numbers: dict[int, int] = {}
         done: dict[int, _Instruction] = {}
         stack = [root.id]
         while stack:
@@ -240,7 +241,13 @@ class Maker:
                 stack.pop()
                 continue
             if k in given:
-                done[k] = inner.cast(self._given(inner, given[k]), by_id[k].shape)
+                here = self._given(inner, given[k])
+                done[k] = inner.cast(here, by_id[k].shape)
+                source = by_id[k]
+                while source.opcode == "bitcast":
+                    source = by_id[source.operand_ids[0]]
+                if here.opcode == source.opcode == "parameter":
+                    numbers.setdefault(inner.value_of(here), source.parameter_number)
                 continue
             missing = [o for o in by_id[k].operand_ids if o not in done]
             if missing:
@@ -248,5 +255,6 @@ class Maker:
                 continue
             done[k] = inner.copied(by_id[k], [done[o] for o in by_id[k].operand_ids])
         end = done[root.id]
+        inner.arrange(numbers)  # its kernel is to have the memory of the original's, by number
         made_fusion = inner.fusion(made.name, end, copy.fusion_kind, copy)
         copy.CopyFrom(made_fusion)

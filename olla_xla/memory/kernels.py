@@ -97,7 +97,8 @@ def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) ->
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
     """The pattern that an instruction is to have; None where that is all the same.
 
-    It is also for a fusion that was changed, and has other operands or results than its original.
+    It is also for a fusion that was changed, and has other operands or results than its original;
+    those that it has still come first, and in the same order.
     """
     own = kept.get(i.name)
     return None if own is None or len(own) != len(leaves(i)) else own

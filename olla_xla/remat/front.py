@@ -7,19 +7,21 @@ budget never costs more time.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hlo.module import Module
+from hlo.module import Computation, Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
+from olla_xla.remat.bodies import Body, bodies_at_peak
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.evictions import expand
@@ -33,6 +35,7 @@ __all__ = ["Front", "fronts"]
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # its target is 0.03% of the first
 _FIRST = 8  # the first target tried
+_LEAST_PART = 1 / 16  # of a step, where a whole one takes longer than is allowed
 _ABOVE_ALLOWANCE = (
     1.5  # times the allowance at which a choice is given up; taking back evictions saves some
 )
@@ -43,7 +46,10 @@ _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 
 
 class Front:
-    """Choices of evictions for one module in one order, by falling peak.
+    """Choices of evictions in one computation of a module in one order, by falling peak.
+
+    Attributes:
+      body: where it chooses; None: the entry computation.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
@@ -65,19 +71,55 @@ class Front:
         for computation in self.planned.module.control_computations:
             graph = self.planned.lowered(computation).graph
             self.planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
-        entry = self.planned.lowered(self.planned.module.entry)
-        self.graph = remat_graph(self.planned.dataflow, entry, cost, kernels)
+        self._cost = cost
         self._seconds = seconds
+        self._choose_in(self.planned.module.entry, None)
+
+    def _choose_in(self, computation: Computation, body: Body | None) -> None:
+        lowered, runs = self.planned.lowered(computation), 1 if body is None else body.runs
+        kept = self.planned.kept
+        self.body = body
+        self.graph = remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs)
         self._deadline = math.inf  # until the walk begins
         self.selector = Selector(self.graph, math.inf)
         self.start = self.selector.point(np.zeros((0, 2), np.int64))
-        self._points: dict[int, Point] = {}
+        self._points: dict[int, Point] = {}  # by target
 
-    def target_bytes(self, k: int) -> int:
+    def bodies(self) -> list[Front]:
+        """Fronts of what runs at the module's peak, loops' bodies and branches.
+
+        All of them share the time that this one's walk had.
+        """
+        found = []
+        for body in bodies_at_peak(self.planned):
+            front = copy.copy(self)
+            front._choose_in(body.computation, body)
+            found.append(front)
+        share = self._seconds / (len(found) + 1)
+        for front in (self, *found):
+            front._seconds = share
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the computation that it chooses in."""
+        return (self.planned.module.entry if self.body is None else self.body.computation).name
+
+    @property
+    def outside(self) -> int:
+        """What the module's peak has beyond that of the computation, in bytes."""
+        return 0 if self.body is None else self.body.outside
+
+    @property
+    def _floor(self) -> int:
+        """A peak of the computation below which the module's does not fall, in bytes."""
+        return 0 if self.body is None else max(self.body.elsewhere - self.body.outside, 0)
+
+    def target_bytes(self, k: float) -> int:
         """The peak that choice number `k` aims at."""
-        return int(self.start.peak * _STEP**k)
+        return max(int(self.start.peak * _STEP**k), self._floor)
 
-    def point(self, k: int, seconds: float = math.inf) -> Point:
+    def point(self, k: float, seconds: float = math.inf) -> Point:
         """Choice number `k`; its peak may lie above its target where no less was found.
 
         Args:
@@ -87,11 +129,12 @@ class Front:
         if self._deadline == math.inf:
             self._deadline = time.monotonic() + self._seconds
             self.selector.deadline = self._deadline + _GRACE * self._seconds
-        if k not in self._points:
-            self._points[k] = self.selector.reduce(
-                self.start.evictions, self.target_bytes(k), _ABOVE_ALLOWANCE * seconds
+        target = self.target_bytes(k)
+        if target not in self._points:
+            self._points[target] = self.selector.reduce(
+                self.start.evictions, target, _ABOVE_ALLOWANCE * seconds
             )
-        return self._points[k]
+        return self._points[target]
 
     def _late(self) -> bool:
         return time.monotonic() >= self._deadline
@@ -132,8 +175,13 @@ class Front:
             if self._late():
                 break
             self.point(k, seconds)
+        part = 0.5
+        while not low and part >= _LEAST_PART and not self._late():
+            self.point(part, seconds)
+            part /= 2
         found = [self.start, *self._points.values()]
-        return sorted((p for p in found if p.seconds <= seconds), key=lambda p: (p.peak, p.seconds))
+        affordable = (p for p in found if p.seconds <= seconds)
+        return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))
 
     def least(self) -> Point:
         """The choice with the least peak that is known, whatever it takes."""

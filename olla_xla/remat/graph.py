@@ -89,12 +89,14 @@ def remat_graph(
     lowered: LoweredComputation,
     cost: CostModel,
     kernels: Mapping[str, Pattern] | None = None,
+    runs: int = 1,
 ) -> RematGraph:
     """The problem of one computation in its module's order.
 
     Args:
       dataflow: of the module. lowered: the computation. cost: prices operators.
       kernels: patterns that kernels are to have; what one writes over is not there afterwards.
+      runs: times that it runs in a step, each of which takes its seconds and moves its bytes.
     """
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
@@ -114,8 +116,8 @@ def remat_graph(
         limit=_limits(dataflow, lowered, arrays, kernels or {}),
         evictable=_evictable(dataflow, lowered, arrays, np.array(rerun, np.bool_)),
         rerun=np.array(rerun, np.bool_),
-        seconds=np.array([cost.device.seconds(w) for w in work]),
-        moved=np.array([w.bytes for w in work], np.int64),
+        seconds=np.array([runs * cost.device.seconds(w) for w in work]),
+        moved=np.array([runs * w.bytes for w in work], np.int64),
         transient=arrays.transient,
         out_ptr=arrays.out_ptr,
         out_idx=arrays.out_idx,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError, PlanMismatchError
+from olla_xla.memory.kernels import leaves
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
@@ -265,3 +267,54 @@ def test_what_the_backward_loop_converts_itself_is_not_converted_again():
     own = {given.own for made in change.made for _, given in made.operands} - {""}
     assert own and all("convert" in name for name in own)
     assert not [made.name for made in change.made if "convert" in made.original]
+
+
+def rotary(weights, angles, x):
+    """A scan of layers whose queries and keys are rotated, as Llama's are."""
+    batch, length, width = x.shape
+
+    def rotated(y):
+        y = y.reshape(batch, length, 8, 64)
+        first, second = jnp.split(y, 2, -1)
+        turned = jnp.concatenate([-second, first], -1)
+        return y * angles[0][:, None] + turned * angles[1][:, None]
+
+    def layer(x, w):
+        q, k = rotated(x @ w["q"]), rotated(x @ w["k"])
+        seen = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k), -1)
+        return x + jnp.tanh(jnp.einsum("bhts,bshd->bthd", seen, k).reshape(x.shape) @ w["o"]), None
+
+    def loss(weights):
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        y, _ = jax.lax.scan(jax.checkpoint(layer, policy=policy), x, weights)
+        return (y.astype(jnp.float32) ** 2).mean()
+
+    return jax.grad(loss)(weights)
+
+
+def test_a_copy_has_operands_in_the_order_of_its_original():
+    """A copy's kernel is to have the memory of its original's, which is told by number."""
+    weights = {name: jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16) for name in "qko"}
+    angles = (jax.ShapeDtypeStruct((512, 64), jnp.bfloat16),) * 2
+    arguments = on_h100((weights, angles, jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16)))
+    module = module_from_bytes(capture(jax.jit(rotary).lower(*arguments)).module)
+    cost = CostModel(H100, "cuda")
+    choices = ResidualChoices(module, "cuda", cost)
+    before, compared = arrays_by_name(module), 0
+    for k in range(len(choices)):
+        for name, found in arrays_by_name(choices.choice(k).module).items():
+            own = before.get(name.partition(".again")[0])
+            if ".again" in name and own is not None and sorted(own) == sorted(found):
+                assert own == found, name
+                compared += len(set(own)) > 1
+    assert compared
+
+
+def arrays_by_name(module):
+    """Fusion's name -> the bytes of each array that it reads and makes."""
+    return {
+        i.name: [source.shape.at(index).bytes for source, index in leaves(i)]
+        for c in module.control_computations
+        for i in c.instructions
+        if i.opcode == "fusion"
+    }

@@ -35,6 +35,9 @@ _LOWEST = 3
 _EXACT_SHARE = 0.5
 """Part of a try's time that the integer program may take."""
 
+_PLACES = 3
+"""Computations at most in which instructions are computed again: the entry, and loops' bodies."""
+
 
 def run(state: ModuleState) -> ModuleState:
     """The state with the cheapest clones that meet the budget, else with the least total.
@@ -45,37 +48,111 @@ def run(state: ModuleState) -> ModuleState:
       BudgetError: no choice that was found meets the budget.
       CheckError: the referee rejected the clones (a bug).
     """
-    base, budget = state.ordered, state.request.options.budget_bytes
-    if budget is not None and base.predicted_bytes <= budget:
+    budget = state.request.options.budget_bytes
+    if budget is None:
+        return _lowered(state, frozenset())
+    if state.ordered.predicted_bytes <= budget:
         return state
-    allowance = state.allowance_left
+    try:
+        return _cheapest(state, budget)
+    except BudgetError:
+        # Loops' bodies first: then what is at the peak may be what the entry computation holds.
+        lowered = _lowered(state, frozenset({state.module.entry.name}))
+        if lowered is state or lowered.ordered.predicted_bytes <= budget:
+            if lowered is state:
+                raise
+            return lowered
+    return _cheapest(lowered, budget)
+
+
+def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
+    """The least total within the allowance, one computation after the other.
+
+    The entry computation and the loops' bodies that hold the peak; each time the one that gains
+    most. `done` names those that are left alone.
+    """
+    deadline = time.monotonic() + state.seconds_left
+    for _ in range(_PLACES):
+        left = max(deadline - time.monotonic(), 0.1)
+        best: tuple[_Choice, Front] | None = None
+        places = _places(state, left, done)
+        for k, place in enumerate(places):
+            until = time.monotonic() + (deadline - time.monotonic()) / (len(places) - k)
+            allowance = state.allowance_left
+            most = math.inf if allowance is None else allowance
+            front = min(place, key=lambda f: f.outside + f.within(most)[0].peak)
+            choice = _Tried(state, front, until).least_total(most)
+            if choice is not None and (
+                best is None or choice.plan.predicted_bytes < best[0].plan.predicted_bytes
+            ):
+                best = choice, front
+        if best is None:
+            break
+        state = _with(state, *best)
+        done = done | {best[1].name}
+        if time.monotonic() >= deadline:
+            break
+    return state
+
+
+def _cheapest(state: ModuleState, budget: int) -> ModuleState:
+    """The cheapest choice whose total fits. Raises BudgetError."""
     seconds = state.seconds_left
     deadline = time.monotonic() + seconds
-    found = fronts(state.module, base, state.request.cost, _FRONT_SHARE * seconds)
-    if budget is None:
-        front = min(found, key=lambda f: f.within(allowance or 0.0)[0].peak)
-        tried = _Tried(state, front, deadline).least_total(allowance or 0.0)
-    else:
-        front = min(
-            found, key=lambda f: min((p.seconds for p in f.below(budget)), default=math.inf)
-        )
-        most = math.inf if allowance is None else allowance
-        tried = _Tried(state, front, deadline).cheapest(budget, most)
-    if tried is None:
-        return state
-    check_rewrite(front.module.data, tried.module.data, base.target)
-    check_executable(tried.module.data, base.target)
+    most = math.inf if state.allowance is None else state.allowance - state.edits.added_seconds
+    found: list[tuple[_Choice, Front]] = []
+    refused: BudgetError | None = None
+    for place in _places(state, seconds, frozenset()):
+        front = min(place, key=lambda f: _least_seconds(f, budget))
+        try:
+            found.append((_Tried(state, front, deadline).cheapest(budget, most), front))
+        except BudgetError as error:
+            if refused is None or error.least_bytes < refused.least_bytes:
+                refused = error
+    if not found:
+        assert refused is not None
+        raise refused
+    return _with(state, *min(found, key=lambda f: f[0].seconds))
+
+
+def _least_seconds(front: Front, budget: int) -> float:
+    """Of the choices whose peak meets a budget; infinite where none does."""
+    return min((p.seconds for p in front.below(budget - front.outside)), default=math.inf)
+
+
+def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[list[Front]]:
+    """By computation, the entry first, its fronts in the orders that promise most.
+
+    Args:
+      state: an ordered one. seconds: for all of them together, of which walks take a part.
+      done: names of computations that are left alone.
+    """
+    found = fronts(state.module, state.ordered, state.request.cost, _FRONT_SHARE * seconds)
+    by_name: dict[str, list[Front]] = {}
+    for front in found:
+        for one in (front, *front.bodies()):
+            if one.name not in done:
+                by_name.setdefault(one.name, []).append(one)
+    return list(by_name.values())
+
+
+def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
+    """The state with a choice of a front; the referee has accepted it."""
+    target = state.request.target
+    check_rewrite(front.module.data, choice.module.data, target)
+    check_executable(choice.module.data, target)
+    before = state.edits
     edits = dataclasses.replace(
-        state.edits,
-        clones=tried.clones,
-        least_added_seconds=tried.bound,
-        added_seconds=state.edits.added_seconds + tried.seconds,
-        added_moved_bytes=state.edits.added_moved_bytes + tried.moved,
-        sources=(*state.edits.sources, "remat"),
+        before,
+        clones=(*before.clones, *choice.clones),
+        least_added_seconds=before.least_added_seconds + choice.bound,
+        added_seconds=before.added_seconds + choice.seconds,
+        added_moved_bytes=before.added_moved_bytes + choice.moved,
+        sources=before.sources if "remat" in before.sources else (*before.sources, "remat"),
     )
-    plan = tried.plan
+    plan = choice.plan
     return dataclasses.replace(
-        state, module=tried.module, kernels=plan.kernels, edits=edits, plan=plan
+        state, module=choice.module, kernels=plan.kernels, edits=edits, plan=plan
     )
 
 
@@ -126,8 +203,9 @@ class _Tried:
 
     def cheapest(self, budget: int, allowance: float) -> _Choice:
         """The cheapest choice whose total fits. Raises BudgetError."""
-        points = [p for p in self.front.below(budget) if p.seconds <= allowance]
-        limit = budget
+        here = budget - self.front.outside
+        points = [p for p in self.front.below(here) if p.seconds <= allowance]
+        limit = here
         for k in range(_TRIES):
             points = [p for p in points if p.peak <= limit]
             if not points:
@@ -140,7 +218,7 @@ class _Tried:
             over = 0 if found is None else found.plan.predicted_bytes - budget
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()
-        if lowest.seconds <= allowance and lowest.peak <= budget:
+        if lowest.seconds <= allowance and lowest.peak <= here:
             found = self._with(lowest, lowest.peak, 1)
             if found is not None and found.plan.predicted_bytes <= budget:
                 return found

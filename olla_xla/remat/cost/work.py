@@ -16,7 +16,7 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Work", "run_work", "trips", "work"]
+__all__ = ["Work", "known_trips", "run_work", "trips", "work"]
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -113,12 +113,16 @@ def run_work(
 
 def trips(i: Instruction) -> int:
     """How often an instruction runs what it calls: a loop's known trip count, else one."""
-    if i.opcode != "while":
-        return 1
+    known = known_trips(i) if i.opcode == "while" else None
+    return 1 if known is None else known
+
+
+def known_trips(loop: Instruction) -> int | None:
+    """The trip count that XLA wrote on a while; None if it wrote none."""
     try:
-        return int(json.loads(i.backend_config)["known_trip_count"]["n"])
+        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
     except (ValueError, KeyError, TypeError):
-        return 1
+        return None
 
 
 def _array_bytes(i: Instruction) -> int:

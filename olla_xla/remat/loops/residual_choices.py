@@ -12,13 +12,13 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hlo.module import Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
-from olla_xla.memory.kernels import Pattern, inherited
+from olla_xla.memory.kernels import Pattern, inherited, leaves
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, module_work
@@ -181,7 +181,8 @@ class ResidualChoices:
         if records not in self._known:
             changes = edits(self.module, records, self.target)
             module = Edit(self.module).rewrite(change_loops, changes).module()
-            copies = ((made.name, made.original) for c in changes for made in c.made)
+            made = [(one.name, one.original) for change in changes for one in change.made]
+            copies = _alike(self.module, module, made)
             self._known[records] = ResidualChoice(
                 records,
                 module,
@@ -199,6 +200,30 @@ class ResidualChoices:
             for pair, gone in zip(pairs, dropped, strict=True)
             if gone
         )
+
+
+def _alike(
+    before: Module, after: Module, made: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Of (copy, original), those that read and make arrays of the same sizes, one by one."""
+
+    def arrays(module: Module, names: set[str]) -> dict[str, list[tuple[int, int]]]:
+        return {
+            i.name: [
+                (shape.element_type, shape.bytes)
+                for source, index in leaves(i)
+                for shape in (source.shape.at(index),)
+            ]
+            for c in module.control_computations
+            for i in c.instructions
+            if i.name in names
+        }
+
+    old = arrays(before, {original for _, original in made})
+    new = arrays(after, {name for name, _ in made})
+    for name, original in made:
+        if name in new and new[name] == old.get(original):
+            yield name, original
 
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
