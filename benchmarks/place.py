@@ -34,7 +34,7 @@ from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
-from olla_xla.tools.assignment_report import simulated_heap
+from olla_xla.tools.assignment_report import live_bytes
 
 __all__ = [
     "PLANS",
@@ -51,6 +51,7 @@ __all__ = [
     "measure_random",
     "planned_step",
     "programs_from_json",
+    "simulated_heap",
     "warm_up",
 ]
 
@@ -289,6 +290,24 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
         moved=sum(step != v for step, v in enumerate(found.order)),
         planned_bytes=planned_bytes,
     )
+
+
+def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
+    """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
+
+    By the simulation of its assignment, which stands in where nothing is compiled.
+    """
+    simulated = planned.simulate()
+    size = np.array([v.bytes for v in planned.dataflow.values], np.int64)
+    live = total = 0
+    heaps = np.unique(simulated.allocation[simulated.offset > 0])
+    for heap in heaps:
+        mine = np.flatnonzero((simulated.allocation == heap) & (size > 0))
+        live += live_bytes(
+            simulated.start[mine], simulated.end[mine], simulated.offset[mine], size[mine]
+        )
+        total += int(simulated.sizes[heap])
+    return live, total
 
 
 def measure_programs(

@@ -19,7 +19,9 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem, place
 from olla_xla.problem.plan import Plan
 
-__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "simulated_heap"]
+__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "live_bytes"]
+
+_SECONDS = 5.0  # for each packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +81,6 @@ def full_report(
     assignment: BufferAssignment,
     target: str,
     plan: Plan | None = None,
-    *,
-    time_limit: float = 5.0,
 ) -> FullReport:
     """Reads, checks and judges a buffer assignment.
 
@@ -88,7 +88,6 @@ def full_report(
       module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
       target: "cpu" or "cuda".
       plan: the plan it runs, or None.
-      time_limit: seconds for each packing.
 
     Raises:
       CheckError: two live tensors overlap; a tensor leaves its allocation.
@@ -98,7 +97,7 @@ def full_report(
     peak = check_overlaps(planned, assignment)
     start, end = _ranges(planned)
     rows = [
-        _allocation(home, start, end, platform(target).alignment, time_limit)
+        _allocation(home, start, end, platform(target).alignment)
         for home in assignment.allocations
         if home.assigned and not (home.is_constant or home.is_thread_local or home.is_tuple)
     ]
@@ -138,25 +137,25 @@ def _ranges(planned: PlannedModule) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _allocation(
-    home: Allocation, start: dict[str, int], end: dict[str, int], alignment: int, seconds: float
+    home: Allocation, start: dict[str, int], end: dict[str, int], alignment: int
 ) -> AllocationRow:
     known = [a for a in home.assigned if a.name in start and a.size]
     low = np.array([a.offset for a in known], np.int64)
     size = np.array([a.size for a in known], np.int64)
     first = np.array([start[a.name] for a in known], np.int64)
     last = np.array([end[a.name] for a in known], np.int64)
-    live = _live_bytes(first, last, low, size)
+    live = live_bytes(first, last, low, size)
     problem = PlacementProblem.of(
         first, last + 1, size, alignment=alignment, group=_tied(first, last, low, size)
     )
-    packing = place(problem, time_limit=seconds)
+    packing = place(problem, time_limit=_SECONDS)
     kind = "temp" if home.is_temp else "argument" if home.is_entry_parameter else "output"
     return AllocationRow(
         home.index, kind, len(known), home.size, live, packing.height, packing.bound
     )
 
 
-def _live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
+def live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
     """The most bytes that live values cover at one time; int64 [values] each."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
@@ -180,21 +179,3 @@ def _tied(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray
             if first[i] <= last[j] and first[j] <= last[i] and low[i] == low[j]:
                 label[label == label[j]] = label[i]
     return label
-
-
-def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
-    """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
-
-    By the simulation of its assignment, which stands in where nothing is compiled.
-    """
-    simulated = planned.simulate()
-    size = np.array([v.bytes for v in planned.dataflow.values], np.int64)
-    live = total = 0
-    heaps = np.unique(simulated.allocation[simulated.offset > 0])
-    for heap in heaps:
-        mine = np.flatnonzero((simulated.allocation == heap) & (size > 0))
-        live += _live_bytes(
-            simulated.start[mine], simulated.end[mine], simulated.offset[mine], size[mine]
-        )
-        total += int(simulated.sizes[heap])
-    return live, total

@@ -57,9 +57,7 @@ def blocks(count=60):
 @pytest.mark.parametrize("started", [False, True])
 def test_a_model(backend, seconds, started):
     random, model = np.random.default_rng(0), Model()
-    columns = model.add_variables(120)
-    for k in columns:
-        model.set_cost(k, -float(random.integers(1, 1000)))
+    columns = [model.add_variable(cost=-float(random.integers(1, 1000))) for _ in range(120)]
     for _ in range(60):
         model.add_row(columns, random.integers(1, 100, 120).tolist(), upper=1500)
     if started:

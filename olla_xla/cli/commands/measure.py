@@ -3,8 +3,7 @@
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
 the bytes that XLA assigned, the peak of memory that was in use, and the median step time. With
 --memory_budget or --max_overhead, what computing things again adds to the step time, predicted and
-measured: the plan is run in turns with the same plan without recomputation; where loops do without
-stacks, in turns with XLA's own order.
+measured: the plan is run in turns with XLA's own executable.
 
 With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
 deterministic. With another target, a card that need not be there, the step is planned and compiled
@@ -49,7 +48,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "turns",
         40,
-        "Steps of the plan with and without recomputation, run in turns.",
+        "Steps of a plan that recomputes and of XLA's own executable, run in turns.",
         lower_bound=2,
         flag_values=values,
     )
