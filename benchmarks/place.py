@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.reordering.any_order import place_reordered
 from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.schedule import Case, capture_case
 from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.place import Packing, PlacementProblem, Programs, place
+from olla_xla.place import Packing, PlacementProblem, place
 from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact.restarts import Budget
-from olla_xla.place.ilp.located import FORMS
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
@@ -355,7 +355,7 @@ def _by_programs(
     before, started = sum(os.times()[:4]), time.monotonic()
     found, failed = None, ""
     try:
-        found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
+        found = place_by_programs(problem, programs=programs, time_limit=time_limit)
     except SolverError as error:
         failed = str(error)
     return found, time.monotonic() - started, sum(os.times()[:4]) - before, failed

@@ -61,15 +61,6 @@ def test_plan_by_integer_programs(capsys, dumped):
     )
     assert code == 0, err
     assert "the integer program for the order" in out and "proven by" in out
-    assert "places, search" in out and "places, cpsat" in out and "joint, cpsat" in out
-
-
-def test_place_by_an_integer_program(capsys, tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("id,lower,upper,size\na,0,4,8\nb,1,2,4\nc,3,5,6\n")
-    for extra in ([], ["--backend=cpsat"], ["--backend=cpsat", "--form=big-m"]):
-        code, out, _ = run(capsys, "place", f"--trace={path}", "--method=ilp", *extra)
-        assert code == 0 and "3 blocks in 14 bytes" in out and "optimal" in out
 
 
 def test_plan_of_a_dump(capsys, dumped):
@@ -203,7 +194,6 @@ def test_help(capsys):
         (["paln"], "no command 'paln' (did you mean plan?); commands are plan"),
         (["plan"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
-        (["place", "--trace=x", "--method=ilp", "--form=no-overlap"], "does not go with"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
         (["plan", "mlp"], "unexpected argument 'mlp'; flags are --name=value"),

@@ -127,7 +127,7 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        "ilp: orders and offsets by the OLLA paper's integer programs, with what they prove.",
+        "ilp: orders by the OLLA paper's integer program, with what it proves.",
         flag_values=values,
     )
     flags.DEFINE_enum(

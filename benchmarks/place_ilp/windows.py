@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.place_ilp.locations import Units
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.exact.model import model_of
-from olla_xla.place.ilp.locations import Units
 from olla_xla.place.items import Items, subset
 
 __all__ = ["Gaps", "Window", "narrowed"]

@@ -13,11 +13,11 @@ import time
 import numpy as np
 from ortools.sat.python import cp_model
 
+from benchmarks.place_ilp.rectangles import RectangleModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status
-from olla_xla.solvers.rectangles import RectangleModel
 
 __all__ = ["solve"]
 

@@ -14,19 +14,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
+from benchmarks.place_ilp.pyramid import pyramid
+from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
+from benchmarks.place_ilp.windows import Window, narrowed
 from olla_xla.errors import InputError, SolverError
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
 from olla_xla.place.exact.model import Model as Neighbours
-from olla_xla.place.ilp.locations import LocationIlp, Units, in_order_of_twins
-from olla_xla.place.ilp.pyramid import pyramid
-from olla_xla.place.ilp.windows import Window, narrowed
 from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status, Watch
-from olla_xla.solvers.rectangles import Rectangle, RectangleModel
-from olla_xla.solvers.solve import BACKENDS, solve, solve_rectangles
+from olla_xla.solvers.solve import BACKENDS, solve, solve_special
 
 __all__ = ["FORMS", "Located", "Programs", "located"]
 
@@ -35,6 +35,9 @@ FORMS = {"big-m": BACKENDS, "no-overlap": ("cpsat",)}
 
 _MOST_PAIRS = {"big-m": 400_000, "no-overlap": 4_000_000}
 """Pairs that are live together in the largest program that is built, by form."""
+
+_RECTANGLES = {"cpsat": "benchmarks.place_ilp.cpsat_rectangles"}
+"""What solves a model of rectangles -> its module."""
 
 _PYRAMID = 0.3
 """Part of the time for what is left under a pyramid."""
@@ -246,7 +249,10 @@ class _Run:
                 gaps=window.gaps,
                 goal=window.goal,
             )
-            result, size = solve_rectangles(model, limits, self._programs.backend), (len(part), 0)
+            result, size = (
+                solve_special(_RECTANGLES, model, limits, self._programs.backend),
+                (len(part), 0),
+            )
             at = result.x
         else:
             built = LocationIlp(
@@ -318,7 +324,10 @@ class _Run:
         if programs.name == "no-overlap":
             model = _rectangles(part, near, units, told, most, begin if programs.start else None)
             limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
-            result, size = solve_rectangles(model, limits, programs.backend), (len(part) + 1, 0)
+            result, size = (
+                solve_special(_RECTANGLES, model, limits, programs.backend),
+                (len(part) + 1, 0),
+            )
             at = result.x
         else:
             built = LocationIlp(part, near, units, bound=told, most=most, pruned=programs.pruned)
