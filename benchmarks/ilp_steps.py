@@ -301,7 +301,7 @@ def places(
                         items,
                         begin,
                         bound=bound if programs.bound else 0,
-                        goal=bound if programs.bound else 0,
+                        target_height=bound if programs.bound else 0,
                         limits=Limits(time_limit=time_limit, watch=watch),
                         programs=programs,
                     )

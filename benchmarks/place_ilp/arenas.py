@@ -100,11 +100,11 @@ def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
     if progress is None:
         return None
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
         progress(f"{way}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
 
-    return told
+    return on_progress
 
 
 def _joint(

@@ -53,15 +53,17 @@ def place_by_programs(
     """
     budget, how = Budget(time_limit), programs or Programs()
 
-    def place_part(part: Items, bound: int, goal: int, capacity: int | None) -> PartPacking:
+    def place_part(
+        part: Items, bound: int, target_height: int, capacity: int | None
+    ) -> PartPacking:
         rules = heuristics(part, "auto")
-        best, source = by_rules(part, goal, rules if how.start else rules[:1], budget)
+        best, source = by_rules(part, target_height, rules if how.start else rules[:1], budget)
         assert best is not None
         if how.start:
-            best, source = _started(part, goal, best, source, budget)
-        if height_of(part, best) <= goal:
+            best, source = _started(part, target_height, best, source, budget)
+        if height_of(part, best) <= target_height:
             return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
-        return _by_programs(part, bound, goal, capacity, best, source, budget, how)
+        return _by_programs(part, bound, target_height, capacity, best, source, budget, how)
 
     return place_by(problem, place_part, budget)
 
@@ -84,26 +86,26 @@ def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
 
 
 def _started(
-    part: Items, goal: int, best: np.ndarray, source: str, budget: Budget
+    part: Items, target_height: int, best: np.ndarray, source: str, budget: Budget
 ) -> tuple[np.ndarray, str]:
     """The packing with which integer programs begin, by random orders and repair."""
     with budget.portion(_START_RANDOM):
         for order in random_peak_orders(part, 0):
-            if height_of(part, best) <= goal or budget.left() <= 0:
+            if height_of(part, best) <= target_height or budget.left() <= 0:
                 break
             found = first_fit(part, order)
             budget.charge(len(part), 0.0)
             if height_of(part, found) < height_of(part, best):
                 best, source = found, "peak_first"
-    if height_of(part, best) > goal and repairable(part):
-        return repair(part, goal, best, source, budget, _START_REPAIR, 0)
+    if height_of(part, best) > target_height and repairable(part):
+        return repair(part, target_height, best, source, budget, _START_REPAIR, 0)
     return best, source
 
 
 def _by_programs(
     part: Items,
     bound: int,
-    goal: int,
+    target_height: int,
     capacity: int | None,
     best: np.ndarray,
     source: str,
@@ -113,15 +115,17 @@ def _by_programs(
     """Lowers the best packing of the heuristics by integer programs."""
     limits = Limits(time_limit=max(budget.seconds(), 0.01), watch=programs.watch)
     before = height_of(part, best)
-    found = located(part, best, bound=bound, goal=goal, limits=limits, programs=programs)
+    found = located(
+        part, best, bound=bound, target_height=target_height, limits=limits, programs=programs
+    )
     height = height_of(part, found.offsets)
     source = f"ilp, {found.by}" if height < before else source
     if capacity is not None and found.bound > capacity:
         return PartPacking(found.bound, Status.INFEASIBLE, StopReason.PROOF, "ilp", None)
     if capacity is not None and height > capacity:
         return PartPacking(bound, Status.UNKNOWN, StopReason.TIME_LIMIT, "ilp", None)
-    if height <= max(goal, found.bound):
-        stopped_by = enough(capacity) if height <= goal else StopReason.PROOF
+    if height <= max(target_height, found.bound):
+        stopped_by = enough(capacity) if height <= target_height else StopReason.PROOF
     else:
         stopped_by = StopReason.TIME_LIMIT if found.variables > 0 else StopReason.SIZE_LIMIT
     return PartPacking(found.bound, Status.FEASIBLE, stopped_by, source, found.offsets)

@@ -86,8 +86,10 @@ def place(
         raise LimitError(f"node_limit={node_limit} must be positive")
     budget = Budget(time_limit, node_limit)
 
-    def place_part(part: Items, bound: int, goal: int, capacity: int | None) -> PartPacking:
-        return _place_part(part, bound, goal, capacity, method, budget)
+    def place_part(
+        part: Items, bound: int, target_height: int, capacity: int | None
+    ) -> PartPacking:
+        return _place_part(part, bound, target_height, capacity, method, budget)
 
     return place_by(problem, place_part, budget)
 
@@ -158,8 +160,8 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
     height = 0
     for least, part in parts:
         # A part need not be lower than the highest one before it.
-        goal = max(bound, height) if capacity is None else capacity
-        found = place_part(part, least, goal, capacity)
+        target_height = max(bound, height) if capacity is None else capacity
+        found = place_part(part, least, target_height, capacity)
         bound = max(bound, found.bound)
         if found.offsets is None:
             return dataclasses.replace(found, bound=bound)
@@ -176,7 +178,7 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
 
 
 def enough(capacity: int | None) -> StopReason:
-    """Why nothing more is asked of items that meet their goal."""
+    """Why nothing more is asked of items that meet their target height."""
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
@@ -200,15 +202,16 @@ def height_of(items: Items, offsets: np.ndarray) -> int:
 
 
 def _place_part(
-    part: Items, bound: int, goal: int, capacity: int | None, method: str, budget: Budget
+    part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
 ) -> PartPacking:
-    """Places one independent part, which needs `bound`, at most `goal` bytes high if it can.
+    """Places one independent part, which needs `bound`, at most `target_height` bytes high if it
+    can.
 
     Returns:
       A result whose bound holds for the part.
     """
-    best, source = by_rules(part, goal, heuristics(part, method), budget)
-    if best is not None and height_of(part, best) <= goal:
+    best, source = by_rules(part, target_height, heuristics(part, method), budget)
+    if best is not None and height_of(part, best) <= target_height:
         return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
     if method not in ("auto", "search"):
         over = best is None or (capacity is not None and height_of(part, best) > capacity)
@@ -225,27 +228,27 @@ def _place_part(
         )
     few = len(part) < _MANY or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
-        return _searched(Search(part), bound, goal, capacity, best, source, budget)
-    best, source = repair(part, goal, best, source, budget, _FIRST_REPAIR, 0)
-    if height_of(part, best) <= goal:
+        return _searched(Search(part), bound, target_height, capacity, best, source, budget)
+    best, source = repair(part, target_height, best, source, budget, _FIRST_REPAIR, 0)
+    if height_of(part, best) <= target_height:
         return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
     with budget.portion(_SEARCH):
-        found = _searched(Search(part), bound, goal, None, best, source, budget)
+        found = _searched(Search(part), bound, target_height, None, best, source, budget)
     assert found.offsets is not None
-    goal = max(goal, found.bound)
+    target_height = max(target_height, found.bound)
     best, source = found.offsets, found.source
     seed = 1
-    while height_of(part, best) > goal and budget.left() > 0:
-        best, source = repair(part, goal, best, source, budget, 1 / 3, seed)
+    while height_of(part, best) > target_height and budget.left() > 0:
+        best, source = repair(part, target_height, best, source, budget, 1 / 3, seed)
         seed += 1
-    met = height_of(part, best) <= goal
+    met = height_of(part, best) <= target_height
     stopped_by = enough(capacity) if met else budget.stopped_by
     return PartPacking(found.bound, Status.FEASIBLE, stopped_by, source, best)
 
 
 def repair(
     part: Items,
-    goal: int,
+    target_height: int,
     best: np.ndarray,
     source: str,
     budget: Budget,
@@ -254,7 +257,7 @@ def repair(
 ) -> tuple[np.ndarray, str]:
     """Repairs the best packing for a part of the whole time; (offsets, source)."""
     with budget.portion(portion):
-        found = repaired(part, goal, best, budget, seed)
+        found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
         return found, "repair"
     return best, source
@@ -264,9 +267,11 @@ Rule = Callable[[], np.ndarray]
 
 
 def by_rules(
-    part: Items, goal: int, rules: Sequence[tuple[str, Rule]], budget: Budget
+    part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[np.ndarray | None, str]:
-    """The lowest packing of some rules and the rule's name, up to the first that meets the goal."""
+    """The lowest packing of some rules and the rule's name, up to the first that meets the target
+    height.
+    """
     best: np.ndarray | None = None
     source = ""
     for name, rule in rules:
@@ -276,7 +281,7 @@ def by_rules(
         offsets = rule()
         if best is None or height_of(part, offsets) < height_of(part, best):
             best, source = offsets, name
-        if height_of(part, best) <= goal:
+        if height_of(part, best) <= target_height:
             break
     return best, source
 
@@ -296,17 +301,17 @@ def heuristics(part: Items, method: str) -> Sequence[tuple[str, Rule]]:
 def _searched(
     search: Search,
     bound: int,
-    goal: int,
+    target_height: int,
     capacity: int | None,
     best: np.ndarray | None,
     source: str,
     budget: Budget,
 ) -> PartPacking:
-    """Searches at the goal first, then for anything below the best packing known.
+    """Searches at the target height first, then for anything below the best packing known.
 
-    Above the goal, the interval between what was tried and failed and the best packing is halved
-    until it is narrow; then all begins again with twice the nodes for each try. A capacity that is
-    refuted raises the bound.
+    Above the target height, the interval between what was tried and failed and the best packing is
+    halved until it is narrow; then all begins again with twice the nodes for each try. A capacity
+    that is refuted raises the bound.
     """
     part = search.items
     if capacity is not None:
@@ -317,15 +322,15 @@ def _searched(
             return PartPacking(capacity + 1, Status.INFEASIBLE, StopReason.PROOF, "search", None)
         return PartPacking(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
     ceiling = height_of(part, first_fit(part, greedy_orders(part)["greedy_size"]))
-    quota, tried = _FIRST_NODES, goal - 1
-    while (best is None or height_of(part, best) > goal) and budget.left() > 0:
+    quota, tried = _FIRST_NODES, target_height - 1
+    while (best is None or height_of(part, best) > target_height) and budget.left() > 0:
         top = height_of(part, best) if best is not None else ceiling + part.grain
-        if tried < goal:
-            aim, most = goal, 4 * quota
+        if tried < target_height:
+            aim, most = target_height, 4 * quota
         elif top - tried > max(part.grain, top // 512):
             aim, most = (tried + top) // 2, quota
         else:
-            quota, tried = 2 * quota, goal - 1
+            quota, tried = 2 * quota, target_height - 1
             continue
         outcome, offsets = search.within(aim, budget, most)
         if outcome == FOUND:
@@ -334,10 +339,10 @@ def _searched(
         tried = max(tried, aim)
         if outcome == EXHAUSTED:
             bound = max(bound, aim + 1)
-            goal = max(goal, bound)
+            target_height = max(target_height, bound)
     if best is None:
         return PartPacking(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
-    met = height_of(part, best) <= goal
+    met = height_of(part, best) <= target_height
     return PartPacking(
         bound, Status.FEASIBLE, enough(capacity) if met else budget.stopped_by, source, best
     )

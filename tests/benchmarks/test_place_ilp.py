@@ -62,7 +62,12 @@ def test_switches_keep_the_optimum(problem):
         ):
             programs = Programs(backend, **{"bound": False, switch: False})
             found = located(
-                part, tall, bound=0, goal=0, limits=Limits(time_limit=20), programs=programs
+                part,
+                tall,
+                bound=0,
+                target_height=0,
+                limits=Limits(time_limit=20),
+                programs=programs,
             )
             assert found.status is Status.OPTIMAL
             assert found.bound == int((found.offsets + part.need).max()) == least, switch
@@ -101,7 +106,7 @@ def test_windows_lower_a_packing_and_break_none(monkeypatch):
             items,
             tall,
             bound=bound,
-            goal=bound,
+            target_height=bound,
             limits=Limits(time_limit=20),
             programs=dataclasses.replace(programs, split=False),
         )

@@ -148,8 +148,8 @@ def test_planned_executable(compiles):
 def test_orders_of_xlas_scheduler_for_memory(monkeypatch):
     lowered = fresh(branches).lower(*arguments())
     captured = capture(lowered)
-    assert captured.more is not None
-    orders = captured.more()
+    assert captured.alternative_orders is not None
+    orders = captured.alternative_orders()
     assert_hook_idle()
     own = planner.module_order(captured.module)
     assert {k: set(v) for k, v in orders.items()} == {k: set(v) for k, v in own.items()}
@@ -158,12 +158,14 @@ def test_orders_of_xlas_scheduler_for_memory(monkeypatch):
     # Asked for, it is one of the orders that compete.
     asked = []
     found = planner.plan_module(
-        captured.module, OPTIONS, target="cpu", more=lambda: asked.append(1) or orders
+        captured.module, OPTIONS, target="cpu", alternative_orders=lambda: asked.append(1) or orders
     )
     assert not asked and "xla_memory" not in found.candidates
     monkeypatch.setattr("olla_xla.planner.computation._MORE", -1.0)
     options = dataclasses.replace(OPTIONS, step_limit=1)
-    found = planner.plan_module(captured.module, options, target="cpu", more=lambda: orders)
+    found = planner.plan_module(
+        captured.module, options, target="cpu", alternative_orders=lambda: orders
+    )
     assert found.predicted_bytes <= found.candidates["xla_memory"][0]
 
 

@@ -104,7 +104,9 @@ def test_places(backend, form, seconds, told):
     items, _ = items_of(problem, 0)
     for part in independent(items):
         tall = np.cumsum(part.size) - part.size
-        found = located(part, tall, bound=0, goal=0, limits=watched(seconds), programs=programs)
+        found = located(
+            part, tall, bound=0, target_height=0, limits=watched(seconds), programs=programs
+        )
         assert 0 <= found.bound <= int((found.offsets + part.need).max())
 
 

@@ -87,7 +87,7 @@ def _lifetimes(run: Run, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
     def offer(groups: np.ndarray, peak: int) -> None:
         run.peak(groups, peak)
-        run.spend_cut()
+        run.spend_cuts()
 
     by_peak = sorted(starts, key=lambda name: (peak_bytes(run.reduced.arrays, starts[name]), name))
     for name in by_peak:
@@ -113,7 +113,7 @@ def _branch(run: Run, offer: Callable[[np.ndarray, int], None]) -> None:
     """Closes the gap from both sides, if it is worth that."""
     assert run.least is not None
     if _wide(run):
-        branch(run.cuts, run.least.groups, offer, run.spend_cut)
+        branch(run.cuts, run.least.groups, offer, run.spend_cuts)
 
 
 def _flatten(run: Run, offer: Callable[[np.ndarray, int], None]) -> None:
@@ -162,6 +162,6 @@ def _prove(run: Run) -> None:
     """Raises the bound on the least peak, unless it is met."""
     assert run.least is not None
     if not run.is_near(run.least.peak):
-        prove(run.cuts, run.least.groups, run.spend_cut)
+        prove(run.cuts, run.least.groups, run.spend_cuts)
     if not run.is_near(run.least.peak):
-        prove_together(run.cuts, run.spend_cut)
+        prove_together(run.cuts, run.spend_cuts)

@@ -82,9 +82,9 @@ class Run:
         """Whether a value is enough below the one before to count."""
         return value < before * (1 - self.settings.progress)
 
-    def spend_cut(self) -> None:
-        """Counts a minimum cut as steps; raises Stop when a limit is reached."""
-        self.limits.spend(self.settings.cut_steps)
+    def spend_cuts(self, cuts: int = 1) -> None:
+        """Counts minimum cuts as steps; raises Stop when a limit is reached."""
+        self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
         """Notes an order of groups for its lifetime peak."""
