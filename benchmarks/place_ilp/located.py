@@ -333,11 +333,11 @@ class _Run:
         begin = in_order_of_twins(near, begin)
         units = Units(part, begin, pins)
         most = max(_height(part, begin), _height(part, best))
-        told = target_height if programs.bound else 0
+        least = target_height if programs.bound else 0
         watch = _in_bytes(self._limits, units, self._base)
         limits = dataclasses.replace(self._limits, watch=watch, apart=True)
         if programs.name == "no-overlap":
-            model = _rectangles(part, near, units, told, most, begin if programs.start else None)
+            model = _rectangles(part, near, units, least, most, begin if programs.start else None)
             limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
             result, size = (
                 solve_special(_RECTANGLES, model, limits, programs.backend),
@@ -345,7 +345,7 @@ class _Run:
             )
             at = result.x
         else:
-            built = LocationIlp(part, near, units, bound=told, most=most, pruned=programs.pruned)
+            built = LocationIlp(part, near, units, bound=least, most=most, pruned=programs.pruned)
             built.model.start = built.start(begin) if programs.start else None
             limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
             result = solve(built.model, limits, [programs.backend])
@@ -428,11 +428,11 @@ def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
     if watch is None:
         return None
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = None if value is None else base + value * units.unit
         watch(best, base + whole_units(bound) * units.unit)
 
-    return told
+    return on_progress
 
 
 def _rectangles(

@@ -178,7 +178,7 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
 
 
 def enough(capacity: int | None) -> StopReason:
-    """Why nothing more is asked of items that meet their target height."""
+    """Why the search of items that meet their target height ends."""
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 

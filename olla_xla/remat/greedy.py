@@ -70,7 +70,7 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: np.ndarray, target: int) -> np.ndarray:
-        """Takes back evictions that the target does not need, the dearest first."""
+        """Takes back evictions that the target does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
             return evictions

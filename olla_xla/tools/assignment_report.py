@@ -97,15 +97,16 @@ def full_report(
     peak = check_overlaps(planned, assignment)
     start, end = _ranges(planned)
     rows = [
-        _allocation(home, start, end, platform(target).alignment)
-        for home in assignment.allocations
-        if home.assigned and not (home.is_constant or home.is_thread_local or home.is_tuple)
+        _allocation(allocation, start, end, platform(target).alignment)
+        for allocation in assignment.allocations
+        if allocation.assigned
+        and not (allocation.is_constant or allocation.is_thread_local or allocation.is_tuple)
     ]
     offsets = {} if plan is None else plan.offsets
     tensors = [
-        TensorRow(a.name, a.size, offsets.get(a.name, (None, 0))[0], home.index, a.offset)
-        for home in assignment.allocations
-        for a in home.assigned
+        TensorRow(a.name, a.size, offsets.get(a.name, (None, 0))[0], allocation.index, a.offset)
+        for allocation in assignment.allocations
+        for a in allocation.assigned
     ]
     return FullReport(
         total_bytes=assignment.total_bytes,
@@ -117,12 +118,12 @@ def full_report(
 
 
 def _check_bounds(assignment: BufferAssignment) -> None:
-    for home in assignment.allocations:
-        for a in home.assigned:
-            if not 0 <= a.offset <= home.size - a.size:
+    for allocation in assignment.allocations:
+        for a in allocation.assigned:
+            if not 0 <= a.offset <= allocation.size - a.size:
                 raise CheckError(
                     f"tensor {a.name} at [{a.offset}, {a.offset + a.size}) leaves allocation "
-                    f"{home.index} of {home.size} bytes"
+                    f"{allocation.index} of {allocation.size} bytes"
                 )
 
 
@@ -137,9 +138,9 @@ def _ranges(planned: PlannedModule) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _allocation(
-    home: Allocation, start: dict[str, int], end: dict[str, int], alignment: int
+    allocation: Allocation, start: dict[str, int], end: dict[str, int], alignment: int
 ) -> AllocationRow:
-    known = [a for a in home.assigned if a.name in start and a.size]
+    known = [a for a in allocation.assigned if a.name in start and a.size]
     low = np.array([a.offset for a in known], np.int64)
     size = np.array([a.size for a in known], np.int64)
     first = np.array([start[a.name] for a in known], np.int64)
@@ -149,9 +150,11 @@ def _allocation(
         first, last + 1, size, alignment=alignment, group=_tied(first, last, low, size)
     )
     packing = place(problem, time_limit=_SECONDS)
-    kind = "temp" if home.is_temp else "argument" if home.is_entry_parameter else "output"
+    kind = (
+        "temp" if allocation.is_temp else "argument" if allocation.is_entry_parameter else "output"
+    )
     return AllocationRow(
-        home.index, kind, len(known), home.size, live, packing.height, packing.bound
+        allocation.index, kind, len(known), allocation.size, live, packing.height, packing.bound
     )
 
 

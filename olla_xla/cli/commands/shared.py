@@ -110,7 +110,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "loops",
         True,
-        "Whether loops may do without what they stack for others, as scans over layers do.",
+        "Whether what one loop keeps for another, as scans over layers do, may be recomputed.",
         flag_values=values,
     )
     flags.DEFINE_bool(

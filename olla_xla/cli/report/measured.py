@@ -127,7 +127,7 @@ def measured_verdict(comparison: Comparison) -> str:
         again = "instruction is" if ours.clones == 1 else "instructions are"
         line += f" {ours.clones} {again} computed again" if ours.clones else ""
         line += " and" if ours.clones and ours.stacks else ""
-        line += f" loops do without {ours.stacks} stacks" if ours.stacks else ""
+        line += f" {ours.stacks} scan residuals are recomputed" if ours.stacks else ""
         line += f": {percent(ours.overhead, 1)} % added time planned for"
         if found := comparison.recomputation:
             line += f", {percent(found.overhead, 1)} % measured against XLA's order"

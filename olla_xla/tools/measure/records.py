@@ -63,7 +63,7 @@ class Measured:
         arguments were made; None on CPU, or where something before the steps took more.
       cached: True when nothing was compiled in the process.
       device: its kind.
-      clones: instructions that are computed again. stacks: that loops do without. overhead: the
+      clones: instructions that are computed again. stacks: recomputed scan residuals. overhead: the
         time that both were predicted to add, as a part of the step's.
       predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
       predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
