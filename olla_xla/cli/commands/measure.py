@@ -15,6 +15,7 @@ from __future__ import annotations
 from absl import flags
 
 import olla_xla.targets as targets
+from hlo.backend import platform
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.measured import (
     measured_table,
@@ -40,7 +41,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target",
         "cpu",
-        ["cpu", "gpu", *(name for name, kind in targets.TARGETS.items() if kind == "cuda")],
+        [
+            "cpu",
+            "gpu",
+            *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
+        ],
         "What of this machine to run on, or a card to compile for.",
         flag_values=values,
     )
@@ -61,7 +66,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")
-    if values.target in targets.TARGETS and values.target != "cpu":
+    if not platform(targets.TARGETS.get(values.target, "cpu")).is_host:
         return _compile_only(values, options)
     device = gpu_kind() if values.target == "gpu" else "cpu"
     if not device:

@@ -24,6 +24,7 @@ from absl import flags
 from rich.console import Console
 
 import olla_xla.targets as targets
+from hlo.backend import PLATFORMS
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
@@ -183,7 +184,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         loaded()
         progress.stage("planning")
         if given is None:
-            kind = targets.card(values.target).kind if platform == "cuda" else ""
+            measured = PLATFORMS[platform].has_measured_rates
+            kind = "" if measured else targets.card(values.target).kind
             plan = plan_module(
                 module, options, target=platform, progress=progress, device_kind=kind
             )
