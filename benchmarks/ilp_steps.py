@@ -22,13 +22,13 @@ import numpy as np
 
 from benchmarks.ilp_forms import FORMS, least_peak
 from benchmarks.place import PlannedStep
+from benchmarks.place_ilp.located import FORMS as PLACE_FORMS
+from benchmarks.place_ilp.located import Programs, located
 from olla_xla import schedule
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.place.dead_space import least_height
-from olla_xla.place.ilp.located import FORMS as PLACE_FORMS
-from olla_xla.place.ilp.located import Programs, located
 from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
@@ -301,7 +301,7 @@ def places(
                         items,
                         begin,
                         bound=bound if programs.bound else 0,
-                        goal=bound if programs.bound else 0,
+                        target_height=bound if programs.bound else 0,
                         limits=Limits(time_limit=time_limit, watch=watch),
                         programs=programs,
                     )

@@ -19,22 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.reordering.any_order import place_reordered
 from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.schedule import Case, capture_case
 from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.place import Packing, PlacementProblem, Programs, place
+from olla_xla.place import Packing, PlacementProblem, place
 from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact.restarts import Budget
-from olla_xla.place.ilp.located import FORMS
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
-from olla_xla.tools.assignment_report import simulated_heap
+from olla_xla.tools.assignment_report import live_bytes
 
 __all__ = [
     "PLANS",
@@ -51,6 +51,7 @@ __all__ = [
     "measure_random",
     "planned_step",
     "programs_from_json",
+    "simulated_heap",
     "warm_up",
 ]
 
@@ -291,6 +292,24 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
     )
 
 
+def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
+    """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
+
+    By the simulation of its assignment, which stands in where nothing is compiled.
+    """
+    simulated = planned.simulate()
+    size = np.array([v.bytes for v in planned.dataflow.values], np.int64)
+    live = total = 0
+    heaps = np.unique(simulated.allocation[simulated.offset > 0])
+    for heap in heaps:
+        mine = np.flatnonzero((simulated.allocation == heap) & (size > 0))
+        live += live_bytes(
+            simulated.start[mine], simulated.end[mine], simulated.offset[mine], size[mine]
+        )
+        total += int(simulated.sizes[heap])
+    return live, total
+
+
 def measure_programs(
     case: str, problem: PlacementProblem, backends: Sequence[str], *, time_limit: float
 ) -> Iterator[ProgramRow]:
@@ -336,7 +355,7 @@ def _by_programs(
     before, started = sum(os.times()[:4]), time.monotonic()
     found, failed = None, ""
     try:
-        found = place(problem, method="ilp", time_limit=time_limit, programs=programs)
+        found = place_by_programs(problem, programs=programs, time_limit=time_limit)
     except SolverError as error:
         failed = str(error)
     return found, time.monotonic() - started, sum(os.times()[:4]) - before, failed

@@ -141,7 +141,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
             options,
             target=captured.platform,
             xla_bytes=xla_bytes,
-            more=captured.more,
+            alternative_orders=captured.alternative_orders,
         )
 
     plan = short = plan_within(options)

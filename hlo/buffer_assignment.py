@@ -46,7 +46,6 @@ class Allocation:
     color: int
     is_entry_parameter: bool
     parameter_number: int
-    parameter_index: ShapeIndex
     maybe_live_out: bool
     is_constant: bool
     is_tuple: bool
@@ -147,7 +146,6 @@ def _from_proto(
                 color=a.color,
                 is_entry_parameter=a.is_entry_computation_parameter,
                 parameter_number=a.parameter_number,
-                parameter_index=tuple(a.parameter_shape_index),
                 maybe_live_out=a.maybe_live_out,
                 is_constant=a.is_constant,
                 is_tuple=a.is_tuple,

@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-_HOMES = {
+_MODULES = {
     "Analysis": "memory.analysis.analysis",
     "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
@@ -102,13 +102,13 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
-    if name != "check" and name not in _HOMES:
+    if name != "check" and name not in _MODULES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     if name == "check":
         return importlib.import_module("olla_xla.check")
     if why := old_jax():  # which lacks names that the module imports
         raise VersionError(why)
-    value = getattr(importlib.import_module(f"olla_xla.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"olla_xla.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

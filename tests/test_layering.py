@@ -176,3 +176,22 @@ def test_a_wrong_import_is_seen(tmp_path):
     file.write_text("def f():\n    from olla_xla import planner\n")
     assert imports(file) == {"olla_xla.planner"}
     assert owner()["olla_xla.planner"] not in reach(owner()["olla_xla.memory.lifetimes"])
+
+
+BY_NAME = ("olla_xla/check/", "olla_xla/tools/measure/", "olla_xla/compile/measure")
+"""The referee has XLA's rules a second time, by the platform's name; what runs a step in a process
+of its own is told by name where."""
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if "benchmarks" not in p.parts], ids=module_of)
+def test_platforms_are_told_apart_by_their_objects(path):
+    """What differs from platform to platform is a field of `hlo.backend.Platform`."""
+    if str(path.relative_to(ROOT)).startswith(BY_NAME):
+        return
+    names = {"cpu", "cuda", "gpu"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            named = {s.value for s in sides if isinstance(s, ast.Constant)} & names
+            asked = ast.unparse(node)
+            assert not named or "environ" in asked or "values.target" in asked, asked

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "thunks": "what a GPU will run, and seeded faults in it: accepted, and all caught",
     "cost": "predicted against measured step times on this machine's CPU",
     "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
+    "place_ilp": "places by the OLLA paper's integer programs, of a trace or a planned step",
     "profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "sweep_eager": "a grid of unfused graphs: an eager framework's memory, and our arena",

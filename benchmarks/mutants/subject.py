@@ -52,7 +52,8 @@ class Subject:
         self.planned, self.kernels = planned or _planned(captured, case)
         expected: dict[str, list[int]] = json.loads(self.kernels)
         self._kernels = {name: tuple(pattern) for name, pattern in expected.items()}
-        # As for the plan itself: loops that do without stacks are numbered element by element.
+        # As for the plan itself: loops whose residuals are recomputed are numbered element by
+        # element.
         digests = (results_digest(m, "cpu") for m in (captured.module, self.planned))
         loops = len(set(digests)) > 1
         self._case = objection.Case(

@@ -47,8 +47,8 @@ class Outcome:
         unsteady (jit itself gives other bits each time) or invalid (jit itself fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
-      bindings, clones, stacks: results bound to operands, operators computed again, and stacks that
-        loops do without, in the plan.
+      bindings, clones, stacks: results bound to operands, operators computed again, and scan
+        residuals recomputed, in the plan.
     """
 
     kind: str

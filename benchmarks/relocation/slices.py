@@ -83,8 +83,8 @@ def relocate(executable: CpuExecutable, *, time_limit: float = 10.0) -> Relocati
     for index in [*_arenas(executable, areas, temp), temp]:
         bases.append((address, index, areas[index].size))
         address = _aligned(address + areas[index].size + 1)
-    homes = {index for _, index, _ in bases}
-    buffers = [b for b in _buffers(executable, areas) if b.allocation in homes]
+    numbers = {index for _, index, _ in bases}
+    buffers = [b for b in _buffers(executable, areas) if b.allocation in numbers]
     packing = _packed(buffers, bases, len(executable.thunks), time_limit)
     assert packing.offsets is not None
     floor = bases[-1][0]

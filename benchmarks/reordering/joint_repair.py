@@ -67,21 +67,21 @@ def repaired_together(
     peak = int(np.cumsum(loads).max(initial=0))
     below = parts.size[count:]
     floor, always = int(below.sum()), np.cumsum(below) - below
-    goal = peak - floor
+    target_height = peak - floor
     owner = np.repeat(np.arange(len(parts.size)), np.diff(parts.ptr))
     start = np.zeros(len(parts.size), np.int64)
     start[owner] = [offsets[name][0] for name in names]
-    offset = _settled(parts, start, goal)
+    offset = _settled(parts, start, target_height)
     steps = Order(np.array(order, np.int64), arrays.positions(order))
     best, top = (
         (steps.operator.copy(), offset.copy()),
         int(np.max(offset + parts.size[:count], initial=0)),
     )
     seed *= 1000
-    while top > goal and budget.left() > 0:
+    while top > target_height and budget.left() > 0:
         seed += 1
-        offset, placed = relocate(offset, parts.shapes(), goal, _TRIES, seed)
-        placed += move(steps, offset, parts, arrays, fixed, goal, peak, seed)
+        offset, placed = relocate(offset, parts.shapes(), target_height, _TRIES, seed)
+        placed += move(steps, offset, parts, arrays, fixed, target_height, peak, seed)
         budget.charge(int(placed), 0.0)
         height = int(np.max(offset + parts.size[:count]))
         if height < top:
@@ -91,13 +91,13 @@ def repaired_together(
     return steps.tolist(), dict(zip(names, whole[owner].tolist(), strict=True)), floor + top
 
 
-def _settled(parts: ItemParts, start: np.ndarray, goal: int) -> np.ndarray:
+def _settled(parts: ItemParts, start: np.ndarray, target_height: int) -> np.ndarray:
     """Offsets of what is movable, above nothing else: first fit in the order of `start`."""
     shapes = parts.shapes()
     placed = np.empty((5, len(shapes.first)), np.int64)
     offset = np.zeros(parts.movable, np.int64)
     done = 0
     for i in np.argsort(start[: parts.movable], kind="stable").tolist():
-        offset[i] = fit(i, shapes, goal, LOWEST, placed, done)
+        offset[i] = fit(i, shapes, target_height, LOWEST, placed, done)
         done = put(i, offset[i], shapes, placed, done)
     return offset

@@ -17,9 +17,22 @@ from olla_xla.errors import InputError
 from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.problem.graph import Placement, TensorGraph
+from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["GraphPlacement", "checked", "place_graph"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where every tensor of a module lies.
+
+    Attributes:
+      total_bytes: size of the one arena that holds everything.
+      offsets: tensor name -> (offset, size) in bytes; the tensor occupies [offset, offset + size).
+    """
+
+    total_bytes: int
+    offsets: Mapping[str, tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from olla_xla.place.placed_parts import (
     overlapping,
     sticking_out,
 )
-from olla_xla.place.relocate import ANYWHERE, Scratch, place_anew, scratch
+from olla_xla.place.relocate import ANYWHERE, Scratch, repack, scratch
 
 __all__ = ["Order", "move"]
 
@@ -71,7 +71,7 @@ def move(
     parts: ItemParts,
     graph: GraphArrays,
     fixed: HandOvers,
-    goal: int,
+    target_height: int,
     peak: int,
     seed: int,
 ) -> int:
@@ -80,7 +80,8 @@ def move(
     Args:
       steps: a legal order. offset: int64 [movable items] bytes. parts: of all items.
       graph: the graph. fixed: hand-overs that must stay.
-      goal: bytes for the items that are not live everywhere. peak: the largest live sum, in bytes.
+      target_height: bytes for the items that are not live everywhere. peak: the largest live sum,
+        in bytes.
       seed: of the random numbers.
 
     Returns:
@@ -103,7 +104,7 @@ def move(
     by_offset = np.argsort(offset, kind="mergesort")
     spent = 0
     for _ in range(_MOVES):
-        outs = sticking_out(offset, parts.size, goal, out)
+        outs = sticking_out(offset, parts.size, target_height, out)
         if outs == 0:
             break
         target = out[np.random.randint(outs)]
@@ -116,14 +117,14 @@ def move(
         _shift(steps, at, to)
         taken = 0
         if _relive(graph, steps.position, parts, fixed, lives) == peak:
-            taken = _disturbed(graph, parts, lives, offset, goal, v, target, trial)
+            taken = _disturbed(graph, parts, lives, offset, target_height, v, target, trial)
         if taken == 0:
             _shift(steps, to, at)
             continue
         kept = _others(by_offset, offset, shapes, trial.mark, placed)
-        limit = _arrange(taken, offset, parts.size, goal, trial)
-        _, cost, _, count = place_anew(
-            taken, ANYWHERE, limit, weight, shapes, goal, placed, kept, trial
+        limit = _arrange(taken, offset, parts.size, target_height, trial)
+        _, cost, _, count = repack(
+            taken, ANYWHERE, limit, weight, shapes, target_height, placed, kept, trial
         )
         spent += count
         if cost > limit:
@@ -251,16 +252,18 @@ def _others(
 
 
 @jit
-def _arrange(taken: int, offset: np.ndarray, size: np.ndarray, goal: int, trial: Scratch) -> float:
+def _arrange(
+    taken: int, offset: np.ndarray, size: np.ndarray, target_height: int, trial: Scratch
+) -> float:
     """Sets the keys by which items are repacked: large ones first, more or less.
 
-    Takes the marks off, too; returns the items' bytes above the goal.
+    Takes the marks off, too; returns the items' bytes above the target height.
     """
     above = 0.0
     for k in range(taken):
         i = trial.taken[k]
         trial.mark[i] = False
-        above += excess(offset[i], size[i], goal)
+        above += excess(offset[i], size[i], target_height)
         trial.key[k] = -np.log(float(size[i])) - np.random.random()
     return above
 
@@ -271,7 +274,7 @@ def _disturbed(
     parts: ItemParts,
     lives: _Lives,
     offset: np.ndarray,
-    goal: int,
+    target_height: int,
     v: int,
     target: int,
     trial: Scratch,
@@ -293,7 +296,7 @@ def _disturbed(
     for i in touched:
         if i >= parts.movable or trial.mark[i]:
             continue
-        out = offset[i] + parts.size[i] > goal
+        out = offset[i] + parts.size[i] > target_height
         if out or _collides(i, parts, lives, offset, trial.mark):
             trial.mark[i] = True
             trial.taken[count] = i

@@ -128,10 +128,10 @@ def relieved(
     best = list(order)
     deadline = time.monotonic() + seconds
     items = step_items(problem_of(best))
-    goal = int(items.loads().max(initial=0))
-    found = waste(items, goal)
+    target_height = int(items.loads().max(initial=0))
+    found = waste(items, target_height)
     while found.section >= 0:
-        moved = _better(arrays, best, found, problem_of, goal, deadline)
+        moved = _better(arrays, best, found, problem_of, target_height, deadline)
         if moved is None:
             break
         best, found = moved
@@ -143,7 +143,7 @@ def _better(
     order: list[int],
     found: Waste,
     problem_of: Callable[[Sequence[int]], PlacementProblem],
-    goal: int,
+    target_height: int,
     deadline: float,
 ) -> tuple[list[int], Waste] | None:
     """A move after which less is forced, or the same by fewer stretches; the largest come first."""
@@ -159,9 +159,9 @@ def _better(
             if time.monotonic() > deadline:
                 return best
             items = step_items(problem_of(trial))
-            if items.loads().max() > goal:
+            if items.loads().max() > target_height:
                 continue
-            left = waste(items, goal)
+            left = waste(items, target_height)
             if (left.bytes, len(left.stretches)) < least:
                 best, least = (trial, left), (left.bytes, len(left.stretches))
         if best is not None:

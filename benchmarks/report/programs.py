@@ -19,7 +19,7 @@ class Tally:
 
     Attributes:
       programs: how many. outcomes: plans by kind of outcome. planned: plans whose order was
-        another than XLA's. unstacked: plans whose loops do without stacks. savings: parts of jit's
+        another than XLA's. unstacked: plans that recompute scan residuals. savings: parts of jit's
         total that plans saved, one each.
     """
 
@@ -78,5 +78,5 @@ def tally_table(tallies: dict[str, Tally]) -> Table:
             for kind, tally in lines
         ],
         title="plans of random programs, two steps each against jax.jit; planned: in another "
-        "order; loops: do without stacks",
+        "order; loops: recompute residuals",
     )

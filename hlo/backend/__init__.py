@@ -6,7 +6,7 @@ from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
 from hlo.backend.platform import Platform
 
-__all__ = ["PLATFORMS", "platform", "platform_of_jax"]
+__all__ = ["PLATFORMS", "is_host", "platform", "platform_of_jax"]
 
 PLATFORMS = {found.name: found for found in (CPU, CUDA)}
 """By name."""
@@ -20,3 +20,11 @@ def platform(name: str) -> Platform:
 def platform_of_jax(name: str) -> Platform:
     """The platform that JAX names so (`device.platform`). Raises KeyError."""
     return next(p for p in PLATFORMS.values() if name in (p.jax_name, p.name))
+
+
+def is_host(jax_name: str) -> bool:
+    """Whether devices of that platform, as JAX names it, are this machine's own processors.
+
+    A platform that plans are not made for is none.
+    """
+    return any(p.is_host and jax_name in (p.jax_name, p.name) for p in PLATFORMS.values())

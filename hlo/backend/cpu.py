@@ -9,6 +9,7 @@ __all__ = ["CPU"]
 CPU = Platform(
     name="cpu",
     jax_name="cpu",
+    is_host=True,
     alignment=64,
     all_reduces_in_place=False,  # a rule of the backend's own
     moves_nothing=("bitcast",),

@@ -9,6 +9,7 @@ __all__ = ["CUDA"]
 CUDA = Platform(
     name="cuda",
     jax_name="gpu",
+    is_host=False,
     alignment=256,
     all_reduces_in_place=True,
     moves_nothing=("bitcast", "reshape"),

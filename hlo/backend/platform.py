@@ -16,6 +16,8 @@ class Platform:
 
     Attributes:
       name: XLA's, as in `Plan.target`. jax_name: of JAX's devices (`device.platform`).
+      is_host: whether its devices are this machine's own processors: always here, and their memory
+        is the process's.
       alignment: bytes to which XLA aligns buffers inside one allocation.
 
       all_reduces_in_place: whether an all-reduce must write over its operand.
@@ -47,6 +49,7 @@ class Platform:
 
     name: str
     jax_name: str
+    is_host: bool
     alignment: int
 
     all_reduces_in_place: bool

@@ -4,11 +4,11 @@ Of N iterations, every k-th is kept: with the last one, so many before the end. 
 iteration i stands at u = i + p, where p completes the last ones at the beginning to k, and in
 segment u // k.
 
-- The writing loop has an array `few` of a slice for each segment. All iterations of a segment write
+- The forward loop has an array `few` of a slice for each segment. All iterations of a segment write
   the slice of the next one, so that this ends as the segment begins; the first iteration of all
   writes slice 0. An array `since` of k slices gets what every iteration begins with; that of the
   last k stays.
-- The reading loop goes back, an iteration for each of the other's. It takes what that began with
+- The backward loop goes back, an iteration for each of the other's. It takes what that began with
   out of `since`. In the place that this leaves free it puts what an iteration of the segment before
   began with, which it takes out of `few`; runs that iteration again; and puts what comes of it back
   into `few`. So when it has gone back through a segment, it has run the one before again, in order.
@@ -70,7 +70,7 @@ class Segments:
             raise HloError(f"{iterations} iterations cannot be kept at every {every}th")
 
     def kept(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `few` that an iteration of the writing loop writes."""
+        """The slice of `few` that an iteration of the forward loop writes."""
         here = inner.integer("add", iteration, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
         # Iteration 0 alone has a slice of its own.
@@ -89,7 +89,7 @@ class Segments:
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The iteration that the reading loop runs again when it goes back to an iteration; maybe
+        """The iteration that the backward loop runs again when it goes back to an iteration; maybe
         below 0.
         """
         here = inner.integer("add", iteration, self._missing)
@@ -107,7 +107,7 @@ class Segments:
 
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
-    """The arrays `few` and `since` of the writing loop."""
+    """The arrays `few` and `since` of the forward loop."""
 
     def few(inner: FusedBody, counter: _Instruction) -> _Instruction:
         return segments.kept(inner, inner.parameter(counter))
@@ -119,7 +119,7 @@ def kept_in(segments: Segments) -> tuple[Ring, Ring]:
 
 
 class Places(NamedTuple):
-    """Which elements of the reading loop's state the arrays are.
+    """Which elements of the backward loop's state the arrays are.
 
     Attributes:
       few, since: of each kept element; -1 where the latter is not there.
@@ -142,10 +142,10 @@ class Change(Protocol):
 
 
 class Rerun:
-    """The iterations that the reading loop runs again.
+    """The iterations that the backward loop runs again.
 
     Args:
-      change: of the module. edit: with checkpoints. body: of the reading loop.
+      change: of the module. edit: with checkpoints. body: of the backward loop.
       places: of the arrays in that loop's state.
     """
 
@@ -192,7 +192,7 @@ class Rerun:
         return name
 
     def _iteration(self, inner: FusedBody) -> _Instruction:
-        """The iteration that the reading loop goes back to."""
+        """The iteration that the backward loop goes back to."""
         return inner.index(self._body.named(self._edit.counter), self._edit.iteration)
 
     def _add(

@@ -52,16 +52,16 @@ def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
     """
     if not clones:
         return
-    homes = {i.name: c for c in proto.computations for i in c.instructions}
+    holders = {i.name: c for c in proto.computations for i in c.instructions}
     next_id = itertools.count(max(c.id for c in proto.computations) + 1)
     writers: dict[int, _Writer] = {}
     for clone in clones:
-        home = homes.get(clone.original)
-        if home is None:
+        holder = holders.get(clone.original)
+        if holder is None:
             raise HloError(f"the module has no instruction {clone.original}; plan it again")
-        if home.id not in writers:
-            writers[home.id] = _Writer(proto, home, next_id)
-        writers[home.id].add(clone)
+        if holder.id not in writers:
+            writers[holder.id] = _Writer(proto, holder, next_id)
+        writers[holder.id].add(clone)
     bodies: dict[int, list[xla_pb2.HloComputationProto]] = {}
     for writer in writers.values():
         writer.finish()

@@ -24,13 +24,13 @@ SLOTS = 2
 
 @dataclasses.dataclass(frozen=True)
 class ValueRef:
-    """Where a value is found in the reading loop's body.
+    """Where a value is found in the backward loop's body.
 
     Attributes:
       made: name of a new instruction; index: of a leaf of it.
       element: else an element of the state, as numbered before the change; new ones follow.
       own: else an instruction of that body as it was, by name.
-      iteration: else the iteration of the writing loop, a scalar integer.
+      iteration: else the iteration of the forward loop, a scalar integer.
       whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
         with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
@@ -51,11 +51,11 @@ class ValueRef:
 
 @dataclasses.dataclass(frozen=True)
 class NewInstruction:
-    """A new instruction of the reading loop's body.
+    """A new instruction of the backward loop's body.
 
     Attributes:
       name: new in the module.
-      original: instruction of the writing loop's body that it copies; "" for what is `operands[0]`.
+      original: instruction of the forward loop's body that it copies; "" for what is `operands[0]`.
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
@@ -75,7 +75,7 @@ class NewInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class OperandReplacement:
-    """How an instruction of the reading loop's body does without a stack.
+    """How an instruction of the backward loop's body does without a stack.
 
     Attributes:
       reader: its name. operand: number of the operand that is the stack.
@@ -94,13 +94,13 @@ class OperandReplacement:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """An element of the writing loop's state that is kept as every so many iterations begin with
+    """An element of the forward loop's state that is kept as every so many iterations begin with
     it.
 
     Attributes:
       element: its number. following: what the iteration that is run again makes of it.
       begun: name for what that iteration begins with. held: name for what the iteration began with
-        that the reading loop goes back to; "" where nothing reads that.
+        that the backward loop goes back to; "" where nothing reads that.
     """
 
     element: int
@@ -111,13 +111,13 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the writing loop's iterations that is kept of the last ones, and of those run
+    """A value of the forward loop's iterations that is kept of the last ones, and of those run
     again.
 
     Attributes:
-      value: name of the instruction of the writing loop's body that gives it; index: of a leaf.
+      value: name of the instruction of the forward loop's body that gives it; index: of a leaf.
       again: what the iteration that is run again gives for it.
-      held: name for what the iteration gave that the reading loop goes back to.
+      held: name for what the iteration gave that the backward loop goes back to.
     """
 
     value: str
@@ -128,7 +128,7 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Elements of the writing loop's state that are kept at few iterations; others are run again.
+    """Elements of the forward loop's state that are kept at few iterations; others are run again.
 
     Attributes:
       every: iterations from one that is kept to the next; at least 2, and fewer than the loop has.

@@ -1,6 +1,6 @@
 """Lets what reads a stack do without: it takes one slice for the whole, or another stack.
 
-Fused computations of the reading loop keep their form: what took a slice of a stack now takes the
+Fused computations of the backward loop keep their form: what took a slice of a stack now takes the
 whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place there is.
 """
 
@@ -23,10 +23,10 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Readers:
-    """What reads stacks in the body of the reading loop, and is given something else.
+    """What reads stacks in the body of the backward loop, and is given something else.
 
     Args:
-      module: of the loops. body: of the reading loop. maker: of new instructions there.
+      module: of the loops. body: of the backward loop. maker: of new instructions there.
     """
 
     def __init__(self, module: LoopModule, body: Body, maker: Maker) -> None:

@@ -34,7 +34,7 @@ class States:
         self._edit = edit
 
     def stacked(self, writer: Site, body: Body, element: int) -> _Instruction:
-        """Gives the writing loop a new stack of an element of its state; what that ends as."""
+        """Gives the forward loop a new stack of an element of its state; what that ends as."""
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self._edit.written)
@@ -46,7 +46,7 @@ class States:
     def checkpoints(
         self, checkpoints: Checkpoints, writer: Site, reader: Site, source: Body
     ) -> Places:
-        """Lets the writing loop keep slices at few iterations; where the reading loop has them."""
+        """Lets the forward loop keep slices at few iterations; where the backward loop has them."""
         few, since = kept_in(Segments(self._edit.iterations, checkpoints.every))
 
         def place(value: _Instruction, ring: Ring) -> int:
@@ -67,7 +67,7 @@ class States:
         )
 
     def _kept(self, writer: Site, body: Body, value: _Instruction, ring: Ring) -> _Instruction:
-        """Gives the writing loop a new array of slices of a value; what that ends as."""
+        """Gives the forward loop a new array of slices of a value; what that ends as."""
         parent = writer.parent
         counter = body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))

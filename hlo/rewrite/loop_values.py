@@ -25,11 +25,11 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Maker:
-    """Makes new instructions of the reading loop's body.
+    """Makes new instructions of the backward loop's body.
 
     Args:
       module: of the loops. edit: the change.
-      body: of the reading loop. source: of the writing loop. parent: where both stand.
+      body: of the backward loop. source: of the forward loop. parent: where both stand.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from hlo.backend import PLATFORMS, platform_of_jax
+from hlo.backend import PLATFORMS, is_host, platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import needed_dump, read_assignment
 from olla_xla.compile.decorator import plan
@@ -102,7 +102,7 @@ def _compiled(
     platform = _platform((args, kwargs), where)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         options = needed_dump(platform, Path(folder)) or {}
-        if PLATFORMS[platform].autotunes and jax.default_backend() == "cpu":
+        if PLATFORMS[platform].autotunes and is_host(jax.default_backend()):
             options["xla_gpu_autotune_level"] = 0  # no card to tune on
         warnings.simplefilter("ignore", PlanWarning)  # raised below
         compiled = lowered.compile(compiler_options=options or None)

@@ -207,7 +207,11 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
     """
     planned = PlannedModule(scheduled_module(module), plan.target)
     added, dropped = compare_orders(plan, planned.module)
-    places = {a.name: (home, a) for home in assignment.allocations for a in home.assigned}
+    places = {
+        a.name: (allocation, a)
+        for allocation in assignment.allocations
+        for a in allocation.assigned
+    }
     unread, inlined = _unread(plan, planned), _inlined(plan, planned)
     tensors = _compare_tensors(plan, places, unread | inlined)
     peak = check_overlaps(planned, assignment)
@@ -268,13 +272,13 @@ def _compare_tensors(plan: Plan, places: Places, unread: Collection[str]) -> lis
             continue
         if name not in places:
             raise CheckError(f"XLA assigned no memory to tensor {name} of the plan")
-        home, place = places[name]
+        allocation, place = places[name]
         if place.size != size:
             raise CheckError(f"tensor {name} has {size} bytes in the plan, {place.size} in XLA")
-        if not 0 <= place.offset <= home.size - place.size:
+        if not 0 <= place.offset <= allocation.size - place.size:
             raise CheckError(
                 f"tensor {name} at [{place.offset}, {place.offset + size}) leaves its allocation "
-                f"{home.index} of {home.size} bytes"
+                f"{allocation.index} of {allocation.size} bytes"
             )
         found.append(name)
     return found
@@ -291,9 +295,9 @@ def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
     """
     offsets: dict[str, tuple[int, int]] = {}
     base = 0
-    for home in assignment.allocations:
-        offsets |= {a.name: (base + a.offset, a.size) for a in home.assigned}
-        base += home.size
+    for allocation in assignment.allocations:
+        offsets |= {a.name: (base + a.offset, a.size) for a in allocation.assigned}
+        base += allocation.size
     inner: dict[str, list[Tensor]] = {}
     peak = 0
     for computation in planned.module.control_computations:
@@ -343,21 +347,23 @@ def _as_predicted(plan: Plan, places: Places, names: Sequence[str]) -> set[str]:
     real one is where its allocation begins, equal for all that lie as predicted. The beginning
     that holds most of an allocation's bytes counts, and no two allocations may have the same place.
     """
-    by_home: dict[int, list[str]] = {}
+    by_allocation: dict[int, list[str]] = {}
     sizes: dict[int, int] = {}
     for name in names:
-        home = places[name][0]
-        by_home.setdefault(home.index, []).append(name)
-        sizes[home.index] = home.size
+        allocation = places[name][0]
+        by_allocation.setdefault(allocation.index, []).append(name)
+        sizes[allocation.index] = allocation.size
     result: set[str] = set()
     taken: list[tuple[int, int]] = []
-    for index in sorted(by_home, key=lambda k: (-sizes[k], k)):
+    for index in sorted(by_allocation, key=lambda k: (-sizes[k], k)):
         votes: collections.Counter[int] = collections.Counter()
-        for name in by_home[index]:
+        for name in by_allocation[index]:
             votes[plan.offsets[name][0] - places[name][1].offset] += plan.offsets[name][1]
         base = max(votes, key=lambda b: (votes[b], -b))
         if any(base < end and start < base + sizes[index] for start, end in taken):
             continue
         taken.append((base, base + sizes[index]))
-        result.update(n for n in by_home[index] if plan.offsets[n][0] - places[n][1].offset == base)
+        result.update(
+            n for n in by_allocation[index] if plan.offsets[n][0] - places[n][1].offset == base
+        )
     return result

@@ -39,7 +39,7 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
     return Compiled(
         captured.platform,
         captured.module,
-        captured.more,
+        captured.alternative_orders,
         device_kind=captured.device_kind,
         assigned_bytes=assigned_bytes(compiled),
         final=final_module(compiled),

@@ -17,8 +17,8 @@ class Captured:
 
     Attributes:
       platform: it was compiled for. module: as XLA scheduled it.
-      more: gives other orders of XLA's, as `planner.module_order` does, for part of the time that
-        a compile takes; None where XLA has no other scheduler.
+      alternative_orders: gives other orders of XLA's, as `planner.module_order` does, for part of
+        the time that a compile takes; None where XLA has no other scheduler.
       seconds: what XLA took to get there, or None.
       device_kind: JAX's name of the devices, or "".
       device_bytes: what each has for a step; None where that is not known.
@@ -27,7 +27,7 @@ class Captured:
 
     platform: str
     module: bytes
-    more: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
+    alternative_orders: Callable[[], Mapping[str, tuple[str, ...]]] | None = None
     seconds: float | None = None
     device_kind: str = ""
     device_bytes: int | None = None

@@ -152,9 +152,11 @@ class Compiles:
     def taken(self, platform: str, module: bytes, seconds: float | None) -> Captured:
         """A module as XLA scheduled it, with what there is to say of the devices."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
-        return Captured(platform, module, self.more(platform), seconds, kind, size)
+        return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
-    def more(self, platform: str) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
+    def alternative_orders(
+        self, platform: str
+    ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
         """Gives the orders of XLA's scheduler for memory, where the platform has one."""
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))

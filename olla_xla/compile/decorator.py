@@ -114,10 +114,10 @@ def plan(
     if not isinstance(enabled, bool):
         raise InputError(f"enabled={enabled!r} must be True or False")
     ways = Ways(settings, verification.wanted(verify), plan, enabled)
-    told = bool(ours) or verify is not None or plan is not None or not enabled
+    given = bool(ours) or verify is not None or plan is not None or not enabled
 
     def planned(function: Any) -> PlannedFunction:
-        return planned_function(*_to_jit(function, jit_options, ways if told else None), ways)
+        return planned_function(*_to_jit(function, jit_options, ways if given else None), ways)
 
     return planned if fn is None else planned(fn)
 
@@ -141,14 +141,14 @@ def _check_jax() -> None:
 
 
 def _to_jit(
-    fn: Any, jit_options: dict[str, Any], told: Ways | None
+    fn: Any, jit_options: dict[str, Any], given: Ways | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function to be jitted, and `jax.jit`'s arguments.
 
     Of a jitted function it is what that was made of, if it says how; of any other the function
     itself, which is inlined, as in `jax.jit(jax.jit(f))`. A planned one is like that to a program
     that has `jax.jit = olla_xla.plan`, and like a jitted one where it is to be planned otherwise:
-    as `told`, which is None where no option of ours was given.
+    as `given`, which is None where no option of ours was given.
     """
     kind = type(fn).__name__
     if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):
@@ -158,7 +158,7 @@ def _to_jit(
     if jit_options:
         return fn, jit_options
     if isinstance(fn, PlannedFunction):
-        inlined = told is None or told == fn._ways
+        inlined = given is None or given == fn._ways
         return (fn, {}) if inlined else (fn.__wrapped__, fn.jit_options)
     read = jit_parameters(fn)
     if read is None:

@@ -46,7 +46,7 @@ _SHARDINGS = ("mhlo.sharding", "sdy.sharding")
 
 
 class DumpedExecutable:
-    """What of `jax.stages.Compiled` is asked of an executable that is not run.
+    """The part of `jax.stages.Compiled` that planning uses, of an executable that is not run.
 
     Args:
       executable: XLA's.
@@ -65,7 +65,9 @@ class DumpedExecutable:
 
 
 class _Lowered:
-    """What of `jax.stages.Lowered` is asked of a step that is compiled and not run."""
+    """The part of `jax.stages.Lowered` that planning uses, of a step that is compiled and not
+    run.
+    """
 
     def __init__(self, module: LoweredModule, devices: Sequence[Any], mocked: dict[str, Any]):
         from jax.extend.mlir import ir

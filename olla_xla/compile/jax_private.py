@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 import olla_xla.targets as targets
+from hlo.backend import PLATFORMS, is_host
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
 
@@ -122,12 +123,12 @@ def device_bytes(lowered: jax.stages.Lowered) -> int | None:
     their name.
     """
     device = next(iter(devices_of(lowered)), None)
-    if device is None or device.platform == "cpu":
+    if device is None or is_host(device.platform):
         return None
     try:
         return (device.memory_stats() or {})["bytes_limit"]
     except (KeyError, jax.errors.JaxRuntimeError):  # the latter of a device that is not here
-        cards = (targets.card(name) for name in targets.TARGETS if name != "cpu")
+        cards = (targets.card(n) for n, p in targets.TARGETS.items() if not PLATFORMS[p].is_host)
         return next((c.memory_bytes for c in cards if c.kind == device.device_kind), None)
 
 

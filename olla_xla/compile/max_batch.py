@@ -142,7 +142,7 @@ def max_batch(
             raise LimitError(f"{name}={value} must be positive")
     base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
-    work = _Work(make, memory_bytes, multiple_of, progress or (lambda line: None))
+    work = _BatchSearch(make, memory_bytes, multiple_of, progress or (lambda line: None))
     with _no_rematerialization():
         xla = work.answer(_Xla(work), None, start)
         planned = work.answer(_Planned(work, base), xla, start)
@@ -164,7 +164,7 @@ def _no_rematerialization() -> Iterator[None]:
         jax.config.update("jax_compiler_enable_remat_pass", before)
 
 
-class _Work:
+class _BatchSearch:
     """Batch sizes as XLA schedules them, and the search for the largest that fits."""
 
     def __init__(self, make: Make, memory: int, unit: int, progress: Progress) -> None:
@@ -315,7 +315,7 @@ class _Way(abc.ABC):
     is_linear = True
     growth = 4.0
 
-    def __init__(self, work: _Work) -> None:
+    def __init__(self, work: _BatchSearch) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
 
@@ -371,7 +371,7 @@ class _Planned(_Way):
 
     name = "planned"
 
-    def __init__(self, work: _Work, options: PlanOptions) -> None:
+    def __init__(self, work: _BatchSearch, options: PlanOptions) -> None:
         super().__init__(work)
         self.options = options
         self._plans: dict[int, Plan | int] = {}
@@ -386,7 +386,7 @@ class _Planned(_Way):
                     captured.module,
                     self.options,
                     target=captured.platform,
-                    more=None if last is None else lambda: last.order,
+                    alternative_orders=None if last is None else lambda: last.order,
                     device_kind=captured.device_kind,
                 )
                 self._plans[batch] = self._last = found

@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     """What the referee has seen and does not object to.
 
     Attributes:
-      accepted: the planned module, where that was asked of.
+      accepted: the planned module, where one was judged.
       kernels: of the executable, which arrays of a kernel are the same memory.
     """
 

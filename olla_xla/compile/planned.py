@@ -17,13 +17,9 @@ from typing import Any
 import jax
 
 from olla_xla.compile import plan_store
-from olla_xla.compile.accounting import (
-    assigned_bytes,
-    final_module,
-)
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
-from olla_xla.compile.order import order_difference
 from olla_xla.compile.outcomes import (
     NO_GAIN,
     Outcome,
@@ -37,7 +33,7 @@ from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["compile_given", "compile_planned", "compile_without_clones"]
+__all__ = ["compile_given", "compile_planned"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -115,26 +111,6 @@ def compile_given(
         compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
-
-
-def compile_without_clones(lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
-    """Compiles `lowered` in a plan's order with nothing computed again, whatever memory it takes.
-
-    Raises:
-      PlanMismatchError: the plan was made for another module, or XLA did not keep the order.
-    """
-    from olla_xla.remat.without_clones import without_clones
-
-    compiles = Compiles(lowered, None, {})
-    try:
-        captured = compiles.capture()
-        bare = without_clones(captured.module, plan)
-        compiled = compiles.apply(bare).compiled
-        if difference := order_difference(bare, final_module(compiled)):
-            raise PlanMismatchError(difference)
-    finally:
-        compiles.forget()
-    return compiled
 
 
 def _compile(

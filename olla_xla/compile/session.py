@@ -157,7 +157,7 @@ def planned_within(
                 captured.module,
                 attempt,
                 target=captured.platform,
-                more=captured.more,
+                alternative_orders=captured.alternative_orders,
                 progress=progress,
                 schedule_seconds=captured.seconds,
                 device_kind=captured.device_kind,

@@ -240,7 +240,7 @@ class _Compile:
 
         def answer(platform: str, module: bytes) -> bytes | None:
             nonlocal offer, objection
-            self.captured = Captured(platform, module, self.compiles.more(platform))
+            self.captured = Captured(platform, module, self.compiles.alternative_orders(platform))
             data = self.agreed.offered()
             if data is None:
                 return None

@@ -162,12 +162,12 @@ def parameters(kinds: Kinds) -> Iterator[str]:
 
 def spelled(kinds: Kinds) -> list[Any]:
     """Kinds by what tells them from others in any process."""
-    told: list[Any] = []
+    parts: list[Any] = []
     for kind in kinds:
         if isinstance(kind, _TupleKind):
             fields = getattr(kind.type, "_fields", ())
             name = f"{kind.type.__module__}.{kind.type.__qualname__}"
-            told.append((name, fields, spelled(kind.kinds)))
+            parts.append((name, fields, spelled(kind.kinds)))
         else:
-            told.append(kind if isinstance(kind, int) else kind.__name__)
-    return told
+            parts.append(kind if isinstance(kind, int) else kind.__name__)
+    return parts

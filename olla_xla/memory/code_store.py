@@ -114,11 +114,11 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
             continue
         with contextlib.suppress(ValueError, TypeError, KeyError):
             head, _, body = text.partition(b"\n")
-            told = json.loads(head)
-            if told.pop("digest") == hashlib.blake2b(body).hexdigest():
-                sizes = itertools.accumulate(told.pop("sizes"), initial=0)
+            header = json.loads(head)
+            if header.pop("digest") == hashlib.blake2b(body).hexdigest():
+                sizes = itertools.accumulate(header.pop("sizes"), initial=0)
                 images = tuple(body[a:b] for a, b in itertools.pairwise(sizes))
-                return Code(images=images, **told)
+                return Code(images=images, **header)
     return None
 
 
@@ -127,15 +127,15 @@ def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
 
     What is there of the loop as it was before goes.
     """
-    told, body = code._asdict(), b"".join(code.images)
-    told["sizes"] = [len(image) for image in told.pop("images")]
-    told["digest"] = hashlib.blake2b(body).hexdigest()
+    header, body = code._asdict(), b"".join(code.images)
+    header["sizes"] = [len(image) for image in header.pop("images")]
+    header["digest"] = hashlib.blake2b(body).hexdigest()
     stem = _stem(name, kinds)
     for folder in folders():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             written = folder / f"{stem}{os.getpid()}-{threading.get_ident()}.part"
-            written.write_bytes(json.dumps(told).encode() + b"\n" + body)
+            written.write_bytes(json.dumps(header).encode() + b"\n" + body)
             written.replace(folder / f"{stem}{digest}.loop")
             for old in folder.glob(f"{stem}*.loop"):
                 if old.name != f"{stem}{digest}.loop":

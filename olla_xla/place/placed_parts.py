@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
-"""The gap that an item is to take: the lowest one, the tightest or the highest below the goal."""
+"""The gap that an item is to take: the lowest one, the tightest or the highest below the target
+height.
+"""
 
 FIRST, LAST, LOW, TOP, ITEM = 0, 1, 2, 3, 4
 """Rows of the placed parts, int64 [5, parts], which are sorted by offset (LOW, in bytes).
@@ -52,10 +54,13 @@ class Shapes(NamedTuple):
 
 
 @jit
-def fit(i: int, shapes: Shapes, goal: int, gap: int, placed: np.ndarray, count: int) -> int:
+def fit(
+    i: int, shapes: Shapes, target_height: int, gap: int, placed: np.ndarray, count: int
+) -> int:
     """The offset at which item i fits among the first `count` placed parts.
 
-    `gap` is LOWEST, TIGHTEST or HIGHEST. Above the goal, where no gap below it is large enough.
+    `gap` is LOWEST, TIGHTEST or HIGHEST. Above the target height, where no gap below it is large
+    enough.
     """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     height = shapes.size[i]
@@ -75,16 +80,16 @@ def fit(i: int, shapes: Shapes, goal: int, gap: int, placed: np.ndarray, count: 
             if gap == LOWEST:
                 return int(x)
             if gap == HIGHEST:
-                if placed[LOW, k] <= goal:
+                if placed[LOW, k] <= target_height:
                     found = placed[LOW, k] - height
             elif least < 0 or spare < least:
                 least, found = spare, x
                 if spare == 0:
                     return int(x)
         x = placed[TOP, k]
-    spare = goal - x - height
+    spare = target_height - x - height
     if gap == HIGHEST and spare >= 0:
-        return int(goal - height)
+        return int(target_height - height)
     if found < 0 or (gap == TIGHTEST and 0 <= spare < least):
         return int(x)
     return int(found)
@@ -129,17 +134,21 @@ def overlapping(i: int, shapes: Shapes, found: np.ndarray) -> int:
 
 
 @jit
-def sticking_out(offset: np.ndarray, size: np.ndarray, goal: int, found: np.ndarray) -> int:
-    """Writes the items whose ends lie above the goal to `found`, ascending; returns how many."""
+def sticking_out(
+    offset: np.ndarray, size: np.ndarray, target_height: int, found: np.ndarray
+) -> int:
+    """Writes the items whose ends lie above the target height to `found`, ascending; returns how
+    many.
+    """
     count = 0
     for i in range(len(offset)):
-        if offset[i] + size[i] > goal:
+        if offset[i] + size[i] > target_height:
             found[count] = i
             count += 1
     return count
 
 
 @jit
-def excess(offset: int, size: int, goal: int) -> int:
-    """Bytes of an item above the goal."""
-    return int(min(size, max(np.int64(0), offset + size - goal)))
+def excess(offset: int, size: int, target_height: int) -> int:
+    """Bytes of an item above the target height."""
+    return int(min(size, max(np.int64(0), offset + size - target_height)))

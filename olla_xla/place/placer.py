@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,23 +12,31 @@ from olla_xla.errors import InputError, LimitError
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.descend import EXHAUSTED, FOUND
 from olla_xla.place.exact.restarts import Budget, Search, searchable
-from olla_xla.place.ilp.located import Programs, located
 from olla_xla.place.items import Items, independent, items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
-from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
+from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import Status
 
-__all__ = ["METHODS", "place"]
+__all__ = [
+    "METHODS",
+    "PartPacking",
+    "by_rules",
+    "enough",
+    "height_of",
+    "heuristics",
+    "place",
+    "place_by",
+    "repair",
+]
 
 METHODS = (
-    "auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
+    "auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
 )  # fmt: skip
-"""What may place: all that helps, the exact search alone, the paper's integer program, or one
-heuristic alone."""
+"""What may place: all that helps, the exact search alone, or one heuristic alone."""
 
 _PEAK_FIRST = 0.2
 """Part of the time after which no order with the fullest section first is begun."""
@@ -43,10 +50,6 @@ _FIRST_REPAIR = 0.1
 _SEARCH = 0.3
 """Part of the time for the search; what is left then is for repair."""
 
-_START_RANDOM, _START_REPAIR = 0.1, 0.15
-"""Parts of the time in which the packing with which integer programs begin is looked for by random
-orders, and repaired."""
-
 _FIRST_NODES = 4000
 """Of the first tries above the bound; at the bound itself four times as many."""
 
@@ -57,7 +60,6 @@ def place(
     method: str = "auto",
     time_limit: float = 10.0,
     node_limit: int | None = None,
-    programs: Programs | None = None,
 ) -> Packing:
     """Finds offsets at the least height it can, or within the problem's capacities.
 
@@ -70,13 +72,11 @@ def place(
       time_limit: seconds of search, at most. The heuristics' time comes on top.
       node_limit: placements that the search may try, or None. Where it is reached before the time
         limit, equal problems get equal packings.
-      programs: for method "ilp", the solver and the form; HiGHS by default.
 
     Raises:
       InputError: no such method; best fit with pinned blocks.
       LimitError: a limit is not positive.
-      SolverError: the solver of the integer program failed, or is not licensed for its size.
-      CheckError: the referee rejected the packing (a bug).
+      CheckError: the verifier rejected the packing (a bug).
     """
     if method not in METHODS:
         raise InputError(f"method={method!r} is not known; use one of {', '.join(METHODS)}")
@@ -84,15 +84,37 @@ def place(
         raise LimitError(f"time_limit={time_limit} must be positive")
     if node_limit is not None and node_limit < 1:
         raise LimitError(f"node_limit={node_limit} must be positive")
-    started = time.monotonic()
     budget = Budget(time_limit, node_limit)
-    how = _How(method, budget, programs or Programs())
+
+    def place_part(
+        part: Items, bound: int, target_height: int, capacity: int | None
+    ) -> PartPacking:
+        return _place_part(part, bound, target_height, capacity, method, budget)
+
+    return place_by(problem, place_part, budget)
+
+
+PlacePart = Callable[[Items, int, int, int | None], "PartPacking"]
+"""Places one independent part: (items, bytes that it needs at least, height that is low enough,
+capacity or None) -> what came of it."""
+
+
+def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
+    """Takes a problem apart, has each part placed, and puts the offsets together.
+
+    Args:
+      problem: the blocks. place_part: places one part. budget: what that spends.
+
+    Raises:
+      CheckError: the verifier rejected the packing (a bug).
+    """
+    started = time.monotonic()
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
     bounds: dict[int, int] = {}
-    worst = _SpaceResult(0, Status.OPTIMAL, StopReason.PROOF, "", None)
+    worst = PartPacking(0, Status.OPTIMAL, StopReason.PROOF, "", None)
     for space in np.unique(problem.space).tolist():
         items, item = items_of(problem, space)
-        result = _place_space(items, problem.capacity.get(space), how)
+        result = _place_space(items, problem.capacity.get(space), place_part)
         bounds[space] = result.bound
         if _SEVERITY.index(result.status) > _SEVERITY.index(worst.status) or not worst.source:
             worst = result
@@ -116,7 +138,7 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _SpaceResult:
+class PartPacking:
     """One memory space, or a part: its bound in bytes, and as in Packing; offsets by item."""
 
     bound: int
@@ -126,45 +148,37 @@ class _SpaceResult:
     offsets: np.ndarray | None
 
 
-class _How(NamedTuple):
-    """What places: a method, what it may spend, and how integer programs are solved."""
-
-    method: str
-    budget: Budget
-    programs: Programs
-
-
-def _place_space(items: Items, capacity: int | None, how: _How) -> _SpaceResult:
+def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
     """Places the items of one memory space."""
     parts = sorted(((least_height(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
-        return _SpaceResult(bound, Status.INFEASIBLE, StopReason.PROOF, "bound", None)
+        return PartPacking(bound, Status.INFEASIBLE, StopReason.PROOF, "bound", None)
     offsets = np.zeros(len(items), np.int64)
     sources: list[str] = []
     reasons: list[StopReason] = []
     height = 0
     for least, part in parts:
         # A part need not be lower than the highest one before it.
-        goal = max(bound, height) if capacity is None else capacity
-        found = _place_part(part, least, goal, capacity, how)
+        target_height = max(bound, height) if capacity is None else capacity
+        found = place_part(part, least, target_height, capacity)
         bound = max(bound, found.bound)
         if found.offsets is None:
             return dataclasses.replace(found, bound=bound)
         offsets[part.ids] = found.offsets
-        height = max(height, _height(part, found.offsets))
+        height = max(height, height_of(part, found.offsets))
         sources.append(found.source)
         reasons.append(found.stopped_by)
     source = max(sources, key=lambda s: (s.startswith(("search", "ilp")), s), default="bound")
     if height <= bound:
-        return _SpaceResult(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
-    enough = _enough(capacity)
-    stopped_by = next((r for r in reasons if r is not enough), enough)
-    return _SpaceResult(bound, Status.FEASIBLE, stopped_by, source, offsets)
+        return PartPacking(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
+    met = enough(capacity)
+    stopped_by = next((r for r in reasons if r is not met), met)
+    return PartPacking(bound, Status.FEASIBLE, stopped_by, source, offsets)
 
 
-def _enough(capacity: int | None) -> StopReason:
-    """Why nothing more is asked of items that meet their goal."""
+def enough(capacity: int | None) -> StopReason:
+    """Why the search of items that meet their target height ends."""
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
@@ -182,46 +196,30 @@ def _pins_clash(items: Items) -> bool:
     return False
 
 
-def _height(items: Items, offsets: np.ndarray) -> int:
+def height_of(items: Items, offsets: np.ndarray) -> int:
+    """The height of a packing in bytes; offsets int64 [items]."""
     return int(np.max(offsets + items.need, initial=0))
 
 
 def _place_part(
-    part: Items, bound: int, goal: int, capacity: int | None, how: _How
-) -> _SpaceResult:
-    """Places one independent part, which needs `bound`, at most `goal` bytes high if it can.
+    part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
+) -> PartPacking:
+    """Places one independent part, which needs `bound`, at most `target_height` bytes high if it
+    can.
 
     Returns:
       A result whose bound holds for the part.
     """
-    method, budget, programs = how
-    best: np.ndarray | None = None
-    source = ""
-    rules = _heuristics(part, method)
-    if method == "ilp" and not programs.start:
-        rules = rules[:1]
-    for name, heuristic in rules:
-        late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
-        if best is not None and name == "peak_first" and late:
-            break
-        offsets = heuristic()
-        if best is None or _height(part, offsets) < _height(part, best):
-            best, source = offsets, name
-        if _height(part, best) <= goal:
-            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
-    if method == "ilp" and best is not None:
-        if programs.start:
-            best, source = _started(part, goal, best, source, budget)
-        if _height(part, best) <= goal:
-            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
-        return _by_ilp(part, bound, goal, capacity, best, source, how)
+    best, source = by_rules(part, target_height, heuristics(part, method), budget)
+    if best is not None and height_of(part, best) <= target_height:
+        return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
     if method not in ("auto", "search"):
-        over = best is None or (capacity is not None and _height(part, best) > capacity)
+        over = best is None or (capacity is not None and height_of(part, best) > capacity)
         status = Status.UNKNOWN if over else Status.FEASIBLE
-        return _SpaceResult(bound, status, StopReason.HEURISTIC, source, None if over else best)
+        return PartPacking(bound, status, StopReason.HEURISTIC, source, None if over else best)
     if not searchable(part):
         over = best is None or capacity is not None
-        return _SpaceResult(
+        return PartPacking(
             bound,
             Status.UNKNOWN if over else Status.FEASIBLE,
             StopReason.SIZE_LIMIT,
@@ -230,44 +228,27 @@ def _place_part(
         )
     few = len(part) < _MANY or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
-        return _searched(Search(part), bound, goal, capacity, best, source, budget)
-    best, source = _repair(part, goal, best, source, budget, _FIRST_REPAIR, 0)
-    if _height(part, best) <= goal:
-        return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), source, best)
+        return _searched(Search(part), bound, target_height, capacity, best, source, budget)
+    best, source = repair(part, target_height, best, source, budget, _FIRST_REPAIR, 0)
+    if height_of(part, best) <= target_height:
+        return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
     with budget.portion(_SEARCH):
-        found = _searched(Search(part), bound, goal, None, best, source, budget)
+        found = _searched(Search(part), bound, target_height, None, best, source, budget)
     assert found.offsets is not None
-    goal = max(goal, found.bound)
+    target_height = max(target_height, found.bound)
     best, source = found.offsets, found.source
     seed = 1
-    while _height(part, best) > goal and budget.left() > 0:
-        best, source = _repair(part, goal, best, source, budget, 1 / 3, seed)
+    while height_of(part, best) > target_height and budget.left() > 0:
+        best, source = repair(part, target_height, best, source, budget, 1 / 3, seed)
         seed += 1
-    met = _height(part, best) <= goal
-    stopped_by = _enough(capacity) if met else budget.stopped_by
-    return _SpaceResult(found.bound, Status.FEASIBLE, stopped_by, source, best)
+    met = height_of(part, best) <= target_height
+    stopped_by = enough(capacity) if met else budget.stopped_by
+    return PartPacking(found.bound, Status.FEASIBLE, stopped_by, source, best)
 
 
-def _started(
-    part: Items, goal: int, best: np.ndarray, source: str, budget: Budget
-) -> tuple[np.ndarray, str]:
-    """The packing with which integer programs begin, by random orders and repair."""
-    with budget.portion(_START_RANDOM):
-        for order in random_peak_orders(part, 0):
-            if _height(part, best) <= goal or budget.left() <= 0:
-                break
-            found = first_fit(part, order)
-            budget.charge(len(part), 0.0)
-            if _height(part, found) < _height(part, best):
-                best, source = found, "peak_first"
-    if _height(part, best) > goal and repairable(part):
-        return _repair(part, goal, best, source, budget, _START_REPAIR, 0)
-    return best, source
-
-
-def _repair(
+def repair(
     part: Items,
-    goal: int,
+    target_height: int,
     best: np.ndarray,
     source: str,
     budget: Budget,
@@ -276,84 +257,80 @@ def _repair(
 ) -> tuple[np.ndarray, str]:
     """Repairs the best packing for a part of the whole time; (offsets, source)."""
     with budget.portion(portion):
-        found = repaired(part, goal, best, budget, seed)
-    if _height(part, found) < _height(part, best):
+        found = repaired(part, target_height, best, budget, seed)
+    if height_of(part, found) < height_of(part, best):
         return found, "repair"
     return best, source
 
 
-def _heuristics(part: Items, method: str) -> Sequence[tuple[str, Callable[[], np.ndarray]]]:
-    """The heuristics of a method by name."""
+Rule = Callable[[], np.ndarray]
+
+
+def by_rules(
+    part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
+) -> tuple[np.ndarray | None, str]:
+    """The lowest packing of some rules and the rule's name, up to the first that meets the target
+    height.
+    """
+    best: np.ndarray | None = None
+    source = ""
+    for name, rule in rules:
+        late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
+        if best is not None and name == "peak_first" and late:
+            break
+        offsets = rule()
+        if best is None or height_of(part, offsets) < height_of(part, best):
+            best, source = offsets, name
+        if height_of(part, best) <= target_height:
+            break
+    return best, source
+
+
+def heuristics(part: Items, method: str) -> Sequence[tuple[str, Rule]]:
+    """The heuristics of a method by name; all of them for "auto"."""
     orders = greedy_orders(part)
-    found: list[tuple[str, Callable[[], np.ndarray]]] = [
+    found: list[tuple[str, Rule]] = [
         (name, lambda order=order: first_fit(part, order)) for name, order in orders.items()
     ]
     if not (part.fixed >= 0).any() or method == "best_fit":
         found.append(("best_fit", lambda: best_fit(part)))
     found += [("peak_first", lambda order=o: first_fit(part, order)) for o in peak_orders(part)]
-    return [(name, call) for name, call in found if method in ("auto", "ilp", name)]
-
-
-def _by_ilp(
-    part: Items,
-    bound: int,
-    goal: int,
-    capacity: int | None,
-    best: np.ndarray,
-    source: str,
-    how: _How,
-) -> _SpaceResult:
-    """Lowers the best packing of the heuristics by integer programs."""
-    before, seconds = _height(part, best), max(how.budget.seconds(), 0.01)
-    limits = Limits(time_limit=seconds, watch=how.programs.watch)
-    found = located(part, best, bound=bound, goal=goal, limits=limits, programs=how.programs)
-    height = _height(part, found.offsets)
-    source = f"ilp, {found.by}" if height < before else source
-    if capacity is not None and found.bound > capacity:
-        return _SpaceResult(found.bound, Status.INFEASIBLE, StopReason.PROOF, "ilp", None)
-    if capacity is not None and height > capacity:
-        return _SpaceResult(bound, Status.UNKNOWN, StopReason.TIME_LIMIT, "ilp", None)
-    if height <= max(goal, found.bound):
-        stopped_by = _enough(capacity) if height <= goal else StopReason.PROOF
-    else:
-        asked = found.variables > 0
-        stopped_by = StopReason.TIME_LIMIT if asked else StopReason.SIZE_LIMIT
-    return _SpaceResult(found.bound, Status.FEASIBLE, stopped_by, source, found.offsets)
+    return [(name, call) for name, call in found if method in ("auto", name)]
 
 
 def _searched(
     search: Search,
     bound: int,
-    goal: int,
+    target_height: int,
     capacity: int | None,
     best: np.ndarray | None,
     source: str,
     budget: Budget,
-) -> _SpaceResult:
-    """Searches at the goal first, then for anything below the best packing known.
+) -> PartPacking:
+    """Searches at the target height first, then for anything below the best packing known.
 
-    Above the goal, the interval between what was tried and failed and the best packing is halved
-    until it is narrow; then all begins again with twice the nodes for each try. A capacity that is
-    refuted raises the bound.
+    Above the target height, the interval between what was tried and failed and the best packing is
+    halved until it is narrow; then all begins again with twice the nodes for each try. A capacity
+    that is refuted raises the bound.
     """
     part = search.items
     if capacity is not None:
         outcome, offsets = search.within(capacity, budget)
         if outcome == FOUND:
-            return _SpaceResult(bound, Status.FEASIBLE, _enough(capacity), "search", offsets)
+            return PartPacking(bound, Status.FEASIBLE, enough(capacity), "search", offsets)
         if outcome == EXHAUSTED:
-            return _SpaceResult(capacity + 1, Status.INFEASIBLE, StopReason.PROOF, "search", None)
-        return _SpaceResult(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
-    ceiling = _height(part, first_fit(part, greedy_orders(part)["greedy_size"]))
-    quota, tried = _FIRST_NODES, goal - 1
-    while (best is None or _height(part, best) > goal) and budget.left() > 0:
-        top = _height(part, best) if best is not None else ceiling + part.grain
-        if tried < goal:
-            aim, most = goal, 4 * quota
+            return PartPacking(capacity + 1, Status.INFEASIBLE, StopReason.PROOF, "search", None)
+        return PartPacking(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
+    ceiling = height_of(part, first_fit(part, greedy_orders(part)["greedy_size"]))
+    quota, tried = _FIRST_NODES, target_height - 1
+    while (best is None or height_of(part, best) > target_height) and budget.left() > 0:
+        top = height_of(part, best) if best is not None else ceiling + part.grain
+        if tried < target_height:
+            aim, most = target_height, 4 * quota
         elif top - tried > max(part.grain, top // 512):
             aim, most = (tried + top) // 2, quota
         else:
-            quota, tried = 2 * quota, goal - 1
+            quota, tried = 2 * quota, target_height - 1
             continue
         outcome, offsets = search.within(aim, budget, most)
         if outcome == FOUND:
@@ -362,10 +339,10 @@ def _searched(
         tried = max(tried, aim)
         if outcome == EXHAUSTED:
             bound = max(bound, aim + 1)
-            goal = max(goal, bound)
+            target_height = max(target_height, bound)
     if best is None:
-        return _SpaceResult(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
-    met = _height(part, best) <= goal
-    return _SpaceResult(
-        bound, Status.FEASIBLE, _enough(capacity) if met else budget.stopped_by, source, best
+        return PartPacking(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
+    met = height_of(part, best) <= target_height
+    return PartPacking(
+        bound, Status.FEASIBLE, enough(capacity) if met else budget.stopped_by, source, best
     )

@@ -15,7 +15,7 @@ import numpy as np
 from olla_xla.memory.jit import jit
 from olla_xla.place.placed_parts import ITEM, Shapes, excess, fit, overlapping, put, sticking_out
 
-__all__ = ["ANYWHERE", "Scratch", "place_anew", "relocate", "scratch"]
+__all__ = ["ANYWHERE", "Scratch", "repack", "relocate", "scratch"]
 
 ANYWHERE = -1
 """Instead of an offset: an item may be placed wherever it fits."""
@@ -27,7 +27,7 @@ _BUMP = 1.2
 """The factor by which it then does."""
 
 _SOME = (6, 40, 15)
-"""Items to place anew at once, about: one of these numbers, by the seed."""
+"""Items to repack at once, about: one of these numbers, by the seed."""
 
 _SWAP, _BAND = 0, 1
 """Of three ways to choose what is taken out: what is in the way, a band; else a random few."""
@@ -58,7 +58,7 @@ class _Packing(NamedTuple):
 
     Attributes:
       offset: int64 [items] bytes. length: int64 [items], sections from its first to its last.
-      weight: float64 [items], of each byte above the goal.
+      weight: float64 [items], of each byte above the target height.
     """
 
     offset: np.ndarray
@@ -80,16 +80,16 @@ def scratch(n: int) -> Scratch:
 
 @jit
 def relocate(
-    offset: np.ndarray, shapes: Shapes, goal: int, tries: int, seed: int
+    offset: np.ndarray, shapes: Shapes, target_height: int, tries: int, seed: int
 ) -> tuple[np.ndarray, int]:
     """Local repair of a packing, in place.
 
     Args:
-      offset: int64 [items] bytes. shapes: the items. goal: bytes. tries: at most.
+      offset: int64 [items] bytes. shapes: the items. target_height: bytes. tries: at most.
       seed: of the random numbers; about how many items are repacked at once depends on it, too.
 
     Returns:
-      (the offsets with fewest bytes above the goal, items placed).
+      (the offsets with fewest bytes above the target height, items placed).
     """
     np.random.seed(seed)
     n, some = len(shapes.size), _SOME[seed % len(_SOME)]
@@ -100,7 +100,7 @@ def relocate(
         count = put(i, offset[i], shapes, now, count)
     over = np.int64(0)
     for i in range(n):
-        over += excess(offset[i], shapes.size[i], goal)
+        over += excess(offset[i], shapes.size[i], target_height)
     packing = _Packing(offset, _lengths(shapes), np.ones(n))
     trial, out = scratch(n), np.empty(n, np.int64)
     best, least = offset.copy(), over
@@ -108,17 +108,17 @@ def relocate(
     for _ in range(tries):
         if over == 0:
             break
-        outs = out[: sticking_out(offset, shapes.size, goal, out)]
+        outs = out[: sticking_out(offset, shapes.size, target_height, out)]
         stale += 1
         if stale > _PATIENCE:
             stale = 0
             for i in outs:
                 packing.weight[i] *= _BUMP
-        taken, at = _take(outs, some, offset, shapes, goal, trial)
+        taken, at = _take(outs, some, offset, shapes, target_height, trial)
         kept = _without(trial.mark, now, count, then)
-        before, limit = _arrange(taken, at, packing, shapes.size, goal, trial)
-        after, cost, kept, placed = place_anew(
-            taken, at, limit, packing.weight, shapes, goal, then, kept, trial
+        before, limit = _arrange(taken, at, packing, shapes.size, target_height, trial)
+        after, cost, kept, placed = repack(
+            taken, at, limit, packing.weight, shapes, target_height, then, kept, trial
         )
         spent += placed
         if cost > limit:
@@ -147,14 +147,19 @@ def _lengths(shapes: Shapes) -> np.ndarray:
 
 @jit
 def _take(
-    outs: np.ndarray, some: int, offset: np.ndarray, shapes: Shapes, goal: int, trial: Scratch
+    outs: np.ndarray,
+    some: int,
+    offset: np.ndarray,
+    shapes: Shapes,
+    target_height: int,
+    trial: Scratch,
 ) -> tuple[int, int]:
     """Takes out one of the items that exceed the target height, some others of them, and some in
     their way.
 
     Args:
       outs: int64, the items that exceed the target height. some: how many to take, about.
-      offset, shapes, goal: as in `relocate`. trial: mark, taken and near are filled.
+      offset, shapes, target_height: as in `relocate`. trial: mark, taken and near are filled.
 
     Returns:
       (items taken out, the offset at which the first of them is to go or ANYWHERE).
@@ -172,7 +177,7 @@ def _take(
     if m == 0:
         return count, ANYWHERE
     if way == _SWAP:
-        return _take_place(target, m, offset, shapes.size, goal, trial, count)
+        return _take_place(target, m, offset, shapes.size, target_height, trial, count)
     if way == _BAND:
         return _take_band(target, m, most, offset, shapes, trial, count), ANYWHERE
     return _take_few(target, m, most, offset, shapes, trial, count), ANYWHERE
@@ -192,14 +197,14 @@ def _take_place(
     m: int,
     offset: np.ndarray,
     size: np.ndarray,
-    goal: int,
+    target_height: int,
     trial: Scratch,
     count: int,
 ) -> tuple[int, int]:
     """Lets the target have the place of whatever lies in a band of its size.
 
     Args:
-      target: the item. m: of the items near it. offset, size: int64 [items]. goal: bytes.
+      target: the item. m: of the items near it. offset, size: int64 [items]. target_height: bytes.
       trial: is filled. count: items taken out.
 
     Returns:
@@ -210,7 +215,7 @@ def _take_place(
     at = offset[j] if side == 0 else offset[j] + size[j]
     if side == 2:
         at -= size[target]
-    at = min(max(at, np.int64(0)), goal - size[target])
+    at = min(max(at, np.int64(0)), target_height - size[target])
     for j in trial.near[:m]:
         meets = offset[j] < at + size[target] and at < offset[j] + size[j]
         if not trial.mark[j] and meets:
@@ -291,16 +296,16 @@ def _without(mark: np.ndarray, placed: np.ndarray, count: int, kept: np.ndarray)
 
 @jit
 def _arrange(
-    taken: int, at: int, packing: _Packing, size: np.ndarray, goal: int, trial: Scratch
+    taken: int, at: int, packing: _Packing, size: np.ndarray, target_height: int, trial: Scratch
 ) -> tuple[int, float]:
     """Sets the keys by which items are repacked, and takes the marks off.
 
     Args:
       taken: items taken out. at: where the first of them is to go, or ANYWHERE.
-      packing: as it was. size: int64 [items] bytes. goal: bytes. trial: keys are filled.
+      packing: as it was. size: int64 [items] bytes. target_height: bytes. trial: keys are filled.
 
     Returns:
-      (their bytes above the goal, the same with their weights).
+      (their bytes above the target height, the same with their weights).
     """
     by, noise = np.random.randint(4), 2 * np.random.random()
     target_first = at != ANYWHERE or np.random.random() < 0.5
@@ -308,10 +313,10 @@ def _arrange(
     for k in range(taken):
         i = trial.taken[k]
         trial.mark[i] = False
-        above = excess(packing.offset[i], size[i], goal)
+        above = excess(packing.offset[i], size[i], target_height)
         before += above
         limit += above * packing.weight[i]
-        value = -3.0 * packing.offset[i] / goal
+        value = -3.0 * packing.offset[i] / target_height
         if by == _BY_SIZE:
             value = np.log(float(size[i]))
         elif by == _BY_LENGTH:
@@ -325,13 +330,13 @@ def _arrange(
 
 
 @jit
-def place_anew(
+def repack(
     taken: int,
     at: int,
     limit: float,
     weight: np.ndarray,
     shapes: Shapes,
-    goal: int,
+    target_height: int,
     placed: np.ndarray,
     count: int,
     trial: Scratch,
@@ -340,13 +345,14 @@ def place_anew(
 
     Args:
       taken: items to place. at: where the first of them is to go, or ANYWHERE.
-      limit: bytes above the goal, with their weights, that are too many if exceeded.
-      weight: float64 [items], of bytes above the goal. shapes: of all items. goal: bytes.
+      limit: bytes above the target height, with their weights, that are too many if exceeded.
+      weight: float64 [items], of bytes above the target height. shapes: of all items.
+        target_height: bytes.
       placed, count: the parts of the other items; those of the items are added.
       trial: `fresh` gets the new offsets.
 
     Returns:
-      (bytes above the goal, the same with their weights, placed parts, items placed).
+      (bytes above the target height, the same with their weights, placed parts, items placed).
     """
     gap = np.random.randint(3)
     target = trial.taken[0]
@@ -355,10 +361,10 @@ def place_anew(
         i = trial.taken[k]
         x = at
         if at == ANYWHERE or i != target:
-            x = fit(i, shapes, goal, gap, placed, count)
+            x = fit(i, shapes, target_height, gap, placed, count)
         spent += 1
         trial.fresh[i] = x
-        above = excess(x, shapes.size[i], goal)
+        above = excess(x, shapes.size[i], target_height)
         after += above
         cost += above * weight[i]
         if cost > limit:

@@ -2,9 +2,9 @@
 
 Two compiled loops, both of many cheap tries. The first repeats first fit, each time with the items
 that stuck out moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
-keeps most items where they are and places a few anew (relocate.py). All randomness is seeded.
+keeps most items where they are and repacks a few (relocate.py). All randomness is seeded.
 
-Items that are live everywhere lie below all others: they only lower the goal for the rest.
+Items that are live everywhere lie below all others: they only lower the target height for the rest.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def repairable(items: Items) -> bool:
 
 
 def repaired(
-    items: Items, goal: int, best: np.ndarray, budget: Budget, seed: int = 0
+    items: Items, target_height: int, best: np.ndarray, budget: Budget, seed: int = 0
 ) -> np.ndarray:
-    """Looks for a packing at most `goal` bytes high.
+    """Looks for a packing at most `target_height` bytes high.
 
     Args:
       items: one independent part, `repairable`. best: a packing. budget: is charged one node for
@@ -60,7 +60,7 @@ def repaired(
     core = subset(items, rest)
     offsets = best.copy()
     offsets[below] = np.cumsum(items.size[below]) - items.size[below]
-    height = goal - goal % items.grain - floor
+    height = target_height - target_height % items.grain - floor
     if height < int(core.size.max()):
         return best
     tries = _Repair(core, height, budget)
@@ -69,7 +69,7 @@ def repaired(
         if floor + int(np.max(found + core.size)) < top:
             offsets[rest] = floor + found
             best, top = offsets.copy(), floor + int(np.max(found + core.size))
-        if top <= goal or budget.left() <= 0:
+        if top <= target_height or budget.left() <= 0:
             break
     return best
 
@@ -77,8 +77,8 @@ def repaired(
 class _Repair:
     """The tries for one set of items."""
 
-    def __init__(self, items: Items, goal: int, budget: Budget) -> None:
-        self.items, self.goal = items, goal
+    def __init__(self, items: Items, target_height: int, budget: Budget) -> None:
+        self.items, self.target_height = items, target_height
         self.budget = budget
         self.shapes = Shapes(
             items.part_ptr, items.part_first, items.part_last, items.part_height, items.size
@@ -117,7 +117,7 @@ class _Repair:
 
     def _over(self, offsets: np.ndarray) -> float:
         size = self.items.size
-        return float(np.minimum(np.maximum(offsets + size - self.goal, 0), size).sum())
+        return float(np.minimum(np.maximum(offsets + size - self.target_height, 0), size).sum())
 
     def _squeaky(self, key: np.ndarray, seed: int, low: float, high: float) -> np.ndarray:
         rounds = max(1, min(_ROUNDS, self.budget.nodes_left() // len(self.items)))
@@ -129,12 +129,12 @@ class _Repair:
         for start in range(0, rounds, 50):
             chunk = min(50, rounds - start)
             found, height, spent = _squeaky(
-                rank, self.shapes, self.goal, chunk, seed * 100 + start, low, high
+                rank, self.shapes, self.target_height, chunk, seed * 100 + start, low, high
             )
             self.budget.charge(spent * len(key), 0.0)
             if top is None or height < top:
                 best, top = found, height
-            if top <= self.goal or self.budget.left() <= 0:
+            if top <= self.target_height or self.budget.left() <= 0:
                 break
         return best
 
@@ -142,7 +142,7 @@ class _Repair:
         left = self.budget.seconds()
         tries = int(max(100, min(_TRIES, left / self.rate, self.budget.nodes_left())))
         started = time.monotonic()
-        found, placed = relocate(offsets.copy(), self.shapes, self.goal, tries, seed)
+        found, placed = relocate(offsets.copy(), self.shapes, self.target_height, tries, seed)
         self.budget.charge(placed, 0.0)
         self.rate = max((time.monotonic() - started) / tries, 1e-7)
         return found
@@ -152,7 +152,7 @@ class _Repair:
 def _squeaky(
     rank: np.ndarray,
     shapes: Shapes,
-    goal: int,
+    target_height: int,
     rounds: int,
     seed: int,
     low: float,
@@ -163,7 +163,7 @@ def _squeaky(
     Args:
       rank: float64 [items]; that of what exceeds the target height is multiplied by low..high, in
         place.
-      shapes: the items. goal: bytes. rounds: at most. seed: of the random numbers.
+      shapes: the items. target_height: bytes. rounds: at most. seed: of the random numbers.
 
     Returns:
       (the best offsets, their height in bytes, rounds done).
@@ -179,18 +179,18 @@ def _squeaky(
         count = 0
         top = np.int64(0)
         for i in order:
-            x = fit(i, shapes, goal, LOWEST, placed, count)
+            x = fit(i, shapes, target_height, LOWEST, placed, count)
             offset[i] = x
             top = max(top, x + shapes.size[i])
             count = put(i, x, shapes, placed, count)
         if least < 0 or top < least:
             least = top
             best[:] = offset
-            if top <= goal:
+            if top <= target_height:
                 return best, int(least), step + 1
         for k in range(n):
             rank[order[k]] = k
         for i in range(n):
-            if offset[i] + shapes.size[i] > goal:
+            if offset[i] + shapes.size[i] > target_height:
                 rank[i] *= np.random.uniform(low, high)
     return best, int(least), rounds

@@ -24,10 +24,10 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult
 
-__all__ = ["Limits", "MoreOrders", "Progress", "solve"]
+__all__ = ["Limits", "AlternativeOrders", "Progress", "solve"]
 
 Progress = Callable[[str], None]
-MoreOrders = Callable[[], Mapping[str, Sequence[str]]]
+AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
 
 _ILP_START, _ILP = 0.25, 0.7
 """Parts of the time for the order with which the integer program begins, and of the rest for it."""
@@ -62,7 +62,7 @@ def solve(
     estimate: BaselineEstimate,
     limits: Limits,
     progress: Progress | None,
-    more: MoreOrders | None = None,
+    alternative_orders: AlternativeOrders | None = None,
 ) -> Solved:
     """Finds an order for one computation, given those of its callees.
 
@@ -70,7 +70,8 @@ def solve(
       estimate: the computation; callees' peaks and bounds are in its module.
       limits: of the search.
       progress: called with one line at each improvement.
-      more: gives orders of another scheduler, for the entry computation; asked for if need be.
+      alternative_orders: gives orders of another scheduler, for the entry computation; asked for if
+        need be.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.
@@ -108,7 +109,7 @@ def solve(
     binds = options.in_place and not late
     ours, aliases = with_chains(work, options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
-    found = _towards_the_total(ours, bound, deadline, steps, limits, progress, more)
+    found = _towards_the_total(ours, bound, deadline, steps, limits, progress, alternative_orders)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     stopped_by = found.stopped_by
     gain = work.scores["xla"][0] - ours.scores[name][0]
@@ -137,7 +138,7 @@ def _towards_the_total(
     steps: int | None,
     limits: Limits,
     progress: Progress | None,
-    more: MoreOrders | None,
+    alternative_orders: AlternativeOrders | None,
 ) -> SearchResult:
     """Searches for the least total of the module, from all orders met so far."""
     options, computation = limits.options, ours.lowered.computation
@@ -165,8 +166,8 @@ def _towards_the_total(
     wide = found.objective_bytes > bound * (1 + _MORE)
     ends = deadline if limits.deadline is None else limits.deadline(found.objective_bytes)
     in_time = time.monotonic() + limits.more_seconds < min(ends, deadline)
-    if ours.is_entry and more is not None and wide and in_time:
-        other = ours.named(more().get(computation.name, ()))
+    if ours.is_entry and alternative_orders is not None and wide and in_time:
+        other = ours.named(alternative_orders().get(computation.name, ()))
         ours.add(other)
         if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
             left = None if steps is None else max(steps - found.steps, 1)

@@ -109,8 +109,8 @@ def order_by_ilp(
 def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:
     """Tells `progress` of incumbents and bounds, in MiB."""
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
         progress(f"{backend}, {name}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
 
-    return told
+    return on_progress

@@ -55,11 +55,11 @@ def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> Kept | None
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
     for _ in range(_WRITTEN):
-        work, given = _Work(planned), planned
+        work, given = _KernelMemory(planned), planned
         settled = work.settle()
         if settled and not work.aliases and not work.holds and not (is_own and _in_order(planned)):
             given = planned.guarded()
-            work = _Work(given)
+            work = _KernelMemory(given)
             settled = work.settle()
         if not settled:
             return None
@@ -78,7 +78,7 @@ def _in_order(planned: PlannedModule) -> bool:
     return all(order == c.schedule for c, order in planned.orders.items())
 
 
-class _Work:
+class _KernelMemory:
     """What a module takes, found by simulation; it is not written meanwhile.
 
     Attributes:

@@ -19,7 +19,7 @@ from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.baseline import BaselineEstimate, unchanged
-from olla_xla.planner.computation import Limits, MoreOrders, Progress, solve
+from olla_xla.planner.computation import AlternativeOrders, Limits, Progress, solve
 from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import charge, keep_kernels
 from olla_xla.planner.work import Solved
@@ -99,7 +99,7 @@ def _solve_all(
     limit: _Limit,
     options: PlanOptions,
     progress: Progress | None,
-    more: MoreOrders | None,
+    alternative_orders: AlternativeOrders | None,
 ) -> Solved:
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
@@ -124,7 +124,7 @@ def _solve_all(
         if not estimate.is_current(planned):
             estimate = BaselineEstimate.at(planned, computation)
         limits = limit.limits(options, seconds, key == entry)
-        orders.add(solve(estimate, limits, progress, more))
+        orders.add(solve(estimate, limits, progress, alternative_orders))
     assert orders.entry is not None
     return orders.entry
 
@@ -136,7 +136,7 @@ def plan_order(
     target: str,
     *,
     progress: Progress | None = None,
-    more: MoreOrders | None = None,
+    alternative_orders: AlternativeOrders | None = None,
     timing: Timing | None = None,
     released: frozenset[str] = frozenset(),
     kept: Mapping[str, Pattern] | None = None,
@@ -146,7 +146,7 @@ def plan_order(
     Args:
       module: a scheduled one. options: limits and seed.
       target: "cpu" or "cuda".
-      progress, more: see `planner.plan_module`. timing: what it may take.
+      progress, alternative_orders: see `planner.plan_module`. timing: what it may take.
       released: starts of transfers that may hide less than in XLA's order.
       kept: kernel name -> the pattern that it is to have (memory.kernels); None: those that they
         have in the module as it came, which is XLA's own.
@@ -168,7 +168,7 @@ def plan_order(
     bound = estimates[planned.module.entry.name].bound
     limit = _limit(options, timing, started, xla_total, bound)
     orders = _Orders(planned, xla_total)
-    solved = _solve_all(orders, estimates, limit, options, progress, more)
+    solved = _solve_all(orders, estimates, limit, options, progress, alternative_orders)
 
     def unplanned() -> PlannedModule:
         fresh = PlannedModule(module, target, released, planned.kept)

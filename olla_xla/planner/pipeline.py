@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from olla_xla.errors import BudgetError, KernelError
 from olla_xla.memory.module_state import scheduled_module
-from olla_xla.planner.computation import MoreOrders, Progress
+from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order, relax_overlap
 from olla_xla.planner.state import ModuleState, Request
@@ -38,7 +38,7 @@ def plan_module(
     *,
     target: str,
     xla_bytes: int | None = None,
-    more: MoreOrders | None = None,
+    alternative_orders: AlternativeOrders | None = None,
     progress: Progress | None = None,
     schedule_seconds: float | None = None,
     device_kind: str = "",
@@ -51,9 +51,9 @@ def plan_module(
       options: limits and seed.
       target: "cpu" or "cuda".
       xla_bytes: XLA's own assigned total when it is known, for the report.
-      more: gives orders of another scheduler (computation name -> instruction names); it is asked
-        if the search leaves a total far above the bound, and there is time left for it, as long as
-        XLA took to its schedule.
+      alternative_orders: gives orders of another scheduler (computation name -> instruction names);
+        it is asked if the search leaves a total far above the bound, and there is time left for it,
+        as long as XLA took to its schedule.
       progress: called with one line at each improvement.
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
@@ -71,8 +71,8 @@ def plan_module(
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     request = Request(
-        options, target, cost, time.monotonic(), xla_bytes, more, progress, schedule_seconds,
-        device_bytes,
+        options, target, cost, time.monotonic(), xla_bytes, alternative_orders, progress,
+        schedule_seconds, device_bytes,
     )  # fmt: skip
     own = scheduled_module(module)
     state = _ordered(ModuleState(request, own, own))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.memory.kernels import Pattern
-from olla_xla.planner.computation import MoreOrders, Progress
+from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
@@ -36,7 +36,8 @@ class Request:
     """What `plan_module` was called with, and the clock.
 
     Attributes:
-      options, target, xla_bytes, more, progress, schedule_seconds, device_bytes: as it says.
+      options, target, xla_bytes, alternative_orders, progress, schedule_seconds, device_bytes: as
+        it says.
       cost: prices operators. started: when planning began, on the monotonic clock.
     """
 
@@ -45,7 +46,7 @@ class Request:
     cost: CostModel
     started: float
     xla_bytes: int | None = None
-    more: MoreOrders | None = None
+    alternative_orders: AlternativeOrders | None = None
     progress: Progress | None = None
     schedule_seconds: float | None = None
     device_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""The planning problem: TensorGraph, and what answers parts of it, Schedule and Placement.
+"""The planning problem: operators of one computation and the tensors between them.
 
 Sizes are bytes. Steps count operators of one computation: operator `order[t]` runs at step `t`.
 Intervals are half-open: a tensor live over `[start, stop)` occupies memory at steps
@@ -8,14 +8,10 @@ Intervals are half-open: a tensor live over `[start, stop)` occupies memory at s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 
 from olla_xla.errors import GraphError
 
-__all__ = ["Operator", "Placement", "Schedule", "Tensor", "TensorGraph"]
-
-Schedule = Sequence[int]
-"""A permutation of the operator ids of one TensorGraph, in execution order."""
+__all__ = ["Operator", "Tensor", "TensorGraph"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,16 +147,3 @@ class TensorGraph:
         if done < len(waiting):
             names = [self.operators[v].name for v, k in enumerate(waiting) if k > 0][:5]
             raise GraphError(f"cycle in {self.name} through {', '.join(names)}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """Where every tensor of a module lies.
-
-    Attributes:
-      total_bytes: size of the one arena that holds everything.
-      offsets: tensor name -> (offset, size) in bytes; the tensor occupies [offset, offset + size).
-    """
-
-    total_bytes: int
-    offsets: Mapping[str, tuple[int, int]]

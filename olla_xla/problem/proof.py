@@ -1,4 +1,4 @@
-"""What a solver proved about the order of one computation, or about the places of its tensors."""
+"""What a solver proved about the order of one computation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ __all__ = ["Proof"]
 class Proof:
     """One integer program as solved (`method="ilp"`); sizes are lifetime peaks in bytes.
 
-    Of places they are heights of an arena, under the planned order ("places", equations 6 to 8 and
-    15) or with the order ("joint", equation 9, of tensors as the paper counts them): it begins with
-    a greedy packing, and with the largest live sum as a bound.
-
     Attributes:
       computation: its name. backend: the solver.
       status: "optimal" (no order has a smaller peak), "feasible" (a limit was reached first),
@@ -26,7 +22,7 @@ class Proof:
       variables, rows: of the program; 0 where it was not built.
       seconds: building it, solving it and checking the order.
       message: what the solver said, or what kept it from an answer.
-      what: "order", "places" or "joint".
+      what: "order"; older plan files have others too, heights of an arena.
     """
 
     computation: str

@@ -103,11 +103,11 @@ def table(plan: Plan) -> str:
         ]
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
-    rows += [("copies that loops do without", f"{len(plan.sunk):,}", "")] if plan.sunk else []
+    rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
     stacks = sum(len(gone) for _, _, gone, _ in plan.loops)
-    rows += [("stacks that loops do without", f"{stacks:,}", "")] if stacks else []
+    rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
     every = " ".join(f"{k:,}" for k in dict.fromkeys(k for *_, k in plan.loops if k))
-    rows += [("turns from a kept one on", every, "run again")] if every else []
+    rows += [("iterations from a kept one on", every, "run again")] if every else []
     rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
     if plan.step_seconds:
         more = f"predicted; {1e3 * plan.added_seconds:.2f} ms of {1e3 * plan.step_seconds:.2f}"

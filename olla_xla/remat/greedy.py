@@ -46,7 +46,6 @@ class Selector:
         self.graph = graph
         self.deadline = deadline
         self._ratios: dict[int, float] = {}
-        self._noise = np.ones(graph.m)
 
     def point(self, evictions: np.ndarray) -> Point:
         """Evaluates evictions."""
@@ -70,28 +69,8 @@ class Selector:
             chosen, now = step
         return self.point(self.thin(chosen, max(target, now.peak)))
 
-    def polish(self, point: Point, target: int, rounds: int, seed: int = 0) -> Point:
-        """Takes back a few evictions at random and chooses anew, keeping what is cheaper.
-
-        Ruin and recreate (Schrimpf et al., J. Comput. Phys. 159, 2000). Ends after `rounds` in a
-        row without progress.
-        """
-        random = np.random.default_rng(seed)
-        idle = 0
-        while idle < rounds and len(point.evictions) and time.monotonic() < self.deadline:
-            count = len(point.evictions)
-            part = int(random.integers(1, max(2, count // 3) + 1))
-            kept = point.evictions[np.sort(random.permutation(count)[part:])]
-            self._noise = np.exp(0.4 * random.standard_normal(self.graph.m))
-            trial = self.reduce(kept, target)
-            idle += 1
-            if trial.peak <= target and trial.seconds < point.seconds * (1 - 1e-6):
-                point, idle = trial, 0
-        self._noise = np.ones(self.graph.m)
-        return point
-
     def thin(self, evictions: np.ndarray, target: int) -> np.ndarray:
-        """Takes back evictions that the target does not need, the dearest first."""
+        """Takes back evictions that the target does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
             return evictions
@@ -121,7 +100,7 @@ class Selector:
                 break
             found = None
             for evictions, after in self._chains(chosen, now, t, moment):
-                gain = (excess - _excess(after, target)) * self._noise[t]
+                gain = excess - _excess(after, target)
                 ratio = gain / max(after.seconds - now.seconds, _LEAST_SECONDS)
                 if ratio > 0 and (found is None or ratio > found[0]):
                     found = (ratio, evictions, after)

@@ -54,7 +54,7 @@ def solve_apart(backend: str, model: Model, limits: Limits) -> Result:
     Raises:
       SolverError: the process ended without a result.
     """
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "olla_xla.solvers.apart"]
@@ -62,32 +62,32 @@ def solve_apart(backend: str, model: Model, limits: Limits) -> Result:
     plain = dataclasses.replace(limits, watch=None, points=None)
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
         assert process.stdin is not None and process.stdout is not None
-        reader = threading.Thread(target=_read, args=(process.stdout, told), daemon=True)
+        reader = threading.Thread(target=_read, args=(process.stdout, messages), daemon=True)
         reader.start()
         given = (backend, model.arrays(), model.start, plain, limits.watch is not None, time.time())
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin:
                 pickle.dump(given, process.stdin)
-            return _followed(told, limits, until)
+            return _followed(messages, limits, until)
         finally:
             process.kill()
             reader.join()
 
 
-def _read(stream: IO[bytes], told: queue.SimpleQueue[Any]) -> None:
+def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
     """Passes on what the process writes, and None at its end."""
     with contextlib.suppress(EOFError, pickle.UnpicklingError):
         while True:
-            told.put(pickle.load(stream))
-    told.put(None)
+            messages.put(pickle.load(stream))
+    messages.put(None)
 
 
-def _followed(told: queue.SimpleQueue[Any], limits: Limits, until: float) -> Result:
+def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) -> Result:
     """The result, or what was told until the time was up."""
     x, bound = None, -INFINITY
     while True:
         try:
-            said = told.get(timeout=max(until + _GRACE - time.monotonic(), 0))
+            said = messages.get(timeout=max(until + _GRACE - time.monotonic(), 0))
         except queue.Empty:
             status = Status.UNKNOWN if x is None else Status.FEASIBLE
             message = f"ended {_GRACE:g} s after its time limit"
@@ -123,7 +123,7 @@ def main() -> int:
     limits = dataclasses.replace(
         limits,
         time_limit=left,
-        watch=(lambda value, bound: say("told", (value, bound))) if watched else None,
+        watch=(lambda value, bound: say("progress", (value, bound))) if watched else None,
         points=lambda x: say("point", x),
     )
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -310,11 +309,6 @@ class Model:
         self._lower[column], self._upper[column] = lower, upper
         self._arrays = None
 
-    def set_cost(self, column: int, cost: float) -> None:
-        """Replaces a variable's coefficient in the objective."""
-        self._cost[column] = cost
-        self._arrays = None
-
     def relax(self) -> None:
         """Lets all variables take fractional values; the optimum becomes a lower bound."""
         self._integer = [False] * self.variables
@@ -329,10 +323,6 @@ class Model:
     def row_name(self, row: int) -> str:
         """The tag of a row and its number."""
         return f"{self._tags[row]}#{row}"
-
-    def row_tags(self) -> Counter[str]:
-        """Number of rows by tag."""
-        return Counter(self._tags)
 
     def arrays(self) -> Arrays:
         """The data as arrays; made once, until the model changes."""

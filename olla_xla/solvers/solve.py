@@ -18,9 +18,8 @@ from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
-from olla_xla.solvers.rectangles import RectangleModel
 
-__all__ = ["BACKENDS", "solve", "solve_rectangles", "solve_special"]
+__all__ = ["BACKENDS", "solve", "solve_special"]
 
 _REGISTRY = {
     "highs": "olla_xla.solvers.backends.highs",
@@ -33,8 +32,6 @@ _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 
 _APART_ROWS = 2_000
 """Rows from which on a process of its own is worth its half second; fewer overran nothing."""
-
-_RECTANGLES = {"cpsat": "olla_xla.solvers.backends.cpsat_rectangles"}
 
 BACKENDS = tuple(_REGISTRY)
 """Names of all backends, in the order in which they are tried by default."""
@@ -95,24 +92,6 @@ def solve_with(
     return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
 
 
-def solve_rectangles(
-    model: RectangleModel, limits: Limits | None = None, backend: str = "cpsat"
-) -> Result:
-    """Minimises the peak of a rectangle model; the caller checks the places.
-
-    Args:
-      model: what to place. limits: of the solver. backend: only CP-SAT knows rectangles.
-
-    Returns:
-      A result whose point is the address of each block in units; ERROR, with the reason in
-      `failures`, if the solver is missing or fails.
-
-    Raises:
-      InputError: another backend.
-    """
-    return solve_special(_RECTANGLES, model, limits, backend)
-
-
 def solve_special(
     registry: Mapping[str, str], model: Any, limits: Limits | None, backend: str
 ) -> Result:
@@ -123,7 +102,8 @@ def solve_special(
       model: what that takes. limits: of the solver. backend: a name.
 
     Returns:
-      As `solve_rectangles`.
+      A result with the solver's point; ERROR, with the reason in `failures`, if the solver is
+      missing or fails.
 
     Raises:
       InputError: another backend.

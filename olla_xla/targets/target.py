@@ -23,7 +23,9 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from hlo.backend import platform
+from hlo.backend import is_host, platform
+from hlo.backend.cpu import CPU
+from hlo.backend.cuda import CUDA
 from olla_xla.errors import InputError
 
 __all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
@@ -32,7 +34,7 @@ _FORCED = "xla_force_host_platform_device_count"
 
 _CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")
 
-TARGETS = {"cpu": "cpu", **dict.fromkeys(_CARDS, "cuda")}
+TARGETS = {"cpu": CPU.name, **dict.fromkeys(_CARDS, CUDA.name)}
 """Target name -> the platform whose memory rules hold there."""
 
 
@@ -142,7 +144,7 @@ def prepare_environment(name: str, devices: int = 1) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if platform(TARGETS[name]).autotunes and "xla_gpu_autotune_level" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
-    if name == "cpu" and devices > 1 and _FORCED not in flags:
+    if platform(TARGETS[name]).is_host and devices > 1 and _FORCED not in flags:
         with contextlib.suppress(RuntimeError):  # JAX has started; `target` says what is missing
             jax.config.update("jax_num_cpu_devices", devices)
 
@@ -160,7 +162,7 @@ def target(name: str, devices: int = 1) -> Target:
         raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
     if devices < 1:
         raise InputError(f"devices={devices} must be at least 1")
-    if name == "cpu":
+    if platform(TARGETS[name]).is_host:
         return _cpu(devices)
     found = card(name)
     described = _described(found, devices)
@@ -168,7 +170,7 @@ def target(name: str, devices: int = 1) -> Target:
 
 
 def _cpu(devices: int) -> Target:
-    if jax.default_backend() != "cpu":
+    if not is_host(jax.default_backend()):
         raise InputError(
             f"target=cpu, but JAX runs on {jax.default_backend()}; set JAX_PLATFORMS=cpu"
         )

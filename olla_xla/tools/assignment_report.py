@@ -19,7 +19,9 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem, place
 from olla_xla.problem.plan import Plan
 
-__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "simulated_heap"]
+__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "live_bytes"]
+
+_SECONDS = 5.0  # for each packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +81,6 @@ def full_report(
     assignment: BufferAssignment,
     target: str,
     plan: Plan | None = None,
-    *,
-    time_limit: float = 5.0,
 ) -> FullReport:
     """Reads, checks and judges a buffer assignment.
 
@@ -88,7 +88,6 @@ def full_report(
       module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
       target: "cpu" or "cuda".
       plan: the plan it runs, or None.
-      time_limit: seconds for each packing.
 
     Raises:
       CheckError: two live tensors overlap; a tensor leaves its allocation.
@@ -98,15 +97,16 @@ def full_report(
     peak = check_overlaps(planned, assignment)
     start, end = _ranges(planned)
     rows = [
-        _allocation(home, start, end, platform(target).alignment, time_limit)
-        for home in assignment.allocations
-        if home.assigned and not (home.is_constant or home.is_thread_local or home.is_tuple)
+        _allocation(allocation, start, end, platform(target).alignment)
+        for allocation in assignment.allocations
+        if allocation.assigned
+        and not (allocation.is_constant or allocation.is_thread_local or allocation.is_tuple)
     ]
     offsets = {} if plan is None else plan.offsets
     tensors = [
-        TensorRow(a.name, a.size, offsets.get(a.name, (None, 0))[0], home.index, a.offset)
-        for home in assignment.allocations
-        for a in home.assigned
+        TensorRow(a.name, a.size, offsets.get(a.name, (None, 0))[0], allocation.index, a.offset)
+        for allocation in assignment.allocations
+        for a in allocation.assigned
     ]
     return FullReport(
         total_bytes=assignment.total_bytes,
@@ -118,12 +118,12 @@ def full_report(
 
 
 def _check_bounds(assignment: BufferAssignment) -> None:
-    for home in assignment.allocations:
-        for a in home.assigned:
-            if not 0 <= a.offset <= home.size - a.size:
+    for allocation in assignment.allocations:
+        for a in allocation.assigned:
+            if not 0 <= a.offset <= allocation.size - a.size:
                 raise CheckError(
                     f"tensor {a.name} at [{a.offset}, {a.offset + a.size}) leaves allocation "
-                    f"{home.index} of {home.size} bytes"
+                    f"{allocation.index} of {allocation.size} bytes"
                 )
 
 
@@ -138,25 +138,27 @@ def _ranges(planned: PlannedModule) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _allocation(
-    home: Allocation, start: dict[str, int], end: dict[str, int], alignment: int, seconds: float
+    allocation: Allocation, start: dict[str, int], end: dict[str, int], alignment: int
 ) -> AllocationRow:
-    known = [a for a in home.assigned if a.name in start and a.size]
+    known = [a for a in allocation.assigned if a.name in start and a.size]
     low = np.array([a.offset for a in known], np.int64)
     size = np.array([a.size for a in known], np.int64)
     first = np.array([start[a.name] for a in known], np.int64)
     last = np.array([end[a.name] for a in known], np.int64)
-    live = _live_bytes(first, last, low, size)
+    live = live_bytes(first, last, low, size)
     problem = PlacementProblem.of(
         first, last + 1, size, alignment=alignment, group=_tied(first, last, low, size)
     )
-    packing = place(problem, time_limit=seconds)
-    kind = "temp" if home.is_temp else "argument" if home.is_entry_parameter else "output"
+    packing = place(problem, time_limit=_SECONDS)
+    kind = (
+        "temp" if allocation.is_temp else "argument" if allocation.is_entry_parameter else "output"
+    )
     return AllocationRow(
-        home.index, kind, len(known), home.size, live, packing.height, packing.bound
+        allocation.index, kind, len(known), allocation.size, live, packing.height, packing.bound
     )
 
 
-def _live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
+def live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
     """The most bytes that live values cover at one time; int64 [values] each."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
@@ -180,21 +182,3 @@ def _tied(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray
             if first[i] <= last[j] and first[j] <= last[i] and low[i] == low[j]:
                 label[label == label[j]] = label[i]
     return label
-
-
-def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
-    """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
-
-    By the simulation of its assignment, which stands in where nothing is compiled.
-    """
-    simulated = planned.simulate()
-    size = np.array([v.bytes for v in planned.dataflow.values], np.int64)
-    live = total = 0
-    heaps = np.unique(simulated.allocation[simulated.offset > 0])
-    for heap in heaps:
-        mine = np.flatnonzero((simulated.allocation == heap) & (size > 0))
-        live += _live_bytes(
-            simulated.start[mine], simulated.end[mine], simulated.offset[mine], size[mine]
-        )
-        total += int(simulated.sizes[heap])
-    return live, total

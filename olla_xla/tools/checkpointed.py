@@ -1,8 +1,7 @@
 """Recomputation put into a step from outside: `jax.checkpoint`, or `olla_xla.sublinear`.
 
-`jax.checkpoint` with each policy of JAX that takes no arguments, around the whole loss or around
-the body of every scan. The step's own code stays as it is: what JAX offers to wrap is exchanged
-while the step is traced.
+`jax.checkpoint` with each policy of JAX that takes no arguments, around the whole loss. The step's
+own code stays as it is: what JAX offers to wrap is exchanged while the step is traced.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from unittest import mock
 
 import olla_xla
 
-__all__ = ["POLICIES", "checkpointed_loss", "checkpointed_scans", "sublinear_loss"]
+__all__ = ["POLICIES", "checkpointed_loss", "sublinear_loss"]
 
 POLICIES = (
     "everything_saveable",
@@ -60,23 +59,4 @@ def _wrapped_loss(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> I
         mock.patch.object(jax, "grad", wrapped(jax.grad)),
         mock.patch.object(jax, "value_and_grad", wrapped(jax.value_and_grad)),
     ):
-        yield
-
-
-@contextlib.contextmanager
-def checkpointed_scans(policy: str) -> Iterator[None]:
-    """Within it the body of every `jax.lax.scan` is wrapped in `jax.checkpoint`.
-
-    So are those of flax's scans and of other libraries', which come down to this one.
-    """
-    import jax
-
-    scan = jax.lax.scan
-
-    def wrapped(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        chosen = getattr(jax.checkpoint_policies, policy)
-        # A scan's body is compiled once, so no common subexpressions join the two passes.
-        return scan(jax.checkpoint(f, policy=chosen, prevent_cse=False), *args, **kwargs)
-
-    with mock.patch.object(jax.lax, "scan", wrapped):
         yield

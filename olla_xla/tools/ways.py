@@ -31,8 +31,8 @@ class Way:
     Attributes:
       name: what was done.
       bytes: XLA's assigned total. seconds: predicted time of a step. moved: bytes it moves.
-      clones: instructions that are computed again by our plan. stacks: those that its loops do
-        without.
+      clones: instructions that are computed again by our plan. stacks: scan
+        residuals that it recomputes.
       measured: median seconds of a step, or None where nothing was run.
     """
 

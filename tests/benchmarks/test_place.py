@@ -23,7 +23,7 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.tools.assignment_report import full_report, simulated_heap
+from olla_xla.tools.assignment_report import full_report
 
 
 def test_instances():
@@ -79,7 +79,7 @@ def test_full_report(assigned):
         assert row.live_bytes <= row.size
     assert allocation_table(report, 3).markdown()
     assert tensor_table(report, 3).markdown()
-    live, heap = simulated_heap(PlannedModule(scheduled_module(module), "cpu"))
+    live, heap = bench.simulated_heap(PlannedModule(scheduled_module(module), "cpu"))
     assert live <= heap
 
 

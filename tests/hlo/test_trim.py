@@ -20,12 +20,10 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.assignment import check_compiled, dump_options
 from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
-from olla_xla.compile.planned import compile_without_clones
 from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.without_clones import without_clones
 from tests.support.compiles import on_h100
-from tests.support.rewrites import check_cloned, with_aliases, with_clones, with_schedule
+from tests.support.rewrites import check_cloned, with_clones
 
 # A fusion of three outputs from two operands; a and b are read early, c by the last but one.
 TEXT = """HloModule m
@@ -302,7 +300,6 @@ def test_random_modules(seed):
     check_cloned(before, after, "cuda")
     same_results(before, after)
     assert all_is_read(after)
-    order_without_clones(before, after, made)
 
 
 def planned(before, after, made, aliases=()):
@@ -314,63 +311,6 @@ def planned(before, after, made, aliases=()):
         aliases=dict(aliases),
         clones=tuple((c.name, c.original, c.operands, c.readers) for c in made),
     )
-
-
-def order_without_clones(before, after, made, aliases=()):
-    """The order without the clones; it must be one."""
-    plain = without_clones(before, planned(before, after, made, aliases))
-    written = module_from_bytes(
-        with_schedule(with_aliases(before, plain.aliases), plain.order)
-    ).entry.schedule
-    step = {i: k for k, i in enumerate(written)}
-    assert all(step[o] < step[i] for i in written for o in i.operands)
-    return plain
-
-
-# The order without clones.
-
-
-def test_without_clones_all_outputs_are_back():
-    before = given()
-    after = with_clones(before, LATE_C)
-    plain = order_without_clones(before, after, LATE_C)
-    assert plain.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
-
-
-def test_without_clones_an_operand_that_was_not_needed_comes_first():
-    before = given()
-    after = with_clones(before, LATE_C)
-    order = ["x", "y", "a", "b", "d", "h", "i", "w", "y.remat", "r"]
-    plain = order_without_clones(before, with_schedule(after, {"e": order}), LATE_C)
-    assert plain.order["e"] == ("x", "w", "y", "c", "a", "b", "d", "h", "i", "r")
-
-
-def test_without_clones_nothing_overwrites_what_is_still_needed():
-    text = TEXT.replace("i = f32[64] subtract(h, b)", "i = f32[64] fusion(h), kind=kLoop, calls=j")
-    text = text.replace(
-        "g { gp", "j { jp = f32[64] parameter(0)\n ROOT jn = f32[64] negate(jp) }\ng { gp"
-    )
-    text = (
-        text.replace("(i, c)", "(h, c)")
-        .replace("ROOT r", "r")
-        .replace("(h, c) }", "(h, c)\n  ROOT v = (f32[64], f32[64]) tuple(r, i) }")
-    )
-    before = given(text)
-    after = with_clones(before, LATE_C)
-    # In this order r is the last reader of h but for i, which overwrites it.
-    order = ["x", "y", "a", "b", "d", "h", "w", "y.remat", "r", "i", "v"]
-    kept = order_without_clones(
-        before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)}
-    )
-    assert kept.aliases == {"i": (((), 0),)}
-    order = ["x", "y", "a", "b", "d", "h", "w", "y.remat", "i", "r", "v"]
-    lost = order_without_clones(
-        before, with_schedule(after, {"e": order}), LATE_C, {"i": (((), 0),)}
-    )
-    assert lost.aliases == {}
-    # Results and operands of a fusion that lost some are numbered otherwise.
-    lost = order_without_clones(before, after, LATE_C, {"y": (((0,), 0),)})
-    assert lost.aliases == {}
 
 
 def test_an_executable_need_not_have_clones_that_disappeared():
@@ -483,5 +423,3 @@ def test_xla_has_nothing_left_to_drop(tmp_path):
     for name, i in ours.items():
         assert names(i.operands) == names(theirs[name].operands)
         assert i.shape == theirs[name].shape and i.tuple_index == theirs[name].tuple_index
-    plain = compile_without_clones(lowered, plan)
-    assert given.keys() == entry(final_module(plain)).keys()

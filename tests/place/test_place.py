@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.place_ilp.placer import random_peak_orders
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import _first_fit, first_fit
-from olla_xla.place.rules.peak_first import peak_orders, random_peak_orders
+from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 

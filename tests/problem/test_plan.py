@@ -116,7 +116,7 @@ def test_summary_has_what_is_known():
     assert found["XLA's own order"][1] == "assigned", "another total than the predicted one"
     assert found["planned"][1] == "predicted; -22.2 %"
     assert found["computed again"] == ["2", "instructions"]
-    assert found["results bound in place"] == ["2"] and "stacks that loops do without" not in found
+    assert found["results bound in place"] == ["2"] and "scan residuals recomputed" not in found
     assert found["status"] == ["feasible", "XLA's order; stopped by step limit"]
     starts = {
         line.index(rest[-1])

@@ -36,9 +36,7 @@ def _assignment(n: int, seed: int = 0) -> Model:
     generator = np.random.default_rng(seed)
     model = Model()
     for _ in range(n):
-        x = model.add_variables(n)
-        for column, cost in zip(x, generator.integers(1, 1000, n), strict=True):
-            model.set_cost(column, -int(cost))
+        x = [model.add_variable(cost=-int(cost)) for cost in generator.integers(1, 1000, n)]
         weights = generator.integers(1, 1000, n).tolist()
         model.add_row(x, weights, upper=sum(weights) // 3)
     for k in range(n):

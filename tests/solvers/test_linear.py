@@ -18,7 +18,6 @@ def test_rows_and_tags_and_names():
     model.add_row([*x, y], [3, 4, -1], upper=0, tag="(14)")
     model.add_row(x, [1, 1], lower=1, upper=1, tag="(1)")
     assert (model.variables, model.rows, model.nonzeros) == (4, 3, 7)
-    assert model.row_tags() == {"(1)": 2, "(14)": 1}
     assert [model.variable_name(k) for k in range(4)] == ["C[0]", "C[1]", "peak", "x3"]
     assert model.row_name(1) == "(14)#1"
     a = model.arrays()

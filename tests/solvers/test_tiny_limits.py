@@ -8,19 +8,20 @@ import pytest
 
 import olla_xla
 from benchmarks.ilp_forms import FORMS, least_peak, relaxed_bound
+from benchmarks.place_ilp import Programs, place_by_programs
+from benchmarks.place_ilp.arenas import arenas
+from benchmarks.place_ilp.joint import joint_program
+from benchmarks.place_ilp.located import located
 from examples.zoo import load
 from olla_xla.compile.capture import capture
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.place import PlacementProblem, Programs, place
-from olla_xla.place.ilp.joint import joint_program
-from olla_xla.place.ilp.located import located
+from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
 from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.solvers.bounds import known, whole_units
 from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import BACKENDS, solve
-from olla_xla.tools.split import split
 from tests.remat.test_remat import front
 from tests.remat.test_stacks_ilp import _choices, _module
 from tests.support.graphs import train_step
@@ -57,9 +58,7 @@ def blocks(count=60):
 @pytest.mark.parametrize("started", [False, True])
 def test_a_model(backend, seconds, started):
     random, model = np.random.default_rng(0), Model()
-    columns = model.add_variables(120)
-    for k in columns:
-        model.set_cost(k, -float(random.integers(1, 1000)))
+    columns = [model.add_variable(cost=-float(random.integers(1, 1000))) for _ in range(120)]
     for _ in range(60):
         model.add_row(columns, random.integers(1, 100, 120).tolist(), upper=1500)
     if started:
@@ -100,12 +99,14 @@ def test_joint(backend, seconds):
 def test_places(backend, form, seconds, told):
     programs = Programs(backend, form=form, start=told, bound=told, watch=watched(seconds).watch)
     problem = blocks(25 if backend == "gurobi" else 60)
-    packing = place(problem, method="ilp", time_limit=seconds, programs=programs)
+    packing = place_by_programs(problem, time_limit=seconds, programs=programs)
     assert 0 < packing.bound <= packing.height
     items, _ = items_of(problem, 0)
     for part in independent(items):
         tall = np.cumsum(part.size) - part.size
-        found = located(part, tall, bound=0, goal=0, limits=watched(seconds), programs=programs)
+        found = located(
+            part, tall, bound=0, target_height=0, limits=watched(seconds), programs=programs
+        )
         assert 0 <= found.bound <= int((found.offsets + part.need).max())
 
 
@@ -146,13 +147,13 @@ def test_a_whole_plan(backend, seconds):
 @BY
 @pytest.mark.parametrize("small", [False, True])
 def test_the_places_of_a_plan(backend, seconds, small):
-    """`olla_xla plan --method=ilp` after the order: the places, then both at once."""
+    """The places under an order, then both at once."""
     step, shapes, options = load("mlp")(batch_size=16, optimizer="sgd")
     if small:
         step, shapes, options = (lambda x, w: (x @ w).sum()), (jax.numpy.ones((8, 8)),) * 2, {}
     module = capture(jax.jit(step, **options).lower(*shapes)).module
     said = []
-    for row in split(module, "cpu", backend, seconds, said.append):
+    for row in arenas(module, "cpu", backend, seconds, said.append):
         assert 0 <= row.bound <= row.height or row.status is Status.UNKNOWN
         assert row.status is not Status.UNKNOWN or "rows" in row.message
     assert not [line for line in said if "inf" in line or "nan" in line]

@@ -41,7 +41,7 @@ def test_real_processes_agree_bit_for_bit():
     assert stages[0] == "unplanned: compiling" and stages[-1] == "planned: running 3 steps"
 
 
-def test_recomputation_is_measured_against_the_same_order_without():
+def test_recomputation_is_measured_against_xlas_own():
     stages = []
     request = Request(
         "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
@@ -55,7 +55,7 @@ def test_recomputation_is_measured_against_the_same_order_without():
     assert len(again.step_seconds) == len(kept.step_seconds) == 10
     assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
     assert result.recomputation.planned == result.planned.overhead > 0
-    assert stages[-1] == "with and without recomputation: 10 steps of each in turns"
+    assert stages[-1] == "XLA's order and the plan: 10 steps of each in turns"
 
 
 def test_noise_that_meets_both_variants_alike_cancels():
@@ -69,7 +69,7 @@ def test_noise_that_meets_both_variants_alike_cancels():
     ours = measured(clones=3, overhead=0.08)
     verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
     assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
-    assert "10.0 % measured against the same order without" in verdict
+    assert "10.0 % measured against XLA's order" in verdict
 
 
 @pytest.mark.parametrize(("turns", "first"), [(5, 0), (6, 0), (9, 1), (40, 13), (100, 39)])

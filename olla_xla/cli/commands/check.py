@@ -23,6 +23,7 @@ from absl import flags
 
 import olla_xla
 import olla_xla.targets as targets
+from hlo.backend import platform
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.differences import difference_line, difference_table
@@ -76,7 +77,8 @@ def run(values: flags.FlagValues) -> int:
     target = targets.target(values.target)
     with Progress() as progress, tempfile.TemporaryDirectory() as folder:
         progress.stage("loading, tracing, compiling")
-        dump = dump_options(Path(folder)) if target.platform == "cuda" else None
+        hands_over = platform(target.platform).hands_over_assignment
+        dump = None if hands_over else dump_options(Path(folder))
         compiled = _compiled(values, target, dataclasses.asdict(options), dump)
         plan = compiled.plan if values.plan else None
         progress.stage("checking XLA's buffer assignment")

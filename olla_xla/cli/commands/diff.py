@@ -10,6 +10,7 @@ from __future__ import annotations
 from absl import flags
 
 import olla_xla.targets as targets
+from hlo.backend import platform
 from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla.cli.commands import shared
@@ -51,7 +52,7 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
             raise InputError(f"{text}: give --model=NAME, the step to compile under that version")
         names = ("model", "batch_size", "optimizer", "target")
         arguments = [f"--{name}={values[name].value}" for name in names]
-        gpu = targets.TARGETS[values.target] == "cuda"
+        gpu = not platform(targets.TARGETS[values.target]).is_host
         return Snapshot.of_analysis(analysis_under(version, arguments, gpu=gpu), text)
     if found := load_snapshot(text):
         return found

@@ -17,6 +17,7 @@ import json
 from absl import flags
 
 import olla_xla.targets as targets
+from hlo.backend import platform
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.batches import batch_table, batch_verdict
@@ -101,7 +102,7 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
         return size, f"{size / 2**20:,.1f} MB for the step"
-    if targets.TARGETS[values.target] == "cpu":
+    if platform(targets.TARGETS[values.target]).is_host:
         raise InputError('target=cpu has no memory of its own; give --memory, such as "4GiB"')
     fraction = values.memory_fraction
     if not 0 < fraction <= 1:

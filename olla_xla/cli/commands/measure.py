@@ -3,8 +3,7 @@
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
 the bytes that XLA assigned, the peak of memory that was in use, and the median step time. With
 --memory_budget or --max_overhead, what computing things again adds to the step time, predicted and
-measured: the plan is run in turns with the same plan without recomputation; where loops do without
-stacks, in turns with XLA's own order.
+measured: the plan is run in turns with XLA's own executable.
 
 With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
 deterministic. With another target, a card that need not be there, the step is planned and compiled
@@ -16,6 +15,7 @@ from __future__ import annotations
 from absl import flags
 
 import olla_xla.targets as targets
+from hlo.backend import platform
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.measured import (
     measured_table,
@@ -41,7 +41,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target",
         "cpu",
-        ["cpu", "gpu", *(name for name, kind in targets.TARGETS.items() if kind == "cuda")],
+        [
+            "cpu",
+            "gpu",
+            *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
+        ],
         "What of this machine to run on, or a card to compile for.",
         flag_values=values,
     )
@@ -49,7 +53,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "turns",
         40,
-        "Steps of the plan with and without recomputation, run in turns.",
+        "Steps of a plan that recomputes and of XLA's own executable, run in turns.",
         lower_bound=2,
         flag_values=values,
     )
@@ -62,7 +66,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")
-    if values.target in targets.TARGETS and values.target != "cpu":
+    if not platform(targets.TARGETS.get(values.target, "cpu")).is_host:
         return _compile_only(values, options)
     device = gpu_kind() if values.target == "gpu" else "cpu"
     if not device:

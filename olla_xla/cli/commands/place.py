@@ -12,13 +12,11 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.errors import InputError
-from olla_xla.place import METHODS, Programs, place
-from olla_xla.place.ilp.located import FORMS
+from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
 from olla_xla.solvers.linear import Status
-from olla_xla.solvers.solve import BACKENDS
 
-__all__ = ["define_flags", "run"]
+__all__ = ["define_flags", "report", "run"]
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -34,19 +32,6 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_enum("method", "auto", METHODS, "What places the blocks.", flag_values=values)
-    flags.DEFINE_enum(
-        "backend", "highs", BACKENDS, "Solves the integer program of --method=ilp.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_enum(
-        "form", None, list(FORMS),
-        "Of that program; no-overlap is CP-SAT's own, and what it gets where none is named.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "start", True, "Whether the program begins at the best packing of the greedy rules.",
-        flag_values=values,
-    )  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
@@ -55,15 +40,18 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
     if values.out is not None and not Path(values.out).absolute().parent.is_dir():
         raise InputError(f"cannot write {values.out}: there is no such folder")
-    programs = Programs(values.backend, values.form, start=values.start)
     problem = read_trace(values.trace, capacity=values.capacity)
     packing = place(
         problem,
         method=values.method,
         time_limit=values.time_limit,
         node_limit=values.node_limit,
-        programs=programs,
     )
+    return report(values, problem, packing)
+
+
+def report(values: flags.FlagValues, problem: PlacementProblem, packing: Packing) -> int:
+    """Prints what came of a packing and writes its offsets to --out; returns the exit code."""
     if packing.offsets is None:
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"
         within = "" if values.capacity is None else f" within {values.capacity} bytes"

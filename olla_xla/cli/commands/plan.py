@@ -24,6 +24,7 @@ from absl import flags
 from rich.console import Console
 
 import olla_xla.targets as targets
+from hlo.backend import PLATFORMS
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
@@ -32,7 +33,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.proofs import places_table, proofs_table
+from olla_xla.cli.report.proofs import proofs_table
 from olla_xla.cli.report.remedies import remedy_line
 from olla_xla.cli.report.stacks import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
@@ -43,7 +44,6 @@ from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import stack_rows
 from olla_xla.tools import models
 from olla_xla.tools.remedy import Remedy, remedy
-from olla_xla.tools.split import split
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
 __all__ = ["define_flags", "run"]
@@ -129,7 +129,7 @@ def _print_compiled(
     values: flags.FlagValues,
     other: Remedy | None,
 ) -> Plan:
-    """Prints what came of a plan that was compiled; returns it, with what was proven."""
+    """Prints what came of a plan that was compiled; returns it."""
     console = shared.console()
     table = plan_table(
         result.plan,
@@ -147,7 +147,8 @@ def _print_compiled(
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)
-    return _print_proofs(console, result.plan, result.module, values)
+    _print_proofs(console, result.plan)
+    return result.plan
 
 
 def _plan_lowered(
@@ -183,7 +184,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         loaded()
         progress.stage("planning")
         if given is None:
-            kind = targets.card(values.target).kind if platform == "cuda" else ""
+            measured = PLATFORMS[platform].has_measured_rates
+            kind = "" if measured else targets.card(values.target).kind
             plan = plan_module(
                 module, options, target=platform, progress=progress, device_kind=kind
             )
@@ -204,7 +206,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
     _print_peak(console, planned, platform, values.largest)
-    return _print_proofs(console, plan, planned, values)
+    _print_proofs(console, plan)
+    return plan
 
 
 def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
@@ -216,22 +219,11 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
         stacks_table(rows, count, plan.least_stack_bytes).print(console)
 
 
-def _print_proofs(console: Console, plan: Plan, module: bytes, values: flags.FlagValues) -> Plan:
-    """Prints what the integer programs proved: of the orders, and of places in one arena.
-
-    Returns the plan with the proofs of places as well.
-    """
-    if values.method != "ilp":
-        return plan
-    console.print()
-    proofs_table(plan.proofs).print(console)
-    with Progress() as progress:
-        progress.stage("places by the integer program")
-        rows = list(split(module, plan.target, values.backend, values.time_limit, progress))
-    places_table(rows).print(console)
-    entry = module_from_bytes(module).entry.name
-    proofs = [proof for row in rows if (proof := row.proof(entry)) is not None]
-    return dataclasses.replace(plan, proofs=(*plan.proofs, *proofs))
+def _print_proofs(console: Console, plan: Plan) -> None:
+    """Prints what integer programs proved of the orders, where they were used."""
+    if plan.proofs:
+        console.print()
+        proofs_table(plan.proofs).print(console)
 
 
 def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:

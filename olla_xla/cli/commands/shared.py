@@ -110,7 +110,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "loops",
         True,
-        "Whether loops may do without what they stack for others, as scans over layers do.",
+        "Whether what one loop keeps for another, as scans over layers do, may be recomputed.",
         flag_values=values,
     )
     flags.DEFINE_bool(
@@ -127,7 +127,7 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        "ilp: orders and offsets by the OLLA paper's integer programs, with what they prove.",
+        "ilp: orders by the OLLA paper's integer program, with what it proves.",
         flag_values=values,
     )
     flags.DEFINE_enum(

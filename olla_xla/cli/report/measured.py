@@ -76,8 +76,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 def recomputation_table(found: Recomputation) -> Table:
     """The plan with and without what it computes again, run in turns."""
     rows = []
-    kept = "XLA's order" if found.from_xla else "planned, without recomputation"
-    for name, one in ((kept, found.kept), ("planned, with recomputation", found.again)):
+    for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
         rows.append(
             (
@@ -128,11 +127,10 @@ def measured_verdict(comparison: Comparison) -> str:
         again = "instruction is" if ours.clones == 1 else "instructions are"
         line += f" {ours.clones} {again} computed again" if ours.clones else ""
         line += " and" if ours.clones and ours.stacks else ""
-        line += f" loops do without {ours.stacks} stacks" if ours.stacks else ""
+        line += f" {ours.stacks} scan residuals are recomputed" if ours.stacks else ""
         line += f": {percent(ours.overhead, 1)} % added time planned for"
         if found := comparison.recomputation:
-            against = "XLA's order" if found.from_xla else "the same order without"
-            line += f", {percent(found.overhead, 1)} % measured against {against}"
+            line += f", {percent(found.overhead, 1)} % measured against XLA's order"
         line += "."
     if not ours.planned:
         line += f" An order helps nothing here: {ours.reason}."

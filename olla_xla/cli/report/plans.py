@@ -101,12 +101,12 @@ def clones_line(plan: Plan) -> str:
     """One line on recomputation: how much of it there is, and the predicted price."""
     what = []
     if plan.sunk:
-        what.append(f"loops do without {len(plan.sunk)} copies")
+        what.append(f"{len(plan.sunk)} copies are left out of loops")
     if stacks := sum(len(gone) for _, _, gone, _ in plan.loops):
-        what.append(f"loops do without {stacks} stacks")
+        what.append(f"{stacks} scan residuals are recomputed")
     if every := [k for *_, k in plan.loops if k]:
         between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
-        what.append(f"loops run turns again from states kept {between} turns apart")
+        what.append(f"loops run iterations again from states kept {between} iterations apart")
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are computed again")
     if plan.exposed_seconds:

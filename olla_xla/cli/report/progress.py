@@ -9,23 +9,20 @@ from rich.console import Console
 
 __all__ = ["Progress"]
 
+_INTERVAL = 2.0  # seconds between lines that are kept in a file
+
 
 class Progress:
     """Prints lines with the time since the start; a context manager.
 
     On a terminal, lines that follow each other quickly replace one another in a status line; in a
-    file, one line every `interval` seconds is kept.
-
-    Args:
-      console: where to; stderr by default.
-      interval: seconds.
+    file, one line every two seconds is kept.
     """
 
-    def __init__(self, console: Console | None = None, interval: float = 2.0) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
-        self._interval = interval
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
         self._started = time.monotonic()
-        self._last = -interval
+        self._last = -_INTERVAL
         self._held = ""
         self._status = self._console.status("") if self._console.is_terminal else None
 
@@ -54,7 +51,7 @@ class Progress:
         self._held = self._timed(line)
         if self._status is not None:
             self._status.update(self._held)
-        if time.monotonic() - self._last >= self._interval:
+        if time.monotonic() - self._last >= _INTERVAL:
             self._flush()
 
     def _timed(self, line: str) -> str:

@@ -1,4 +1,4 @@
-"""What integer programs proved about a plan."""
+"""What integer programs proved about the orders of a plan."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 from olla_xla.problem.proof import Proof
-from olla_xla.tools.split import PlacedBy
 
-__all__ = ["places_table", "proofs_table"]
+__all__ = ["proofs_table"]
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
@@ -39,23 +38,3 @@ def proofs_table(proofs: Sequence[Proof]) -> Table:
         ],
         title="the integer program for the order: lifetime peaks in bytes",
     )  # fmt: skip
-
-
-def places_table(rows: Sequence[PlacedBy]) -> Table:
-    """A line for each way to an arena; bytes."""
-    return Table(
-        headings=("arena:", "bytes", "bound", "live", "status:", "seconds", "note:"),
-        rows=[
-            (
-                r.way,
-                f"{r.height:,}" if r.height else "-",
-                f"{r.bound:,}",
-                f"{r.live_bytes:,}",
-                r.status,
-                f"{r.seconds:.1f}",
-                r.message,
-            )
-            for r in rows
-        ],
-        title="places in one arena, under the planned order; XLA places by its own rule",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import olla_xla.targets as targets
+from hlo import backend
 from olla_xla.cli.report.tables import Table
 from olla_xla.remat.cost.devices import SOURCES, device
 
@@ -16,7 +17,7 @@ def targets_table() -> Table:
     """
     rows = []
     for name, platform in targets.TARGETS.items():
-        if platform == "cpu":
+        if backend.platform(platform).is_host:
             rows.append((name, "this machine's CPU", *"-----", "measured when needed"))
             continue
         card = targets.card(name)

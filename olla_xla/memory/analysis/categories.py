@@ -96,11 +96,6 @@ def _replacements(
     return found
 
 
-def _is_entry_parameter(value: Value, dataflow: Dataflow) -> bool:
-    i = value.instruction
-    return i.opcode == "parameter" and i.computation is dataflow.module.entry
-
-
 def _is_scratch(value: Value) -> bool:
     """Whether a library's call uses it beside its result, as XLA's GPU libraries do."""
     custom = value.instruction.opcode == "custom-call" and bool(value.index)

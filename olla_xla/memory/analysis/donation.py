@@ -229,10 +229,10 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
 def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
     """Whether anything else lies in an argument's memory at any time."""
     memory = view._occupancy
-    homes = [k for k, a in enumerate(memory.allocations) if a.parameter == parameter_of(leaf)]
+    its = [k for k, a in enumerate(memory.allocations) if a.parameter == parameter_of(leaf)]
     return any(
-        home in homes and not _is_parameter(value, leaf.number)
-        for home, value in zip(memory.allocation.tolist(), memory.values, strict=True)
+        allocation in its and not _is_parameter(value, leaf.number)
+        for allocation, value in zip(memory.allocation.tolist(), memory.values, strict=True)
     )
 
 

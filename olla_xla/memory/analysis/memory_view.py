@@ -77,12 +77,6 @@ class MemoryView:
         found = sum(t.bytes for t in self.tensors if t.is_found)
         return found / self.total_bytes if self.total_bytes else 1.0
 
-    @property
-    def line_share(self) -> float:
-        """The part of the total that leads to a line: one that makes it, or reads an argument."""
-        found = sum(t.bytes for t in self.tensors if t.line)
-        return found / self.total_bytes if self.total_bytes else 1.0
-
     def _sums(self, key: Callable[[LiveTensor], Any]) -> dict[Any, int]:
         sums: collections.Counter[Any] = collections.Counter()
         for tensor in self.tensors:

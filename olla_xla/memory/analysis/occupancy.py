@@ -98,8 +98,8 @@ def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None
         placed, sizes, total = _assigned(planned, assignment)
     values = tuple(sorted(placed, key=lambda v: v.id))
     ids = np.array([v.id for v in values], np.int64)
-    homes = _allocations(planned, placed, sizes)
-    numbers = {key: k for k, key in enumerate(homes)}
+    allocations = _allocations(planned, placed, sizes)
+    numbers = {key: k for k, key in enumerate(allocations)}
     allocation = np.array([numbers[placed[v][0]] for v in values], np.int64)
     offset = np.array([placed[v][1] for v in values], np.int64)
     size = np.array([v.bytes for v in values], np.int64)
@@ -113,7 +113,7 @@ def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None
         bytes=size,
         start=start,
         stop=np.clip(stop, start, clock),
-        allocations=tuple(homes.values()),
+        allocations=tuple(allocations.values()),
         instructions=tuple(instructions),
         total_bytes=total,
         assigned=assignment is not None,
@@ -131,14 +131,14 @@ def _counts(value: Value) -> bool:
 def _simulated(planned: PlannedModule) -> tuple[_Placed, dict[int, int], int]:
     """Places, sizes of the allocations, and the total, by the simulation."""
     found, values = planned.simulate(), planned.dataflow.values
-    homes, offsets = found.allocation.tolist(), found.offset.tolist()
-    constants = {homes[v.id] for v in values if v.instruction.opcode == "constant"}
+    numbers, offsets = found.allocation.tolist(), found.offset.tolist()
+    constants = {numbers[v.id] for v in values if v.instruction.opcode == "constant"}
     placed = {
-        v: (homes[v.id], offsets[v.id])
+        v: (numbers[v.id], offsets[v.id])
         for v in values
-        if _counts(v) and homes[v.id] not in constants
+        if _counts(v) and numbers[v.id] not in constants
     }
-    used = {home for home, _ in placed.values()}
+    used = {number for number, _ in placed.values()}
     sizes = {k: int(size) for k, size in enumerate(found.sizes.tolist()) if k in used}
     return placed, sizes, found.total_bytes
 
@@ -150,14 +150,14 @@ def _assigned(
     by_name = {v.name: v for v in planned.dataflow.values if _counts(v)}
     placed: _Placed = {}
     sizes: dict[int, int] = {}
-    for home in assignment.allocations:
-        counted = home.is_entry_parameter or home.maybe_live_out or home.is_temp
-        if home.color == HOST_MEMORY_SPACE or not counted:
+    for allocation in assignment.allocations:
+        counted = allocation.is_entry_parameter or allocation.maybe_live_out or allocation.is_temp
+        if allocation.color == HOST_MEMORY_SPACE or not counted:
             continue
-        sizes[home.index] = home.size
-        for place in home.assigned:
+        sizes[allocation.index] = allocation.size
+        for place in allocation.assigned:
             if place.name in by_name:
-                placed[by_name[place.name]] = (home.index, place.offset)
+                placed[by_name[place.name]] = (allocation.index, place.offset)
     return placed, sizes, assignment.total_bytes
 
 
@@ -166,8 +166,8 @@ def _allocations(
 ) -> dict[int, Allocation]:
     """The allocations by number, the arguments' first, laid end to end."""
     members: dict[int, list[Value]] = {key: [] for key in sizes}
-    for value, (home, _) in placed.items():
-        members[home].append(value)
+    for value, (number, _) in placed.items():
+        members[number].append(value)
     entry, alignment = planned.module.entry, planned.model.alignment
     kinds: dict[int, tuple[str, tuple[int, tuple[int, ...]] | None]] = {}
     for key, values in members.items():

@@ -85,13 +85,13 @@ class _Allocations(NamedTuple):
     """The allocations so far; arrays have a place for each set or value.
 
     Attributes:
-      home: int64 [values], allocation or -1. bytes, color: int64 [allocations].
+      allocation: int64 [values], allocation or -1. bytes, color: int64 [allocations].
       usable: bool [allocations], whether other sets may move in.
       head, tail, following: the values of an allocation as a list; following: int64 [values].
       usables: int64, usable allocations as made. gaps: the index of them (gaps.py).
     """
 
-    home: np.ndarray
+    allocation: np.ndarray
     bytes: np.ndarray
     color: np.ndarray
     usable: np.ndarray
@@ -108,7 +108,7 @@ def reuse_allocations(
     """Finds the allocation of each alias set in `order` (int64), the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
-        home=np.full(n, -1, np.int64),
+        allocation=np.full(n, -1, np.int64),
         bytes=np.zeros(m, np.int64),
         color=np.zeros(m, np.int64),
         usable=np.zeros(m, np.bool_),
@@ -121,7 +121,7 @@ def reuse_allocations(
     counted = np.zeros(m, np.bool_)
     temporary = np.zeros(m, np.bool_)
     count = _fill(sets, links, ranges, order, made, counted, temporary)
-    return AllocationReuse(made.home, made.bytes[:count], counted[:count], temporary[:count])
+    return AllocationReuse(made.allocation, made.bytes[:count], counted[:count], temporary[:count])
 
 
 @loop
@@ -141,27 +141,29 @@ def _fill(
         clock = max(clock, ranges.end[v])
     count = 0
     for b in order:
-        home = -1
+        allocation = -1
         members = sets.idx[sets.ptr[b] : sets.ptr[b + 1]]
         if sets.kind[b] == Kind.TEMP:
-            home = _find(sets, links, ranges, made, b, usables)
-            if home < 0 and not sets.live_out[b]:
+            allocation = _find(sets, links, ranges, made, b, usables)
+            if allocation < 0 and not sets.live_out[b]:
                 continue
-        if home < 0:
-            home = count
+        if allocation < 0:
+            allocation = count
             count += 1
             kind = sets.kind[b]
-            made.bytes[home], made.color[home] = sets.bytes[b], sets.color[b]
-            counted[home] = kind == Kind.ARGUMENT or (kind != Kind.CONSTANT and sets.live_out[b])
-            temporary[home] = kind == Kind.TUPLE and not sets.live_out[b]
+            made.bytes[allocation], made.color[allocation] = sets.bytes[b], sets.color[b]
+            counted[allocation] = kind == Kind.ARGUMENT or (
+                kind != Kind.CONSTANT and sets.live_out[b]
+            )
+            temporary[allocation] = kind == Kind.TUPLE and not sets.live_out[b]
             replaced = kind == Kind.ARGUMENT and not sets.readonly[b]
-            made.usable[home] = kind == Kind.TEMP or replaced
-            if made.usable[home]:
-                made.usables[usables] = home
+            made.usable[allocation] = kind == Kind.TEMP or replaced
+            if made.usable[allocation]:
+                made.usables[usables] = allocation
                 members_by_start = ranges.by_start[sets.ptr[b] : sets.ptr[b + 1]]
                 put(made.gaps, usables, members_by_start, ranges.start, ranges.end, clock)
                 usables += 1
-        _move_in(made, members, home)
+        _move_in(made, members, allocation)
     return count
 
 
@@ -179,24 +181,24 @@ def _find(
     tried, k = sets.operand_ptr[b], usables
     while True:
         if tried < sets.operand_ptr[b + 1]:
-            home = made.home[sets.operand_idx[tried]]
+            allocation = made.allocation[sets.operand_idx[tried]]
             tried += 1
-            if home < 0:
+            if allocation < 0:
                 continue
         else:
             k = previous(made.gaps, k, ranges.start[first], ranges.end[first])
             if k < 0:
                 return -1
-            home = made.usables[k]
-            if sets.live_out[b] and made.bytes[home] != sets.bytes[b]:
+            allocation = made.usables[k]
+            if sets.live_out[b] and made.bytes[allocation] != sets.bytes[b]:
                 return -1  # allocations only grow from here
-        if not made.usable[home] or made.color[home] != sets.color[b]:
+        if not made.usable[allocation] or made.color[allocation] != sets.color[b]:
             continue
-        if made.bytes[home] < sets.bytes[b]:
+        if made.bytes[allocation] < sets.bytes[b]:
             continue
-        if sets.live_out[b] and made.bytes[home] != sets.bytes[b]:
+        if sets.live_out[b] and made.bytes[allocation] != sets.bytes[b]:
             continue
-        fits, a = True, made.head[home]
+        fits, a = True, made.head[allocation]
         while fits and a >= 0:
             for e in range(lo, hi):
                 v = sets.idx[e]
@@ -209,19 +211,19 @@ def _find(
                     break
             a = made.following[a]
         if fits:
-            return int(home)
+            return int(allocation)
 
 
 @inner
-def _move_in(made: _Allocations, members: np.ndarray, home: int) -> None:
+def _move_in(made: _Allocations, members: np.ndarray, allocation: int) -> None:
     """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
     for v in members:
-        made.home[v] = home
-        if made.head[home] < 0:
-            made.head[home] = v
+        made.allocation[v] = allocation
+        if made.head[allocation] < 0:
+            made.head[allocation] = v
         else:
-            made.following[made.tail[home]] = v
-        made.tail[home] = v
+            made.following[made.tail[allocation]] = v
+        made.tail[allocation] = v
 
 
 @inner

@@ -2,8 +2,8 @@
 
 Alias sets are taken by decreasing size. An entry argument has its own allocation, reusable only if
 an output replaces it. Any other set is tried in the allocations made before (allocation_reuse.py);
-what finds no home goes to one heap (heap.py), or, when live-out, gets an allocation of its own.
-Read in XLA's BufferAssigner.
+what reuses no allocation goes to one heap (heap.py), or, when live-out, gets an allocation of its
+own. Read in XLA's BufferAssigner.
 """
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ class AssignmentModel:
         alone: np.ndarray,
         most: int | None,
     ) -> tuple[np.ndarray, list[int]]:
-        """Packs what has no home, one heap a memory space; numbered after the allocations.
+        """Packs what reuses no allocation, one heap a memory space; numbered after the allocations.
 
         Args:
           in_heap: bool [values]. ranges: of all values. found: `allocation` is completed.

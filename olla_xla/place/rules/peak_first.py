@@ -16,44 +16,21 @@ import numpy as np
 
 from olla_xla.place.items import Items
 
-__all__ = ["peak_orders", "random_peak_orders"]
-
-_NOISE = (0.0, 0.1, 0.3, 1.0)
-"""Standard deviations, of the logarithm of a rank or key, from which random orders draw."""
-
-_POWERS = (0.0, 0.3, 0.5, 0.7, 1.0)
-"""Of the time an item is live, by which its size is multiplied for random orders."""
+__all__ = ["fullest", "ordered", "peak_orders"]
 
 
 def peak_orders(items: Items) -> Iterator[np.ndarray]:
     """Orders for `first_fit`; ties by number."""
     if not len(items):
         return
-    there, pinned, stacks = _fullest(items)
+    there, pinned, stacks = fullest(items)
     others = {"size": -items.size, "area": -items.size * items.span}
     for stack in stacks:
         for other in others.values():
-            yield _ordered(there, pinned, stack, other)
+            yield ordered(there, pinned, stack, other)
 
 
-def random_peak_orders(items: Items, seed: int) -> Iterator[np.ndarray]:
-    """The same with noise on all keys, without end; equal seeds give equal orders."""
-    if not len(items):
-        return
-    random = np.random.default_rng(seed)
-    there, pinned, stacks = _fullest(items)
-    ranks = [np.argsort(np.argsort(stack, kind="stable"), kind="stable") + 1 for stack in stacks]
-
-    def noise() -> np.ndarray:
-        return np.exp(random.choice(_NOISE) * random.standard_normal(len(items)))
-
-    while True:
-        stack = ranks[random.integers(len(ranks))] * noise()
-        other = -items.size * items.span ** random.choice(_POWERS) * noise()
-        yield _ordered(there, pinned, stack, other)
-
-
-def _fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+def fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
     """(what lives in the fullest section, what stands there all the time, keys to stack it by)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
@@ -66,7 +43,7 @@ def _fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ..
     return there, pinned, (-items.span, first, last, side)
 
 
-def _ordered(
+def ordered(
     there: np.ndarray, pinned: np.ndarray, stack: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
     """What stands comes first: it divides the memory of the others, unless it lies below them."""

@@ -34,7 +34,7 @@ def run(state: ModuleState) -> ModuleState:
         options,
         request.target,
         progress=request.progress,
-        more=None if state.edits.sources else request.more,
+        alternative_orders=None if state.edits.sources else request.alternative_orders,
         timing=Timing(request.schedule_seconds, longest, request.started),
         kept=kernels,
     )

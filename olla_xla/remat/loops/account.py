@@ -60,7 +60,7 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
 
 
 def _slices(module: Module, pair: Pair, record: LoopRecord) -> dict[int, int]:
-    """For elements of the writing loop's state that go how many slices are kept at a time."""
+    """For elements of the forward loop's state that go how many slices are kept at a time."""
     *_, dropped, every = record
     slices = dict.fromkeys(dropped, 0)
     if every:

@@ -1,4 +1,4 @@
-"""Makes values of an iteration of the writing loop in the reading loop's body.
+"""Makes values of an iteration of the forward loop in the backward loop's body.
 
 Where a product is added to something, LLVM decides between one rounding and two, by the whole code
 that it is given. What was given several arrays is given as many, if all hold the same too
@@ -30,7 +30,8 @@ class New:
       module: it is of.
 
     Attributes:
-      made: instructions of the reading loop's body. added: elements of its state, as in `LoopEdit`.
+      made: instructions of the backward loop's body. added: elements of its state, as in
+        `LoopEdit`.
     """
 
     def __init__(self, module: Module) -> None:
@@ -111,7 +112,7 @@ class Again:
         return dataclasses.replace(self._inside(piece.whole), part=part)
 
     def _value(self, number: int) -> ValueRef:
-        """A value in the reading loop's body."""
+        """A value in the backward loop's body."""
         if number not in self._values:
             if number in self._making:
                 raise PlanMismatchError("a value of a loop is made of itself")
@@ -120,7 +121,7 @@ class Again:
         return self._values[number]
 
     def _there(self, number: int) -> ValueRef | None:
-        """A value that the reading loop has, or can have, without computing anything."""
+        """A value that the backward loop has, or can have, without computing anything."""
         if self._ways.is_iteration(number):
             return ValueRef(iteration=True)
         if (element := self._ways.element(number)) is not None:
@@ -130,7 +131,7 @@ class Again:
         return None
 
     def _stacked(self, way: Recipe) -> ValueRef:
-        """What an element of the writing loop's state is as the iteration begins."""
+        """What an element of the forward loop's state is as the iteration begins."""
         self._new.added.append(way.node.index[0])
         whole = stack_shape(way.node.shape.key, self._pair.writer.iterations)
         element = len(self._pair.reader.start) + len(self._new.added) - 1
@@ -198,7 +199,7 @@ class Again:
         )
 
     def _array(self, node: Node) -> Hashable:
-        """What tells the array of a value of the writing loop's body from others.
+        """What tells the array of a value of the forward loop's body from others.
 
         Elements of its state that begin as one array, and that no iteration changes, are one.
         """
@@ -230,7 +231,7 @@ class Again:
         return next(index for index, leaf in leaves.items() if leaf.behind is node.behind)
 
     def _element(self, k: int) -> int:
-        """The element of the reading loop's state that has what never changes in the other's."""
+        """The element of the backward loop's state that has what never changes in the other's."""
         writer, reader = self._pair.writer, self._pair.reader
         start = writer.start[k]
         for r in sorted(reader.fixed):
@@ -261,7 +262,7 @@ class Arrays:
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """A value that was in an array of the writing loop: its source."""
+        """A value that was in an array of the forward loop: its source."""
         given = self.whole(number)
         if self._is_free(_array(given), source):
             return given

@@ -1,7 +1,7 @@
 """Loops that keep every k-th of what their iterations begin with, and run the iterations in between
 again.
 
-What the reading loop cannot make of anything else is what the iteration began with that it goes
+What the backward loop cannot make of anything else is what the iteration began with that it goes
 back to. A stack of that has a slice for each of N iterations. Kept for every k-th iteration, with
 the iterations since the last one that is kept, it takes N / k + k slices, about 2 sqrt(N) at best;
 for that all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets with
@@ -115,7 +115,7 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, way: Recipe) -> ValueRef:
-        """What the iteration that the reading loop goes back to began with, of an element of a
+        """What the iteration that the backward loop goes back to began with, of an element of a
         state.
         """
         (element,) = way.node.index
@@ -132,7 +132,7 @@ class Rerun(Again):
 
     @functools.cached_property
     def _results(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """By number of a value of the writing loop's iterations, what gives it."""
+        """By number of a value of the forward loop's iterations, what gives it."""
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self._body.computation.instructions:
             if i.opcode in _GIVING:
@@ -161,7 +161,7 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """What the iteration that the reading loop goes back to gave, of what `can_make` is true
+        """What the iteration that the backward loop goes back to gave, of what `can_make` is true
         of.
         """
         if number not in self._residuals:

@@ -48,7 +48,7 @@ class Choice:
             waiting += way.needs if way is not None else ()
 
     def dropped(self, price: float, thin: Thin | None = None) -> frozenset[int]:
-        """The elements of the writing loop's state to do without.
+        """The elements of the forward loop's state to do without.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
@@ -131,7 +131,7 @@ class Choice:
         ]
 
     def without(self, again: Collection[int]) -> frozenset[int]:
-        """The elements of the writing loop's state that go where values are computed again."""
+        """The elements of the forward loop's state that go where values are computed again."""
         gone = {s.written for s in self.ways.unread}
         for number, stacks in self.ways.stacks.items():
             is_there = number not in self.needed

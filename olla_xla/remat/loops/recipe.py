@@ -53,7 +53,7 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
     """The change that does without some stacks.
 
     Args:
-      module: it is of. pair: of loops. dropped: elements of the writing loop's state.
+      module: it is of. pair: of loops. dropped: elements of the forward loop's state.
       every: new stacks of what iterations begin with are kept at every so many iterations, and the
         others run again (`checkpoints`); stacks that stay are, where that can be, kept of the
         iterations since. 0 keeps all.
@@ -114,7 +114,7 @@ class _EditBuilder(Again):
         return super()._stacked(way) if self._rerun is None else self._rerun.held(way)
 
     def _counter(self) -> str:
-        """What has the number of the reading loop's iteration: a copy, where the next one is made
+        """What has the number of the backward loop's iteration: a copy, where the next one is made
         early.
 
         An element may be overwritten by the next iteration's before all that is new has read it.
@@ -161,14 +161,14 @@ class _EditBuilder(Again):
         return result
 
     def _where(self, stack: Stack, owner: Instruction) -> list[int]:
-        """Which operands of an instruction of the reading loop's body are a stack."""
+        """Which operands of an instruction of the backward loop's body are a stack."""
         inner = self._pair.reader.body
         element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
         leaves = [inner.at.get((o, ())) for o in owner.operands]
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> Arrays:
-        """What an instruction of the reading loop's body reads beside the stacks that go."""
+        """What an instruction of the backward loop's body reads beside the stacks that go."""
         inner, arrays = self._pair.reader.body, Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}

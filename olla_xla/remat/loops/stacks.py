@@ -14,7 +14,7 @@ __all__ = ["NotAStack", "Read", "Stack", "before_moves", "only_hands_on", "stack
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:
-    """One slice that the reading loop takes.
+    """One slice that the backward loop takes.
 
     Attributes:
       node: the dynamic-slice.
@@ -30,7 +30,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stack:
-    """An element of the writing loop's state that the reading loop reads slice by slice.
+    """An element of the forward loop's state that the backward loop reads slice by slice.
 
     Attributes:
       written, read: the element's number in the two states.
@@ -73,7 +73,7 @@ def stack_of(
       NotAStack: the element could not be done without.
     """
     if len(readers) > 1:
-        raise NotAStack("it stands in the reading loop's state twice")
+        raise NotAStack("it stands in the backward loop's state twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = _written(writer, w)
@@ -132,9 +132,9 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
         outside = outside[0].users
     if len(outside) != 1 or outside[0] is not last or last.users != [begin]:
-        raise NotAStack("it is read outside the reading loop")
+        raise NotAStack("it is read outside the backward loop")
     if any(u.tuple_index == r and u.users for u in reader.site.users):
-        raise NotAStack("it is read after the reading loop")
+        raise NotAStack("it is read after the backward loop")
     for loop, k in ((writer, w), (reader, r)):
         (parameter,) = loop.i.called[1].parameters
         if any(u.tuple_index == k and u.users for u in parameter.users):
@@ -152,7 +152,7 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
         raise NotAStack("no iteration writes just a slice of it")
     if any(n is not update for n in _readers(body, element)):
-        raise NotAStack("the writing loop reads it too")
+        raise NotAStack("the forward loop reads it too")
     states = sum(n.behind is update for n in body.root.values())
     if states + len(_readers(body, update)) > 1:
         raise NotAStack("its update is read as well")
@@ -183,7 +183,7 @@ def _read(
     reads, places = [], set()
     for node in _readers(body, element):
         if node.i.opcode != "dynamic-slice":
-            raise NotAStack(f"{node.i.opcode} reads it in the reading loop")
+            raise NotAStack(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
         if _axis(element.shape, whole, node.shape, reader.iterations) != axis:
             raise NotAStack("not slices along the dimension that is written are read")

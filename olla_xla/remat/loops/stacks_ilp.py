@@ -27,7 +27,7 @@ class Least:
     """What the integer program found.
 
     Attributes:
-      dropped: for each choice the elements of the writing loop's state to do without.
+      dropped: for each choice the elements of the forward loop's state to do without.
       bytes: of the stacks that stay, new ones too.
       bound: no choice of these ways within the allowance keeps fewer bytes.
     """

@@ -1,4 +1,4 @@
-"""How values of the writing loop's iteration could be made in the reading loop, and at what
+"""How values of the forward loop's iteration could be made in the backward loop, and at what
 price.
 """
 
@@ -22,7 +22,7 @@ from olla_xla.remat.purity import pure
 __all__ = ["ConcatOperand", "Recipe", "RecipeTable"]
 
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
-"""Opcodes of what the reading loop does not make by itself, or for nothing."""
+"""Opcodes of what the backward loop does not make by itself, or for nothing."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Recipe:
         as it is. needs: numbers of the values that it is given.
       between: whether the owner stands between the loops, and moves all slices of a stack.
       narrowed: whether it is what a stack has in a wider type, converted back.
-      stacked: whether it is an element of the writing loop's state that gets a stack of its own.
+      stacked: whether it is an element of the forward loop's state that gets a stack of its own.
       exchanged: whether the owner is a collective, which devices run once more.
       updated: number of the owner's operand that it puts the value into, or -1.
     """
@@ -96,7 +96,7 @@ class _Waits:
 class RecipeTable:
     """Recipes for all values that a pair's stacks hold, and for those that they are made of.
 
-    A collective may run again in the reading loop: all devices run one program, and both loops as
+    A collective may run again in the backward loop: all devices run one program, and both loops as
     often as a constant says, so that each of them comes to it at the same iteration of the same
     loop, in the one order of its body.
 
@@ -108,7 +108,7 @@ class RecipeTable:
       stacks: number -> the stacks that hold such values, the one that stays first.
       pieces: number -> where stacks hold such values as a part, once each.
       unread: stacks that nothing reads.
-      own: number -> what the reading loop's body has itself at the same iteration, such as
+      own: number -> what the backward loop's body has itself at the same iteration, such as
         weights that it gathers of other devices, or converts.
     """
 
@@ -190,7 +190,7 @@ class RecipeTable:
             start += node.shape.dimensions[dimension]
 
     def _is_moved_in(self, node: Node) -> bool:
-        """Whether the reading loop has it but for moves, as a layer's weights."""
+        """Whether the backward loop has it but for moves, as a layer's weights."""
         waiting, seen = [node], set()
         while waiting:
             k = waiting.pop().behind
@@ -237,12 +237,12 @@ class RecipeTable:
                     yield self.body.number(node.behind), node.behind
 
     def is_there(self, number: int) -> bool:
-        """Whether the reading loop has it, or can have it, without computing anything."""
+        """Whether the backward loop has it, or can have it, without computing anything."""
         own = number in self.own or self.is_iteration(number)
         return own or self.element(number) is not None
 
     def is_iteration(self, number: int) -> bool:
-        """Whether it is the number of the writing loop's iteration."""
+        """Whether it is the number of the forward loop's iteration."""
         node = self._values.get(number)
         writer = self.pair.writer
         if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
@@ -250,7 +250,7 @@ class RecipeTable:
         return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
-        """The element of the writing loop's state that it is, if no iteration changes that."""
+        """The element of the forward loop's state that it is, if no iteration changes that."""
         node = self._values.get(number)
         if node is None or node.i.opcode != "parameter":
             return None

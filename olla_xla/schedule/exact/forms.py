@@ -223,11 +223,11 @@ def _told_bytes(limits: Limits, scale: Scale) -> Limits:
     if watch is None:
         return limits
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = None if value is None else scale.to_bytes(value)
         watch(best, scale.to_bytes_up(bound))
 
-    return dataclasses.replace(limits, watch=told)
+    return dataclasses.replace(limits, watch=on_progress)
 
 
 def _cut(g: GraphArrays) -> int:

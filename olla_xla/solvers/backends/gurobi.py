@@ -54,13 +54,13 @@ def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
     if watch is None:
         return None
 
-    def told(program: gp.Model, where: int) -> None:
+    def on_progress(program: gp.Model, where: int) -> None:
         if where == GRB.Callback.MIP:
             best = program.cbGet(GRB.Callback.MIP_OBJBST)
             bound = program.cbGet(GRB.Callback.MIP_OBJBND)
             watch(best if best < GRB.INFINITY else None, bound)
 
-    return told
+    return on_progress
 
 
 def _set_parameters(program: gp.Model, limits: Limits) -> None:

@@ -84,12 +84,12 @@ def solve(model: Model, limits: Limits) -> Result:
 def _watched(solver: highspy.Highs, watch: Watch) -> None:
     """Has a watch told of points and bounds as HiGHS would log them."""
 
-    def told(event: highspy.HighsCallbackEvent) -> None:
+    def on_progress(event: highspy.HighsCallbackEvent) -> None:
         best, bound = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
         watch(best if best < highspy.kHighsInf else None, bound)
 
-    solver.cbMipLogging.subscribe(told)
-    solver.cbMipImprovingSolution.subscribe(told)
+    solver.cbMipLogging.subscribe(on_progress)
+    solver.cbMipImprovingSolution.subscribe(on_progress)
 
 
 def _solver(arrays: Arrays, limits: Limits) -> highspy.Highs:

@@ -24,7 +24,6 @@ from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
-from olla_xla.compile.planned import compile_without_clones
 from olla_xla.compile.process_memory import (
     device_bytes,
     give_memory_back,
@@ -118,15 +117,14 @@ def _profiled(
 
 
 def _run_in_turns(request: Request) -> Recomputation:
-    """A plan and one that computes nothing again, step by step in turns."""
+    """XLA's own executable and a plan that computes things again, step by step in turns."""
     import jax
 
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
     _, again, _ = _compiled(model, request)
+    overhead = again.plan.overhead
     with models.tracing(model.name):
-        lowered = jax.jit(model.step, **model.jit_options).lower(*model.arguments)
-    plan = again.plan
-    kept = lowered.compile() if plan.loops else compile_without_clones(lowered, plan)
+        kept = jax.jit(model.step, **model.jit_options).lower(*model.arguments).compile()
     executables = (kept, again)
     device = jax.devices()[0]
     digests = []
@@ -155,7 +153,7 @@ def _run_in_turns(request: Request) -> Recomputation:
         )
         for k in range(2)
     )
-    return Recomputation(kept, again, plan.overhead, bool(plan.loops))
+    return Recomputation(kept, again, overhead)
 
 
 def _predicted(compiled: Any, platform: str) -> float:

@@ -50,7 +50,7 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
     Args:
       request: what to run; its `planned` is overridden.
       progress: called with one line at each stage.
-      turns: steps with and without recomputation, where the plan has any; at least 2.
+      turns: steps of the plan and of XLA's own executable, where it recomputes; at least 2.
 
     Raises:
       InputError: the model cannot be built or traced.
@@ -64,12 +64,12 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
         planned = _measure(request, progress, cache)
         recomputation = None
         if planned.clones or planned.stacks:
-            progress(f"with and without recomputation: {turns} steps of each in turns")
+            progress(f"XLA's order and the plan: {turns} steps of each in turns")
             fields = _spawn(dataclasses.replace(request, turns=turns), cache)
             recomputation = msgspec.convert(fields, Recomputation)
     difference = compare(planned, unplanned)
     if recomputation and recomputation.kept.digests != recomputation.again.digests:
-        difference = difference or "the plan without recomputation gives other outputs"
+        difference = difference or "the plan gives other outputs in turns"
     return Comparison(planned, unplanned, difference, recomputation)
 
 

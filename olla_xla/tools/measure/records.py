@@ -23,8 +23,8 @@ class Request:
       model, batch_size, optimizer: which step; see `olla_xla.tools.models`.
       steps: how many, at least 2; 0 only compiles.
       planned: through `olla_xla.plan`, else through `jax.jit`.
-      turns: if not 0, runs that many steps of the plan and of one that computes nothing again, in
-        turns (`Recomputation`).
+      turns: if not 0, runs that many steps of the plan and of XLA's own executable, in turns
+        (`Recomputation`).
       platform: "cpu" or "gpu".
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
       memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
@@ -63,7 +63,7 @@ class Measured:
         arguments were made; None on CPU, or where something before the steps took more.
       cached: True when nothing was compiled in the process.
       device: its kind.
-      clones: instructions that are computed again. stacks: that loops do without. overhead: the
+      clones: instructions that are computed again. stacks: recomputed scan residuals. overhead: the
         time that both were predicted to add, as a part of the step's.
       predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
       predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
@@ -127,30 +127,27 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Recomputation:
-    """A plan with and without what it computes again, run in turns.
+    """A plan that computes things again, run in turns with XLA's own executable, which does not.
 
     Attributes:
-      kept: without clones, the order otherwise the same; where loops do without stacks, XLA's own
-        order. again: the plan.
+      kept: XLA's own. again: the plan.
       planned: time that is added as the plan predicts it, as a part of the step's: that of the
         operators that run again, less what they save.
-      from_xla: whether `kept` is XLA's own order.
     """
 
     kept: Variant
     again: Variant
     planned: float
-    from_xla: bool = False
 
     @property
     def _overheads(self) -> list[float]:
-        """Measured time that the clones add as a part of a step without, by turn, ascending."""
+        """Measured time that the plan adds as a part of an XLA step, by turn, ascending."""
         pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
         return sorted(again / kept - 1 for again, kept in pairs)
 
     @property
     def overhead(self) -> float:
-        """Measured time that the clones add, as a part of a step without: median over turns."""
+        """Measured time that the plan adds, as a part of an XLA step: median over turns."""
         return statistics.median(self._overheads)
 
     @property
@@ -173,8 +170,8 @@ class Recomputation:
     def predicted(self) -> float:
         """As `planned`, by what both executables run and the temporaries that they ask for.
 
-        A smaller temporary takes less time to get from the system, and what XLA drops because the
-        clones made it useless does not run.
+        A smaller temporary takes less time to get from the system, and what XLA drops because it
+        is computed again does not run.
         """
         return self.again.predicted_seconds / self.kept.predicted_seconds - 1
 

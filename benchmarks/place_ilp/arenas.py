@@ -8,22 +8,23 @@ tensors of the entry computation are placed in one arena by the integer program,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from benchmarks.place_ilp.joint import joint_program
+from benchmarks.place_ilp.located import Programs
+from benchmarks.place_ilp.placer import place_by_programs
 from hlo.backend import PLATFORMS
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError, OllaError, SolverError
-from olla_xla.place import Programs, place
+from olla_xla.place import place
 from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
-from olla_xla.place.ilp.joint import joint_program
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.proof import Proof
 from olla_xla.solvers.linear import Limits, Status, Watch
 
-__all__ = ["PlacedBy", "split"]
+__all__ = ["PlacedBy", "arenas"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +36,6 @@ class PlacedBy:
       height: of the arena; 0 where nothing was found. bound: no other is lower, this way.
       live_bytes: the largest live sum, of the order that was placed.
       seconds: what it took. message: why there is nothing more to say.
-      what: "places" or "joint"; "" if no integer program was asked. backend: its solver.
-      start: height of the packing with which the program began; 0 if there was none.
-      variables, rows: of the joint program.
     """
 
     way: str
@@ -47,33 +45,9 @@ class PlacedBy:
     live_bytes: int
     seconds: float
     message: str = ""
-    what: str = ""
-    backend: str = ""
-    start: int = 0
-    variables: int = 0
-    rows: int = 0
-
-    def proof(self, computation: str) -> Proof | None:
-        """What the integer program proved of a computation; None if there was none."""
-        if not self.what:
-            return None
-        return Proof(
-            computation=computation,
-            backend=self.backend,
-            status=self.status,
-            start_bytes=self.start,
-            peak_bytes=self.height,
-            cut_bytes=self.live_bytes,
-            bound_bytes=self.bound,
-            variables=self.variables,
-            rows=self.rows,
-            seconds=self.seconds,
-            message=self.message,
-            what=self.what,
-        )
 
 
-def split(
+def arenas(
     module: bytes,
     platform: str,
     backend: str,
@@ -94,21 +68,15 @@ def split(
     order = range(len(graph.operators))
     problem = graph_problem(graph, order, alignment=PLATFORMS[platform].alignment)
     live = load_of(problem)
-    greedy = min(place(problem, method=rule).height for rule in _GREEDY)
-    watch = _watch(f"places, {backend}", progress)
-    for way, method in (("places, search", "auto"), (f"places, {backend}", "ilp")):
-        asked: dict[str, Any] = (
-            {} if method == "auto" else {"what": "places", "backend": backend, "start": greedy}
-        )
+    programs = Programs(backend, watch=_watch(f"places, {backend}", progress))
+    for way, find in (
+        ("places, search", functools.partial(place, problem)),
+        (f"places, {backend}", functools.partial(place_by_programs, problem, programs=programs)),
+    ):
         try:
-            packing = place(
-                problem,
-                method=method,
-                time_limit=time_limit,
-                programs=Programs(backend, watch=watch),
-            )
+            packing = find(time_limit=time_limit)
         except SolverError as error:
-            yield PlacedBy(way, Status.UNKNOWN, 0, live, live, 0.0, str(error), **asked)
+            yield PlacedBy(way, Status.UNKNOWN, 0, live, live, 0.0, str(error))
             continue
         offsets = offsets_by_name(graph, problem, packing)
         check_placement(graph, order, offsets, packing.height)
@@ -120,12 +88,10 @@ def split(
             live,
             packing.seconds,
             f"by {packing.source}",
-            **asked,
         )
     yield _joint(graph, backend, time_limit, progress)
 
 
-_GREEDY = ("greedy_size", "greedy_span", "greedy_area")
 _MIB = 2**20
 
 
@@ -134,11 +100,11 @@ def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
     if progress is None:
         return None
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
         progress(f"{way}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
 
-    return told
+    return on_progress
 
 
 def _joint(
@@ -146,7 +112,6 @@ def _joint(
 ) -> PlacedBy:
     """Order and places at once, of the graph as the paper sees it."""
     way, started = f"joint, {backend}", time.monotonic()
-    asked: dict[str, Any] = {"what": "joint", "backend": backend}
     try:
         found = joint_program(
             graph,
@@ -156,7 +121,7 @@ def _joint(
         )
     except (InputError, SolverError) as error:
         seconds = time.monotonic() - started
-        return PlacedBy(way, Status.UNKNOWN, 0, 0, 0, seconds, _short(error), **asked)
+        return PlacedBy(way, Status.UNKNOWN, 0, 0, 0, seconds, _short(error))
     return PlacedBy(
         way,
         Status.OPTIMAL if found.optimal else Status.FEASIBLE,
@@ -165,11 +130,6 @@ def _joint(
         found.peak_bytes,
         time.monotonic() - started,
         _PLAIN,
-        "joint",
-        backend,
-        found.start,
-        found.variables,
-        found.rows,
     )
 
 

@@ -34,7 +34,8 @@ class RectangleModel:
       bound: no solution has a lower peak. most: the peak is no higher.
       start: by block, its address in a known solution; or None.
       gaps: by block, ascending ranges [low, high] that hold its address; None: from low to high.
-      goal: None to minimise the peak; else the sum over all blocks of what lies above the goal.
+      target_height: None to minimise the peak; else the sum over all blocks of what lies above the
+        target height.
     """
 
     step: tuple[int, ...]
@@ -47,4 +48,4 @@ class RectangleModel:
     most: int
     start: tuple[int, ...] | None = None
     gaps: tuple[tuple[tuple[int, int], ...], ...] | None = None
-    goal: int | None = None
+    target_height: int | None = None

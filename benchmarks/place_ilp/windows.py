@@ -3,8 +3,8 @@
 A program of all items is too large where thousands live together. So one that exceeds the target
 height is taken with some that stand in its way, in one of several manners, and a
 program places them anew in the gaps that the rest leaves, so that as little as can be lies above
-the goal (fix and optimize, or large neighbourhood search; Shaw 1998). Nothing is proven, unless
-nothing exceeds the target height.
+the target height (fix and optimize, or large neighbourhood search; Shaw 1998). Nothing is proven,
+unless nothing exceeds the target height.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.place_ilp.locations import Units
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.exact.model import model_of
-from olla_xla.place.ilp.locations import Units
 from olla_xla.place.items import Items, subset
 
 __all__ = ["Gaps", "Window", "narrowed"]
@@ -41,8 +41,8 @@ class Window:
 
     Attributes:
       part: the items. near: who of them meets whom. units: their scale.
-      gaps: where each may lie. goal, most: what lies above the goal is to be little; nothing lies
-        above the other, units.
+      gaps: where each may lie. target_height, most: what lies above the target height is to be
+        little; nothing lies above the other, units.
       begin: their offsets, bytes.
     """
 
@@ -50,7 +50,7 @@ class Window:
     near: Neighbours
     units: Units
     gaps: Gaps
-    goal: int
+    target_height: int
     most: int
     begin: np.ndarray
 
@@ -64,25 +64,25 @@ def narrowed(
     near: Neighbours,
     units: Units,
     offsets: np.ndarray,
-    goal: int,
+    target_height: int,
     solve: Solve,
     *,
     deadline: float,
     seconds: float,
     seed: int,
 ) -> np.ndarray:
-    """Lowers a packing towards a goal by programs of a few items.
+    """Lowers a packing towards a target height by programs of a few items.
 
     Args:
       part: the items, none pinned. near, units: of them, with these offsets.
-      offsets: some packing, bytes. goal: bytes; no lower packing is of use.
+      offsets: some packing, bytes. target_height: bytes; no lower packing is of use.
       solve: solves one program. deadline: of time.monotonic(). seconds: for one program.
       seed: of what is tried.
 
     Returns:
       Offsets whose height is never more.
     """
-    run = _Run(part, near, units, offsets, goal, seed)
+    run = _Run(part, near, units, offsets, target_height, seed)
     size = float(_LEAST)
     while run.left() > 0 and time.monotonic() < deadline:
         window, chosen = run.window(int(size))
@@ -108,21 +108,21 @@ class _Run:
         near: Neighbours,
         units: Units,
         offsets: np.ndarray,
-        goal: int,
+        target_height: int,
         seed: int,
     ) -> None:
         self.offsets = offsets.copy()
-        self._part, self._near, self._units, self._goal = part, near, units, goal
+        self._part, self._near, self._units, self._target_height = part, near, units, target_height
         self._most = int((offsets + part.need).max())
         self._random = np.random.default_rng(seed)
         self._turn = 0
 
     def left(self) -> int:
-        """Bytes above the goal, over all items."""
+        """Bytes above the target height, over all items."""
         return int(self._above(self.offsets, self._part.need).sum())
 
     def _above(self, offsets: np.ndarray, need: np.ndarray) -> np.ndarray:
-        return np.maximum(offsets + need - self._goal, 0)
+        return np.maximum(offsets + need - self._target_height, 0)
 
     def take(self, chosen: np.ndarray, found: np.ndarray) -> bool:
         """Moves items if no more of them exceeds the target height; whether less does."""
@@ -154,7 +154,7 @@ class _Run:
             near=near,
             units=self._units.only(chosen),
             gaps=gaps,
-            goal=self._goal // unit,
+            target_height=self._target_height // unit,
             most=self._most // unit,
             begin=self.offsets[chosen],
         ), chosen
@@ -168,7 +168,7 @@ class _Run:
         others = self._near.nb_idx[at]
         low, top = self.offsets[others], self.offsets[others] + self._near.nb_above[at]
         need = int(self._part.size[i])
-        room = self._goal - int(self._part.need[i])
+        room = self._target_height - int(self._part.need[i])
         places = np.concatenate([[0], top[top <= room]])
         tries = self._random.choice(places, min(_TRIES, len(places)), replace=False)
         found = [others[(low < x + need) & (x < top)] for x in tries.tolist()]
@@ -207,7 +207,7 @@ class _Run:
             kept = stays[others]
             low = self.offsets[others][kept] - self._near.nb_below[at][kept]
             top = self.offsets[others][kept] + self._near.nb_above[at][kept]
-            highest = max(int(self.offsets[i]), self._goal - int(self._part.need[i]))
+            highest = max(int(self.offsets[i]), self._target_height - int(self._part.need[i]))
             step = int(self._units.step[i]) * unit
             result.append(_ranges(low, top, highest, step, unit))
         return tuple(result)

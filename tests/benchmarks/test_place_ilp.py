@@ -3,19 +3,23 @@
 import dataclasses
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.__main__ import main
+from benchmarks.place_ilp import Programs, place_by_programs
+from benchmarks.place_ilp import located as located_module
+from benchmarks.place_ilp.joint import joint_program
+from benchmarks.place_ilp.located import located
+from benchmarks.place_ilp.pyramid import pyramid
+from benchmarks.place_ilp.windows import _ranges
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import intervals, peak_bytes
-from olla_xla.place import PlacementProblem, Programs, place
-from olla_xla.place.ilp import located as located_module
-from olla_xla.place.ilp.joint import joint_program
-from olla_xla.place.ilp.located import located
-from olla_xla.place.ilp.pyramid import pyramid
-from olla_xla.place.ilp.windows import _ranges
+from olla_xla.place import PlacementProblem, place
 from olla_xla.place.items import independent, items_of
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.solvers.linear import Limits, Status
@@ -29,7 +33,7 @@ FREE = (Programs("highs"), Programs("cpsat"), Programs("cpsat", form="big-m"))
 @given(plain(most=6))
 def test_programs_agree_with_brute_force(problem):
     for programs in FREE:
-        packing = place(problem, method="ilp", programs=programs)
+        packing = place_by_programs(problem, programs=programs)
         assert packing.status is Status.OPTIMAL
         assert packing.height == packing.bound == brute_force(problem)
 
@@ -39,7 +43,7 @@ def test_programs_agree_with_brute_force(problem):
 def test_groups_pins_and_alignment_too(problem):
     least = brute_force(problem)
     for programs in FREE:
-        packing = place(problem, method="ilp", programs=programs)
+        packing = place_by_programs(problem, programs=programs)
         assert packing.status is place(problem, method="search").status
         if packing.offsets is not None:
             assert packing.height == least
@@ -58,7 +62,12 @@ def test_switches_keep_the_optimum(problem):
         ):
             programs = Programs(backend, **{"bound": False, switch: False})
             found = located(
-                part, tall, bound=0, goal=0, limits=Limits(time_limit=20), programs=programs
+                part,
+                tall,
+                bound=0,
+                target_height=0,
+                limits=Limits(time_limit=20),
+                programs=programs,
             )
             assert found.status is Status.OPTIMAL
             assert found.bound == int((found.offsets + part.need).max()) == least, switch
@@ -97,7 +106,7 @@ def test_windows_lower_a_packing_and_break_none(monkeypatch):
             items,
             tall,
             bound=bound,
-            goal=bound,
+            target_height=bound,
             limits=Limits(time_limit=20),
             programs=dataclasses.replace(programs, split=False),
         )
@@ -125,10 +134,10 @@ def test_pyramid_nests_activations():
 def test_a_capacity_is_met_or_refuted():
     # Blocks of 2, 3 and 3 bytes whose lifetimes leave a hole that only one order fills.
     problem = PlacementProblem.of([0, 1, 0, 2], [2, 3, 1, 3], [2, 2, 3, 3])
-    least = place(problem, method="ilp").height
+    least = place_by_programs(problem).height
     for capacity, status in ((least, Status.OPTIMAL), (least - 1, Status.INFEASIBLE)):
         limited = dataclasses.replace(problem, capacity={0: capacity})
-        assert place(limited, method="ilp").status is status
+        assert place_by_programs(limited).status is status
 
 
 def test_programs_misuse():
@@ -146,7 +155,7 @@ def test_a_solver_without_licence_is_named(monkeypatch):
     )
     programs = Programs("gurobi", pyramid=False)
     try:
-        packing = place(problem, method="ilp", programs=programs, time_limit=2)
+        packing = place_by_programs(problem, programs=programs, time_limit=2)
     except SolverError as error:
         assert "licence" in str(error)
     else:  # a full licence
@@ -176,3 +185,26 @@ def test_splitting_loses_nothing(graph):
 def test_a_joint_program_that_is_too_large_is_refused():
     with pytest.raises(InputError, match="find the order first"):
         joint_program(train_step(24))
+
+
+def test_the_command_places_a_trace(capsys, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("id,lower,upper,size\na,0,4,8\nb,1,2,4\nc,3,5,6\n")
+    for extra in ([], ["--backend=cpsat"], ["--backend=cpsat", "--form=big-m"]):
+        assert main(["benchmarks", "place_ilp", f"--trace={path}", *extra]) == 0
+        out = capsys.readouterr().out
+        assert "3 blocks in 14 bytes" in out and "optimal" in out
+    assert main(["benchmarks", "place_ilp", f"--trace={path}", "--form=no-overlap"]) == 2
+    assert "does not go with" in capsys.readouterr().err
+
+
+def test_the_command_places_a_step(capsys, tmp_path):
+    shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    compiled = jax.jit(lambda x, w: (jnp.tanh(x @ w) @ w).sum()).lower(shape, shape).compile()
+    path = tmp_path / "step.txt"
+    path.write_text(compiled.as_text())
+    flags = [f"--hlo={path}", "--backend=cpsat", "--time_limit=5"]
+    assert main(["benchmarks", "place_ilp", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "places, search" in out and "places, cpsat" in out and "joint, cpsat" in out
+    assert "the integer program for the order" in out

@@ -10,8 +10,8 @@ Pruned, b is 1 - a, M is no larger than a pair needs, a pair whose pins or twins
 binary, and by (15) pairs that never meet have no rows. Not pruned, every pair has both.
 
 Among items that stay where they are, an address lies in one of the gaps between them: a binary for
-each, and nothing for the pairs with what stays. Then what lies above a goal is minimised, since
-what stays may be higher than all that moves.
+each, and nothing for the pairs with what stays. Then what lies above a target height is minimised,
+since what stays may be higher than all that moves.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ class LocationIlp:
       bound: no packing is lower, bytes. most: a height that is known to do, bytes.
       pruned: see above.
       gaps: by item, ascending ranges [low, high] of its address, units; None: any address.
-      goal: None to minimise the peak; else units, and the sum of what lies above is minimised.
+      target_height: None to minimise the peak; else units, and the sum of what lies above is
+        minimised.
 
     Attributes:
-      model: minimises the peak, or what lies above the goal, in units.
+      model: minimises the peak, or what lies above the target height, in units.
     """
 
     def __init__(
@@ -90,13 +91,13 @@ class LocationIlp:
         most: int,
         pruned: bool = True,
         gaps: Sequence[Sequence[tuple[int, int]]] | None = None,
-        goal: int | None = None,
+        target_height: int | None = None,
     ) -> None:
         self.model = Model("locations")
         self._part, self._near, self._units = part, near, units
         self._most = most // units.unit
         self._peak = self.model.add_variable(
-            min(units.up(bound), self._most), self._most, cost=goal is None, name="peak"
+            min(units.up(bound), self._most), self._most, cost=target_height is None, name="peak"
         )
         self._low, self._high = self._ranges(gaps)
         self._address = [
@@ -111,8 +112,8 @@ class LocationIlp:
                 [address, self._peak], [step, -1], upper=-int(units.need[i]), tag="(8)"
             )
         self._add_gaps(gaps or ())
-        if goal is not None:
-            self._add_goal(goal)
+        if target_height is not None:
+            self._add_target_height(target_height)
         self._pairs: list[tuple[int, int, int, int, int, int | None]] = []
         for i, j, below, above in self._meeting() if pruned else self._all_pairs():
             self._add_pair(i, j, below, above, pruned)
@@ -150,15 +151,17 @@ class LocationIlp:
                 lower, upper = (0, math.inf) if k == 0 else (-math.inf, 0)
                 self.model.add_row([self._address[i], *within], [1, *ends], lower, upper, tag=tag)
 
-    def _add_goal(self, goal: int) -> None:
-        """A_i + S_i <= goal + what lies above it."""
+    def _add_target_height(self, target_height: int) -> None:
+        """A_i + S_i <= target height + what lies above it."""
         for i, (high, need) in enumerate(zip(self._high, self._units.need.tolist(), strict=True)):
-            if high + need > goal:
-                above = self.model.add_variable(0, high + need - goal, cost=1, name=f"above[{i}]")
+            if high + need > target_height:
+                above = self.model.add_variable(
+                    0, high + need - target_height, cost=1, name=f"above[{i}]"
+                )
                 self.model.add_row(
                     [self._address[i], above],
                     [int(self._units.step[i]), -1],
-                    upper=goal - need,
+                    upper=target_height - need,
                     tag="above",
                 )
 

@@ -14,19 +14,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
+from benchmarks.place_ilp.pyramid import pyramid
+from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
+from benchmarks.place_ilp.windows import Window, narrowed
 from olla_xla.errors import InputError, SolverError
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
 from olla_xla.place.exact.model import Model as Neighbours
-from olla_xla.place.ilp.locations import LocationIlp, Units, in_order_of_twins
-from olla_xla.place.ilp.pyramid import pyramid
-from olla_xla.place.ilp.windows import Window, narrowed
 from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status, Watch
-from olla_xla.solvers.rectangles import Rectangle, RectangleModel
-from olla_xla.solvers.solve import BACKENDS, solve, solve_rectangles
+from olla_xla.solvers.solve import BACKENDS, solve, solve_special
 
 __all__ = ["FORMS", "Located", "Programs", "located"]
 
@@ -35,6 +35,9 @@ FORMS = {"big-m": BACKENDS, "no-overlap": ("cpsat",)}
 
 _MOST_PAIRS = {"big-m": 400_000, "no-overlap": 4_000_000}
 """Pairs that are live together in the largest program that is built, by form."""
+
+_RECTANGLES = {"cpsat": "benchmarks.place_ilp.cpsat_rectangles"}
+"""What solves a model of rectangles -> its module."""
 
 _PYRAMID = 0.3
 """Part of the time for what is left under a pyramid."""
@@ -114,19 +117,26 @@ class Located:
 
 
 def located(
-    part: Items, offsets: np.ndarray, *, bound: int, goal: int, limits: Limits, programs: Programs
+    part: Items,
+    offsets: np.ndarray,
+    *,
+    bound: int,
+    target_height: int,
+    limits: Limits,
+    programs: Programs,
 ) -> Located:
-    """Lowers a packing of an independent part until it is `goal` bytes high or the lowest there is.
+    """Lowers a packing of an independent part until it is `target_height` bytes high or the lowest
+    there is.
 
     Args:
       part: the items. offsets: some packing, bytes.
-      bound: no packing is lower. goal: no lower one is of use, bytes.
+      bound: no packing is lower. target_height: no lower one is of use, bytes.
       limits: for all programs together. programs: how.
 
     Raises:
       SolverError: the solver failed, or is not licensed for a program of this size.
     """
-    return _Run(limits, programs).lowered(part, offsets, bound, goal)
+    return _Run(limits, programs).lowered(part, offsets, bound, target_height)
 
 
 class _Run:
@@ -137,16 +147,16 @@ class _Run:
         self._deadline = time.monotonic() + limits.time_limit
         self._base = 0  # bytes of what stands below the part at hand
 
-    def lowered(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
-        goal = max(goal, bound)
-        if _height(part, offsets) <= goal and self._programs.bound:
+    def lowered(self, part: Items, offsets: np.ndarray, bound: int, target_height: int) -> Located:
+        target_height = max(target_height, bound)
+        if _height(part, offsets) <= target_height and self._programs.bound:
             return _at(part, offsets, bound, "a greedy rule meets the bound")
         if not self._programs.split:
-            return self._solved(part, offsets, bound, goal)
+            return self._solved(part, offsets, bound, target_height)
         below, rest = _standing(part)
         smaller = independent(rest)
         if len(smaller) == 1 and not len(below):
-            return self._solved(part, offsets, bound, goal)
+            return self._solved(part, offsets, bound, target_height)
         base = int(part.size[below].sum())
         self._base += base
         result = np.zeros(len(part), np.int64)
@@ -155,7 +165,7 @@ class _Run:
         variables = rows = 0
         message, by, least = "", "", bound - base
         for some, low in sorted(((s, least_height(s)) for s in smaller), key=lambda pair: -pair[1]):
-            height = max((int(_height(part, result)) - base, goal - base))
+            height = max((int(_height(part, result)) - base, target_height - base))
             found = self.lowered(some, given[_numbers(part, some)], low, height)
             result[_numbers(part, some)] = found.offsets + base
             variables, rows = variables + found.variables, rows + found.rows
@@ -165,7 +175,7 @@ class _Run:
         done = _at(part, result, least + base, message)
         return dataclasses.replace(done, variables=variables, rows=rows, by=by)
 
-    def _solved(self, part: Items, offsets: np.ndarray, bound: int, goal: int) -> Located:
+    def _solved(self, part: Items, offsets: np.ndarray, bound: int, target_height: int) -> Located:
         """Programs of a few items each, then of all, under a pyramid first."""
         pairs, most = overlapping_pairs(part) // 2, _MOST_PAIRS[self._programs.name]
         small = pairs <= most
@@ -175,11 +185,13 @@ class _Run:
         near = model_of(part)
         free = self._programs.windows and not (part.fixed >= 0).any()
         if free and (len(part) > _FEW or not small):
-            found = self._windows(part, near, offsets, bound, goal, _WINDOWS if small else 1.0)
-            met = found.status is Status.OPTIMAL or _height(part, found.offsets) <= goal
+            found = self._windows(
+                part, near, offsets, bound, target_height, _WINDOWS if small else 1.0
+            )
+            met = found.status is Status.OPTIMAL or _height(part, found.offsets) <= target_height
             if not small or met or self._left() <= 0:
                 return found
-            rest = self._whole(part, near, found.offsets, bound, goal)
+            rest = self._whole(part, near, found.offsets, bound, target_height)
             return dataclasses.replace(
                 rest,
                 variables=found.variables + rest.variables,
@@ -189,7 +201,7 @@ class _Run:
         if not small:
             why = f"too large: {pairs:,} pairs are live together, {most:,} are taken at most"
             return _at(part, offsets, bound, why)
-        return self._whole(part, near, offsets, bound, goal)
+        return self._whole(part, near, offsets, bound, target_height)
 
     def _windows(
         self,
@@ -197,7 +209,7 @@ class _Run:
         near: Neighbours,
         offsets: np.ndarray,
         bound: int,
-        goal: int,
+        target_height: int,
         portion: float,
     ) -> Located:
         """Programs of a few items each, in a portion of the time."""
@@ -217,7 +229,7 @@ class _Run:
             near,
             units,
             offsets,
-            goal,
+            target_height,
             solved,
             deadline=time.monotonic() + portion * self._left(),
             seconds=_WINDOW_SECONDS,
@@ -244,13 +256,22 @@ class _Run:
                 low=tuple(ranges[0][0] for ranges in window.gaps),
                 high=tuple(ranges[-1][1] for ranges in window.gaps),
                 gaps=window.gaps,
-                goal=window.goal,
+                target_height=window.target_height,
             )
-            result, size = solve_rectangles(model, limits, self._programs.backend), (len(part), 0)
+            result, size = (
+                solve_special(_RECTANGLES, model, limits, self._programs.backend),
+                (len(part), 0),
+            )
             at = result.x
         else:
             built = LocationIlp(
-                part, near, units, bound=0, most=bytes_most, gaps=window.gaps, goal=window.goal
+                part,
+                near,
+                units,
+                bound=0,
+                most=bytes_most,
+                gaps=window.gaps,
+                target_height=window.target_height,
             )
             result = solve(built.model, limits, [self._programs.backend])
             size = built.model.variables, built.model.rows
@@ -262,7 +283,7 @@ class _Run:
         return result, np.rint(at).astype(np.int64) * units.unit, size
 
     def _whole(
-        self, part: Items, near: Neighbours, offsets: np.ndarray, bound: int, goal: int
+        self, part: Items, near: Neighbours, offsets: np.ndarray, bound: int, target_height: int
     ) -> Located:
         """One program, or two where a pyramid is tried first."""
         first: Located | None = None
@@ -274,13 +295,13 @@ class _Run:
             pinned = dataclasses.replace(part, fixed=fixed)
             begin = first_fit(pinned, greedy_orders(pinned)["greedy_size"])
             seconds = _PYRAMID * self._left()
-            first = self._program(pinned, near, offsets, begin, bound, goal, seconds, pins)
+            first = self._program(pinned, near, offsets, begin, bound, target_height, seconds, pins)
             # Its bound holds under the pyramid only.
             offsets, done = first.offsets, _at(part, first.offsets, bound, first.message)
             first = dataclasses.replace(first, bound=bound, status=done.status)
-            if _height(part, offsets) <= goal or self._left() <= 0:
+            if _height(part, offsets) <= target_height or self._left() <= 0:
                 return first
-        found = self._program(part, near, offsets, offsets, bound, goal, self._left(), {})
+        found = self._program(part, near, offsets, offsets, bound, target_height, self._left(), {})
         if first is None:
             return found
         return dataclasses.replace(
@@ -300,7 +321,7 @@ class _Run:
         best: np.ndarray,
         begin: np.ndarray,
         bound: int,
-        goal: int,
+        target_height: int,
         seconds: float,
         pins: Mapping[int, int],
     ) -> Located:
@@ -312,16 +333,19 @@ class _Run:
         begin = in_order_of_twins(near, begin)
         units = Units(part, begin, pins)
         most = max(_height(part, begin), _height(part, best))
-        told = goal if programs.bound else 0
+        least = target_height if programs.bound else 0
         watch = _in_bytes(self._limits, units, self._base)
         limits = dataclasses.replace(self._limits, watch=watch, apart=True)
         if programs.name == "no-overlap":
-            model = _rectangles(part, near, units, told, most, begin if programs.start else None)
+            model = _rectangles(part, near, units, least, most, begin if programs.start else None)
             limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
-            result, size = solve_rectangles(model, limits, programs.backend), (len(part) + 1, 0)
+            result, size = (
+                solve_special(_RECTANGLES, model, limits, programs.backend),
+                (len(part) + 1, 0),
+            )
             at = result.x
         else:
-            built = LocationIlp(part, near, units, bound=told, most=most, pruned=programs.pruned)
+            built = LocationIlp(part, near, units, bound=least, most=most, pruned=programs.pruned)
             built.model.start = built.start(begin) if programs.start else None
             limits = dataclasses.replace(limits, time_limit=_seconds_to(until))
             result = solve(built.model, limits, [programs.backend])
@@ -329,14 +353,14 @@ class _Run:
             at = None if result.x is None else built.offsets(result.x) // units.unit
         if result.status is Status.ERROR:
             raise SolverError(result.failures[0] if result.failures else result.message)
-        return self._judged(part, best, bound, goal, result, at, units.unit, size)
+        return self._judged(part, best, bound, target_height, result, at, units.unit, size)
 
     def _judged(
         self,
         part: Items,
         best: np.ndarray,
         bound: int,
-        goal: int,
+        target_height: int,
         result: Result,
         at: np.ndarray | None,
         unit: int,
@@ -347,9 +371,9 @@ class _Run:
         if at is not None:
             found = np.rint(at).astype(np.int64) * unit
             offsets = min((best, found), key=lambda o: _height(part, o))
-        # A solver that was told the goal proves no more than that nothing lower is of use.
+        # A solver that was told the target height proves no more than that nothing lower is of use.
         proven = whole_units(result.bound) * unit
-        if proven > goal or not self._programs.bound:
+        if proven > target_height or not self._programs.bound:
             bound = max(bound, min(proven, _height(part, offsets)))
         done = _at(part, offsets, bound, result.message)
         by = "program" if _height(part, offsets) < _height(part, best) else ""
@@ -404,11 +428,11 @@ def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
     if watch is None:
         return None
 
-    def told(value: float | None, bound: float) -> None:
+    def on_progress(value: float | None, bound: float) -> None:
         best = None if value is None else base + value * units.unit
         watch(best, base + whole_units(bound) * units.unit)
 
-    return told
+    return on_progress
 
 
 def _rectangles(

@@ -2,7 +2,7 @@
 
 First within the bound, a question of yes or no: the block whose lowest free address is lowest goes
 there, the largest of several, and clauses are learnt from what fails. Only then the peak is
-minimised. What lies above a goal is minimised at once.
+minimised. What lies above a target height is minimised at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 import numpy as np
 from ortools.sat.python import cp_model
 
+from benchmarks.place_ilp.rectangles import RectangleModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status
-from olla_xla.solvers.rectangles import RectangleModel
 
 __all__ = ["solve"]
 
@@ -37,7 +37,7 @@ def solve(model: RectangleModel, limits: Limits) -> Result:
       SolverError: CP-SAT finds the model invalid.
     """
     started = time.monotonic()
-    if model.goal is not None:
+    if model.target_height is not None:
         return _solve_program(model, limits)
     if model.bound > 0:
         share = dataclasses.replace(limits, time_limit=_WITHIN * limits.time_limit)
@@ -65,11 +65,13 @@ def _within(model: RectangleModel) -> RectangleModel:
 
 def _solve_program(model: RectangleModel, limits: Limits) -> Result:
     """One program, with what CP-SAT says of it."""
-    decides = model.goal is None and model.bound == model.most
+    decides = model.target_height is None and model.bound == model.most
     if any(low > high for low, high in zip(model.low, model.high, strict=True)):
         return Result(Status.INFEASIBLE, message="CP-SAT: a block is higher than the bound")
     program, places, peak = _program(model)
-    aim, least = (peak, model.bound) if model.goal is None else (_above(program, model, places), 0)
+    aim, least = (
+        (peak, model.bound) if model.target_height is None else (_above(program, model, places), 0)
+    )
     solver = configured(limits)
     if decides:
         program.add_decision_strategy(
@@ -105,13 +107,13 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
 def _above(
     program: cp_model.CpModel, model: RectangleModel, places: list[cp_model.IntVar]
 ) -> cp_model.LinearExpr:
-    """What lies above the goal, over all blocks."""
-    assert model.goal is not None
+    """What lies above the target height, over all blocks."""
+    assert model.target_height is not None
     parts = []
     for place, high, step, need in zip(places, model.high, model.step, model.need, strict=True):
-        if high + need > model.goal:
-            parts.append(program.new_int_var(0, high + need - model.goal, ""))
-            program.add(place * step + need - model.goal <= parts[-1])
+        if high + need > model.target_height:
+            parts.append(program.new_int_var(0, high + need - model.target_height, ""))
+            program.add(place * step + need - model.target_height <= parts[-1])
     return cp_model.LinearExpr.sum(parts)
 
 

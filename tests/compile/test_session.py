@@ -1,0 +1,105 @@
+"""The planner inside XLA's compile, and trouble in it."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from olla_xla import planner
+from olla_xla.compile import accounting, session
+from olla_xla.compile.capture import capture
+from olla_xla.errors import LimitError, PlanMismatchError
+from olla_xla.problem.options import PlanOptions
+from tests.support.planned_steps import (
+    OPTIONS,
+    arguments,
+    assert_hook_idle,
+    branches,
+    compile_planned,
+    depth_first,
+    fresh,
+)
+
+
+def test_orders_of_xlas_scheduler_for_memory(monkeypatch):
+    lowered = fresh(branches).lower(*arguments())
+    captured = capture(lowered)
+    assert captured.alternative_orders is not None
+    orders = captured.alternative_orders()
+    assert_hook_idle()
+    own = planner.module_order(captured.module)
+    assert {k: set(v) for k, v in orders.items()} == {k: set(v) for k, v in own.items()}
+    assert orders != own
+    assert lowered.compile()(*arguments())  # the compile that was ended left nothing behind
+    # Asked for, it is one of the orders that compete.
+    asked = []
+    found = planner.plan_module(
+        captured.module, OPTIONS, target="cpu", alternative_orders=lambda: asked.append(1) or orders
+    )
+    assert not asked and "xla_memory" not in found.candidates
+    monkeypatch.setattr("olla_xla.planner.computation._MORE", -1.0)
+    options = dataclasses.replace(OPTIONS, step_limit=1)
+    found = planner.plan_module(
+        captured.module, options, target="cpu", alternative_orders=lambda: orders
+    )
+    assert found.predicted_bytes <= found.candidates["xla_memory"][0]
+
+
+def test_trouble_in_the_planner_is_reported_not_raised(monkeypatch):
+    def broken(module, options, **kwargs):
+        raise ZeroDivisionError("spoilt")
+
+    monkeypatch.setattr(planner, "plan_module", broken)
+    jitted = fresh(branches, donate_argnums=0)
+    outcome = compile_planned(jitted.lower(*arguments()))
+    assert isinstance(outcome.error, ZeroDivisionError) and "spoilt" in outcome.reason
+    assert outcome.plan is None and not outcome.planned
+    for a, b in zip(outcome.compiled(*arguments()), branches(*arguments()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    assert_hook_idle()
+
+
+def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monkeypatch, compiles):
+    monkeypatch.setattr(session, "_ALL_OF_PLANNING", 1e9)
+    monkeypatch.setattr(planner, "plan_module", None)  # would be called
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert isinstance(outcome.error, LimitError) and outcome.fell_back
+    assert re.fullmatch(
+        r"time_limit=2.0 is too short: planning this step takes at least [\d.]+ s, so ask for "
+        r"time_limit=\d+ or more",
+        outcome.reason,
+    )
+    assert len(compiles) == 1
+
+
+@pytest.mark.parametrize("limit, least, kept", [(1, 2, True), (1, 2.1, False), (20, 30, True)])
+def test_a_limit_may_be_passed_by_half_of_it(limit, least, kept):
+    trouble = session._too_late(PlanOptions(time_limit=limit), least)
+    assert (trouble == "") == kept
+    assert session._too_late(PlanOptions(), 1e9) == ""
+
+
+def test_trouble_on_the_compile_thread_is_reported_not_raised(depth_first_planner, monkeypatch):
+    def broken(module, plan, mark):
+        raise PlanMismatchError("not this one")
+
+    monkeypatch.setattr(planner, "apply_plan", broken)
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert isinstance(outcome.error, PlanMismatchError) and not outcome.planned
+    plain = fresh(branches, donate_argnums=0).lower(*arguments()).compile()
+    assert accounting.assigned_bytes(outcome.compiled) == accounting.assigned_bytes(plain)
+
+
+def test_an_illegal_order_never_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def backwards(module, options, **kwargs):
+        plan = depth_first(module, options, **kwargs)
+        return dataclasses.replace(plan, order={k: v[::-1] for k, v in plan.order.items()})
+
+    monkeypatch.setattr(planner, "plan_module", backwards)
+    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
+    assert "which it needs" in outcome.objection == outcome.reason and not outcome.planned
+    for a, b in zip(outcome.compiled(*arguments()), branches(*arguments()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
