@@ -26,6 +26,8 @@ __all__ = ["Kept", "charge", "keep_kernels"]
 
 _ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
+_ONE_BY_ONE = 2
+"""Operands that a kernel holds before all others of their size are held with them."""
 _WRITTEN = 3
 """The module is written once, and looked at once more; what was simulated is then as it is."""
 
@@ -127,10 +129,27 @@ class _KernelMemory:
             now = pattern(i, planned.dataflow, assignment)
             if now != own:
                 new, numbers = _difference(i, own, now)
+                if numbers and len(self.holds.get(i.name, ())) >= _ONE_BY_ONE:
+                    numbers = self._all_like(i, own, numbers)
                 binds |= {i: new} if new else {}
                 held |= {i: numbers} if numbers else {}
         self._bind_chains(binds)
         return binds, held
+
+    def _all_like(
+        self, i: Instruction, own: Sequence[int], numbers: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Operands to hold, with all others of their size: one after the other would be taken."""
+        found, held = leaves(i), self.holds.get(i.name, ())
+        first = len(found) - sum(source is i for source, _ in found)
+        bound = {found[k][0] for k in own[first:] if k < first}
+        sizes = {i.operands[k].shape.bytes for k in numbers}
+        return tuple(
+            k
+            for k, o in enumerate(i.operands)
+            if o not in i.operands[:k] and o not in bound and k not in held
+            if not o.shape.is_tuple and o.shape.bytes in sizes
+        )
 
     def _bind_chains(self, binds: dict[Instruction, tuple[Alias, ...]]) -> None:
         """Binds what passes memory on to, or takes it from, what is to be bound.

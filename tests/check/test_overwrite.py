@@ -73,6 +73,23 @@ itself {
   ROOT r = (f32[4,4], f32[4,4]{0,1}) tuple(a, b)
 }
 
+aside {
+  x = f32[4,4]{1,0} parameter(0)
+  y = f32[4,4]{0,1} parameter(1)
+  a = f32[4,4]{0,1} copy(x)
+  s = f32[4,4]{0,1} add(a, y)
+  b = f32[4,4]{1,0} copy(s)
+  ROOT r = f32[4,4]{1,0} add(b, x)
+}
+
+moved {
+  x = f32[4,4]{1,0} parameter(0)
+  a = f32[4,4]{0,1} copy(x)
+  f = f32[16] bitcast(a)
+  g = f32[4,4]{1,0} bitcast(f)
+  ROOT r = f32[4,4]{1,0} add(g, x)
+}
+
 again {
   a = f32[8] parameter(0)
   i = s32[] parameter(1)
@@ -115,6 +132,8 @@ ENTRY e {
   near = (f32[4,4], f32[4,4]) fusion(m, o), kind=kLoop, calls=beside
   self = (f32[4,4], f32[4,4]{0,1}) fusion(m, o), kind=kLoop, calls=itself
   update = f32[8] fusion(p, i), kind=kLoop, calls=again
+  round = f32[4,4]{1,0} fusion(m, other), kind=kLoop, calls=aside
+  square = f32[4,4]{1,0} fusion(m), kind=kLoop, calls=moved
   ROOT out = f32[8] add(put, q)
 }
 """
@@ -166,6 +185,10 @@ _OPERATIONS = _operations()
         ("near", (0,), [0], "cpu", False),
         ("near", (0,), [1], "cuda", False),
         ("self", (0,), [0], "cuda", False),
+        ("round", (), [0], "cpu", True),  # laid out otherwise only in between
+        ("round", (), [1], "cpu", False),
+        ("round", (), [0], "cuda", False),
+        ("square", (), [0], "cpu", False),  # the bitcast makes it a transpose
         ("update", (), [0], "cpu", True),  # its slice is read where it is written
     ],
 )

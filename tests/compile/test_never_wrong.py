@@ -90,6 +90,11 @@ batch=2, length=8, width=16, heads=4, classes=64, activation='gelu', norm='layer
 rotary=True, dropout=True), optimizer='none', donate=(0, 1, 2,), optimized=True,
 terms=(Term(op='var', reads=(4, 1,), use='least', weight=2.0),)),
 plans=(Settings(step_limit=300, time_limit=2.0, max_overhead=0.3),))""",
+    "a fusion that lays out otherwise what it writes over": """Case(program=Program(body=Layered(
+nodes=(Node(op='split', reads=(22,), k=6),), rows=64, width=16, layers=4, layout='shared',
+branch='early', carries=('early', 'best',), unroll=2, recompute='all', cast=True), donate=(0, 1,),
+extras=('gradients',), seed=1), plans=(Settings(seed=2, step_limit=5000, time_limit=2.0,
+max_overhead=0.3),))""",
 }
 """Where XLA assigned other buffers than was simulated, so that kernels had other memory; or where
 the referee took what is the same for another thing."""

@@ -147,3 +147,26 @@ def test_a_held_operand_is_not_written_over():
     names = [i.name for i in module_from_bytes(final_module(compiled)).entry.schedule or ()]
     assert names[names.index(name) + 1] == hold_name(name, number)
     assert differing(_kernels(compiled), {n: k.found for n, k in own.items()}) == [name]
+
+
+def test_a_kernel_of_many_operands_is_not_tried_one_by_one():
+    """All of them die there; held one after the other, the result took the next one's memory."""
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=(256, 256)).astype(np.float32) / 16 for _ in range(12)]
+    x = random.normal(size=(512, 256)).astype(np.float32)
+
+    def step(weights, x):
+        def loss(weights):
+            y = x
+            for w in weights:
+                y = jnp.sin(y @ w) * jnp.exp(-y * y)
+            return (y**2).mean()
+
+        return jax.tree.map(lambda a, b: a - 0.1 * b, weights, jax.grad(loss)(weights))
+
+    options = {"max_overhead": 0.3, "step_limit": 5_000, "time_limit": 20}
+    planned = olla_xla.plan(step, donate_argnums=0, **options)
+    copies = [jnp.array(w) for w in weights]
+    assert_same(jax.jit(step)(weights, x), planned(copies, x))
+    (plan,) = planned.plans
+    assert plan.clones and plan.predicted_bytes < plan.xla_predicted_bytes

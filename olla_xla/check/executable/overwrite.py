@@ -197,25 +197,53 @@ class _Paths:
                 self._users.setdefault(operand, []).append((op, k))
 
     def reached(self, numbers: list[int]) -> set[Op] | None:
-        """All that depends on the parameters, or None if a step moves elements."""
-        found = {self._body.parameters[k] for k in numbers}
-        queue = list(found)
+        """All that depends on the parameters, or None if a step moves elements.
+
+        What a copy lays out otherwise may be laid out as it was further on: what counts is where
+        elements lie in the parameter, and in the end in the result.
+        """
+        starts = [self._body.parameters[k] for k in numbers]
+        places: dict[Op, Shape] = {op: op.shape for op in starts}
+        queue = list(places)
         while queue:
             current = queue.pop()
             for user, number in self._users.get(current, ()):
                 if self._reduces and user.opcode == "reduce":
                     continue  # a reduction on GPU reads everything before results are written
-                if not self._keeps(current, user, number):
+                lie = self._lie(current, places[current], user, number)
+                if lie is None:
                     return None
-                if user not in found:
-                    found.add(user)
+                if user not in places:
+                    places[user] = lie
                     queue.append(user)
-        return found
+                elif not user.shape.is_tuple and not _same_layout(places[user], lie):
+                    return None
+        for op in _outputs(self._body):
+            if op in places and not op.shape.is_tuple and not _same_layout(op.shape, places[op]):
+                return None
+        return set(places)
+
+    def _lie(self, current: Op, places: Shape, user: Op, number: int) -> Shape | None:
+        """The shape and layout by which the elements of `user` lie where the parameter's did.
+
+        Args:
+          current: what `user` reads as operand `number`. places: the same of it.
+
+        Returns:
+          None where `user` reads it elsewhere than at the places of its own elements.
+        """
+        if user.opcode in ("tuple", "get-tuple-element"):
+            return places
+        is_copy = user.opcode == "copy" and self._target == "cpu"
+        if is_copy or (_elementwise(user, number) and user.opcode != "dynamic-update-slice"):
+            same = user.shape.dimensions == current.shape.dimensions
+            return places if same and (is_copy or _same_layout(user.shape, current.shape)) else None
+        if not _same_layout(current.shape, places) or not self._keeps(current, user, number):
+            return None
+        return user.shape
 
     def _keeps(self, current: Op, user: Op, number: int) -> bool:
         """Whether `user` reads `current` only where its own result will lie."""
-        if user.opcode in ("tuple", "get-tuple-element"):
-            return True
         if user.opcode == "bitcast" or (user.opcode == "reshape" and self._target == "cuda"):
             return user.shape.element_bits == current.shape.element_bits
         if user.opcode == "copy":
