@@ -22,6 +22,7 @@ from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
+from olla_xla.remat.loops.selection import is_right
 from tests.support.compiles import on_h100
 from tests.support.loops import STEPS
 from tests.support.rewrites import with_loops_changed
@@ -318,3 +319,41 @@ def arrays_by_name(module):
         for i in c.instructions
         if i.opcode == "fusion"
     }
+
+
+def dropped_out(weights, keys, x):
+    """A scan of layers with dropout, whose products XLA:GPU sums where it puts what is kept."""
+
+    def layer(x, parts):
+        w, key = parts
+        y = jnp.tanh(x @ w)
+        return x + jnp.where(jax.random.bernoulli(key, 0.9, y.shape), y / 0.9, 0), None
+
+    def loss(weights):
+        return (jax.lax.scan(layer, x, (weights, keys))[0] ** 2).mean()
+
+    return jax.grad(loss)(weights)
+
+
+def test_what_is_summed_where_it_is_put_can_go_on_a_gpu():
+    shapes = [((8, 256, 256), np.float32), ((8, 2), np.uint32), ((256, 256), np.float32)]
+    arguments = on_h100(tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    module = module_from_bytes(capture(jax.jit(dropped_out).lower(*arguments)).module)
+    summed = [
+        i.name
+        for c in module.control_computations
+        for i in c.instructions
+        if i.opcode == "fusion" and {"reduce", "dynamic-update-slice"} <= opcodes(i)
+    ]
+    assert summed, "the product is divided along what it sums"
+    choices = ResidualChoices(module, "cuda", CostModel(H100, "cuda"))
+    found = [choices.choice(k) for k in range(len(choices))]
+    lowest = min(found, key=lambda choice: choice.total)
+    assert is_right(choices, lowest)
+    names = {i.name for c in lowest.module.control_computations for i in c.instructions}
+    assert any(name.startswith(f"{one}.again") for one in summed for name in names)
+    assert lowest.total < 0.85 * choices.total
+
+
+def opcodes(fusion):
+    return {k.opcode for k in fusion.called[0].instructions}

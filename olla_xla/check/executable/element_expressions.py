@@ -29,7 +29,7 @@ from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import is_wider, narrowed, rounded, widened
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own
+from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.integers import Known
 from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
@@ -228,8 +228,10 @@ class ElementExpressions(ElementNumbering):
             made = hashed(made + several)
         if self._is_elementwise(op.called[0]):
             found = {i: from_outside(self, n, made, computed) for i, n in rounded.items()}
-        else:
+        elif self._generators:
             found = {i: hashed(made + n) if n in computed else n for i, n in rounded.items()}
+        else:
+            found = {i: put(self, n, made, computed) for i, n in rounded.items()}
         return inside | found
 
     def _is_elementwise(self, body: Body) -> bool:

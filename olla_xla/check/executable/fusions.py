@@ -10,11 +10,13 @@ from __future__ import annotations
 from olla_xla.check.executable.converts import exposed, narrowed, widened
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.exact import divides
-from olla_xla.check.executable.numbering import Numbers
+from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
 from olla_xla.check.executable.turns import turned
 
-__all__ = ["from_outside", "is_elementwise", "note_own"]
+__all__ = ["from_outside", "is_elementwise", "note_own", "put"]
+
+_PUT = hashed(b"put")
 
 _PASSING = frozenset(
     "bitcast copy tuple get-tuple-element opt-barrier optimization-barrier domain".split()
@@ -121,3 +123,29 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
         whole = numbering.concatenations[number]
         return numbering.joined(whole._replace(numbers=tuple(map(seen, whole.numbers))))
     return exposed(numbering, number, code)
+
+
+def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
+    """The number that others see of what a fusion on a GPU gives that is not elementwise.
+
+    Where it puts what it computes into an array, its code goes over the elements that are put and
+    computes each, whatever extents the array has (XLA's emitter of dynamic-update-slices in place).
+
+    Args:
+      numbering, number, code, own: as for `from_outside`.
+    """
+    if number not in own:
+        return number
+    if number in numbering.bitcasts:
+        first, old, new = numbering.bitcasts[number]
+        if first in numbering.updates:
+            return numbering.cast(put(numbering, first, code, own), old, new)
+    update = numbering.updates.get(number)
+    if update is None:
+        return hashed(code + number)
+    array, value, *indices = update.numbers
+    if array in own or not own.isdisjoint(indices):
+        return hashed(code + number)
+    return numbering.updated(
+        update._replace(numbers=(array, hashed(code + _PUT + value), *indices))
+    )

@@ -322,7 +322,11 @@ class RecipeTable:
         if self.body.each(owner) and not fusion.shape.is_tuple:
             return self._opened(node, owner)
         if stack is not None and stack.update.owner is owner:
-            return None  # as part of another form its code may compute other bits
+            # As part of another form its code might compute other bits, and a CPU's also if it was
+            # put into another array.
+            results = self._results(owner)
+            can_be_put = len(results) == 1 and not platform(self.body.target).keeps_code
+            return self._updating(node, owner, results[0]) if can_be_put else None
         if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
             return None
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
