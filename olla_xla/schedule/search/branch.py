@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import timeline
@@ -50,7 +51,7 @@ class _Case:
 
 def branch(
     cuts: Cuts,
-    order: np.ndarray,
+    order: NDArray[np.int64],
     offer: Callable[[np.ndarray, int], None],
     spend: Callable[[int], None],
 ) -> None:
@@ -78,7 +79,7 @@ class _Branching:
     def __init__(
         self,
         cuts: Cuts,
-        order: np.ndarray,
+        order: NDArray[np.int64],
         offer: Callable[[np.ndarray, int], None],
         spend: Callable[[int], None],
     ) -> None:
