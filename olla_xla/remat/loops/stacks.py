@@ -205,7 +205,7 @@ def _own_iteration(loop: Loop) -> tuple[Affine, Affine]:
 
 
 def _is_replaceable(body: Body, node: Node) -> bool:
-    """Whether what takes a slice can be given another operand, or be done without."""
+    """Whether an instruction that takes a slice can read another operand instead, or be removed."""
     owner = node.owner
     if only_hands_on(node, body.root_of(owner)):
         return True

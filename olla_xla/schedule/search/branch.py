@@ -142,7 +142,15 @@ class _Branching:
         case.bound = max(case.bound, *(case.cuts[v].bytes for v in self.matter))
 
     def conflict(self, case: _Case) -> list[_Case] | None:
-        """The two cases of a pair on which the cuts disagree; None if they agree on all."""
+        """Splits a case at two operators whose minimum cuts contradict each other.
+
+        Each operator's cut says which others run before it; two cuts contradict each other where
+        both, or neither, say so of the other's operator.
+
+        Returns:
+          The case with the one operator first, and with the other first, without what is
+          infeasible; None where no two cuts contradict each other.
+        """
         before = np.array([case.cuts[v].before[self.matter] for v in self.matter])
         first, second = np.nonzero(np.triu(before == before.T, 1))
         if not len(first):
