@@ -73,7 +73,10 @@ def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
 
 
 def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
-    """All devices in order, reshaped, transposed, and cut into groups."""
+    """The groups of an iota tile assignment: 0, 1, 2, ... reshaped, transposed, cut into groups.
+
+    None where its numbers contradict each other.
+    """
     extents, order = list(_numbers(iota.blob(3))), list(_numbers(iota.blob(4)))
     size = iota.integer(2)
     if not extents or size < 1 or iota.integer(1) * size != math.prod(extents):

@@ -93,7 +93,7 @@ class GpuExecutable:
 
     @property
     def all_thunks(self) -> Iterator[GpuThunk]:
-        """Its thunks, and those inside of them."""
+        """All of its thunks, those nested in loops and branches included, parents first."""
         return (below for thunk in self.thunks for below in thunk.below())
 
     @property

@@ -112,7 +112,7 @@ def runnable(module: bytes, target: str = "cpu") -> bytes:
 
 
 def with_program_order(module: bytes) -> bytes:
-    """Adds a schedule, the program's own order, to every computation that has none."""
+    """Schedules every computation that has no schedule in its program order, that of its ids."""
     proto = parse_module_proto(module)
     view = module_from_proto(proto)
     missing = [c for c in view.control_computations if c.schedule is None]

@@ -74,7 +74,7 @@ class Message:
         return {number for number, _, _ in self._fields}
 
     def without(self, numbers: Collection[int]) -> Message:
-        """A message without some fields."""
+        """A copy of the message without the fields of the given numbers."""
         other = Message(b"")
         other._fields = [field for field in self._fields if field[0] not in numbers]
         return other

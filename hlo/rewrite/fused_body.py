@@ -1,4 +1,4 @@
-"""Writes the body of a fusion: slices of stacks, parts, casts, indices, and copies of operators."""
+"""Writes the body of a fusion: slices of arrays, parts, casts, indices, and copies of operators."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """One slice of a stack, which a bitcast may give another shape."""
+        """One slice of an array of slices, which a bitcast may give another shape."""
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -132,7 +132,7 @@ class FusedBody:
         return self._add(i, "part.loop")
 
     def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
-        """A stack with a value for one slice."""
+        """An array of slices with a value for one of them."""
         part = self.cast(self.parameter(value), slice_shape(stack.shape))
         others = range(len(stack.shape.dimensions) - 1)
         operands = (self.parameter(stack), part, at, *(self._constant(0, at.shape) for _ in others))
@@ -174,7 +174,7 @@ class FusedBody:
         return self._add(i, f"{opcode}.loop")
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """A stack each slice of which is a value."""
+        """An array each slice of which is a value."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
         one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
         one.layout.minor_to_major[:] = [
@@ -223,7 +223,7 @@ class FusedBody:
 
 
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
-    """The shape of one slice of a stack."""
+    """The shape of one slice of an array of slices."""
     part = _Shape()
     part.CopyFrom(shape)
     part.dimensions[axis] = 1
@@ -231,7 +231,9 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
 
 
 def stack_shape(shape: bytes, iterations: int) -> bytes:
-    """The shape of a stack of so many arrays, serialized, for that of one; slices lie in turn."""
+    """The shape of an array of slices of so many arrays, serialized, for that of one; slices lie
+    in turn.
+    """
     part = _Shape.FromString(shape)
     whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)

@@ -1,4 +1,6 @@
-"""What a change of a pair of loops is: which stacks go, what is made instead, and from what."""
+"""What a change of a pair of loops is: which scan residuals go, what is made instead, and from
+what.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ __all__ = [
 ]
 
 SLOTS = 2
-"""Slices of a stack for one iteration only: with a single one XLA would leave out the index."""
+"""Slices of a scan residual for one iteration only: with a single one XLA would leave out the
+index.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +35,8 @@ class ValueRef:
       element: else an element of the state, as numbered before the change; new ones follow.
       own: else an instruction of that body as it was, by name.
       iteration: else the iteration of the forward loop, a scalar integer.
-      whole: shape of the stack that this is, if one slice of it is meant; else b"". What was made
-        with `slots` has fewer slices.
+      whole: shape of the scan residual that this is, if one slice of it is meant; else b"". What
+        was made with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
       part: of all this, if only that is meant.
       copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
@@ -60,8 +64,9 @@ class NewInstruction:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      slots: of a fusion that puts its result into a stack, the operand that this is, and its
-        dimension that counts slices: the copy is given a stack of `SLOTS` slices; else ().
+      slots: of a fusion that puts its result into a scan residual, the operand that this is, and
+        its dimension that counts slices: the copy is given a scan residual of `SLOTS` slices; else
+        ().
     """
 
     name: str
@@ -75,14 +80,14 @@ class NewInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class OperandReplacement:
-    """How an instruction of the backward loop's body does without a stack.
+    """How an instruction of the backward loop's body reads something else than a scan residual.
 
     Attributes:
-      reader: its name. operand: number of the operand that is the stack.
+      reader: its name. operand: number of the operand that is the scan residual.
       given: what it reads instead.
       replaced: whether `given` is its result, so that it is not needed itself.
-      axis: the dimension of the operand that counts slices, if it is to be a stack still, of
-        `SLOTS` slices; else -1: then it is one slice.
+      axis: the dimension of the operand that counts slices, if it is to be a scan residual still,
+        of `SLOTS` slices; else -1: then it is one slice.
     """
 
     reader: str
@@ -152,8 +157,8 @@ class LoopEdit:
         it and is called there.
       dropped: (element of the writer's state, of the reader's) that go.
       added: what the reader's state has as new elements: an instruction beside the loops, by name;
-        or a new stack of an element of the writer's state as each iteration begins with it, by
-        number.
+        or a new scan residual of an element of the writer's state as each iteration begins with it,
+        by number.
       counter: name of the instruction of the reader's body that has the number of its iteration.
       iterations: of each loop.
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of

@@ -1,7 +1,9 @@
-"""Lets what reads a stack do without: it takes one slice for the whole, or another stack.
+"""Gives what reads a scan residual something else: it takes one slice for the whole, or another
+scan residual.
 
-Fused computations of the backward loop keep their form: what took a slice of a stack now takes the
-whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place there is.
+Fused computations of the backward loop keep their form: what took a slice of a scan residual now
+takes the whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place
+there is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Readers:
-    """What reads stacks in the body of the backward loop, and is given something else.
+    """What reads scan residuals in the body of the backward loop, and is given something else.
 
     Args:
       module: of the loops. body: of the backward loop. maker: of new instructions there.
@@ -36,7 +38,7 @@ class Readers:
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def take(self, taken: OperandReplacement) -> None:
-        """Lets an instruction of the body do without a stack."""
+        """Lets an instruction of the body read something else than a scan residual."""
         reader = self._body.named(taken.reader)
         if taken.replaced:
             result = reader
@@ -76,7 +78,9 @@ class Readers:
     def _retype_slice(
         self, body: _Computation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
-        """Gives a fused computation one slice for a stack; the value it is given, so cast."""
+        """Gives a fused computation one slice for a scan residual; the value it is given, so
+        cast.
+        """
         slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
         behind = _casts_of(body, parameter)
         part = next(i.shape for i in slices if i.operand_ids[0] in behind)
@@ -120,7 +124,7 @@ class Readers:
                 i.shape.CopyFrom(slices[0].shape if slices else part)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
-        """A stack each slice of which is a value."""
+        """A scan residual each slice of which is a value."""
         value = self._maker.value(dataclasses.replace(given, copy=0))
         key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
         if key not in self._stacks:

@@ -34,7 +34,11 @@ class States:
         self._edit = edit
 
     def stacked(self, writer: Site, body: Body, element: int) -> _Instruction:
-        """Gives the forward loop a new stack of an element of its state; what that ends as."""
+        """Makes the forward loop keep an element of its state from every iteration.
+
+        Returns:
+          The array of all iterations' values, read from the loop's result.
+        """
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self._edit.written)

@@ -119,7 +119,7 @@ class Maker:
     def _with_slots(
         self, copy: _Instruction, body: _Computation, operand: int, axis: int
     ) -> _Instruction:
-        """Lets a fusion put its result into a stack of few slices; gives that stack."""
+        """Lets a fusion put its result into an array of slices of few slices; gives that array."""
         root = next(i for i in body.instructions if i.id == body.root_id)
         parameter = next(
             i
@@ -216,7 +216,9 @@ class Maker:
         return self._made["turn"]
 
     def _single(self, made: NewInstruction) -> _Instruction:
-        """A fusion that only hands on a slice of a stack, converted maybe, or the iteration."""
+        """A fusion that only hands on a slice of an array of slices, converted maybe, or the
+        iteration.
+        """
         ((_, given),) = made.operands
         inner = self._module.fused_body(made.name)
         root = self._given(inner, given)

@@ -1,8 +1,10 @@
-"""Takes stacks out of a pair of loops: what was read of them is computed again where it is read.
+"""Takes scan residuals out of a pair of loops: what was read of them is computed again where it is
+read.
 
-A stack is an element of a loop's state of which each iteration writes one slice; a later loop reads
-the slices. Without it both states are an element shorter. In the backward loop's body a slice is
-then made by copies of the forward loop's instructions, or it is a slice of another stack.
+A scan residual is an element of a loop's state of which each iteration writes one slice; a later
+loop reads the slices. Without it both states are an element shorter. In the backward loop's body a
+slice is then made by copies of the forward loop's instructions, or it is a slice of another scan
+residual.
 """
 
 from __future__ import annotations

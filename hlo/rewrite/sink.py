@@ -257,7 +257,9 @@ def _next_id(body: _Computation) -> int:
 
 
 def _drop_unread(body: _Computation) -> None:
-    """Leaves bitcasts and constants out that nothing reads any more."""
+    """Removes instructions that nothing reads, but for parameters, until all that is left is
+    read.
+    """
     while True:
         read = {k for i in body.instructions for k in i.operand_ids} | {body.root_id}
         kept = [i for i in body.instructions if i.opcode == "parameter" or i.id in read]

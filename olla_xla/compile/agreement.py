@@ -311,10 +311,10 @@ class _Watch:
         self._looked = -math.inf
 
     def lost(self, beat: bytes | None) -> str:
-        """Why the member is given up, or "".
+        """Says why the process that is waited for is taken for dead; "" while it is not.
 
         Args:
-          beat: its latest sign of life, or None where there is none yet.
+          beat: the heartbeat that it wrote last; None before its first.
         """
         now, patience = time.monotonic(), self._agreement.patience
         if beat != self._beat:

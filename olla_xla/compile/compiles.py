@@ -374,7 +374,10 @@ class Compiles:
         return self._own
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
-        """The executable as the one that calls of the jitted function run; nothing follows it."""
+        """Makes an executable the one that later calls of the jitted function run, and returns it.
+
+        It is the last compile of this object: it ends with JAX's own record of the function.
+        """
         if self._kwargs == {"compiler_options": None} and keep_executable(self._lowered, compiled):
             return compiled
         token, _ = self._made[id(compiled)]

@@ -90,7 +90,7 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
 
 
 def read(path: Path) -> Plan:
-    """The plan in a file; see `read_stored`."""
+    """Reads the plan in a file. Raises PlanFileError as `read_stored` does."""
     return read_stored(path).plan
 
 

@@ -52,7 +52,7 @@ def device_bytes(device: Any, field: str) -> int | None:
 
 
 def has_profiler() -> bool:
-    """Whether XProf is there to read what JAX's profiler writes."""
+    """Whether the package xprof is installed, which reads the traces that JAX's profiler writes."""
     return importlib.util.find_spec("xprof") is not None
 
 

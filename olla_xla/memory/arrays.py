@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import GraphError
 from olla_xla.problem.graph import TensorGraph
@@ -151,7 +152,7 @@ class GraphArrays(NamedTuple):
             pair_must=np.array([must for _, _, must in flat], np.bool_),
         )
 
-    def positions(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    def positions(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
         """The step of each operator; GraphError unless the order is a permutation of all."""
         steps = np.arange(self.n)
         order = np.array(order, np.int64)

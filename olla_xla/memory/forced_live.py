@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.memory.jit import inner, loop
@@ -47,7 +48,7 @@ def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
     return int(forced[v]), v
 
 
-def forced_live_bytes(graph: TensorGraph | GraphArrays) -> np.ndarray:
+def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
     """int64 [n]: for each operator, a lower bound on the live bytes while it runs."""
     g = GraphArrays.of(graph)
     topological = topological_order(g)
@@ -91,7 +92,11 @@ def _reach(
 
 @loop
 def _account(
-    g: GraphArrays, block: _Block, by_size: np.ndarray, total: np.ndarray, scratch: np.ndarray
+    g: GraphArrays,
+    block: _Block,
+    by_size: NDArray[np.int64],
+    total: NDArray[np.int64],
+    scratch: np.ndarray,
 ) -> None:
     """Completes the bound at the operators of the block.
 
@@ -112,7 +117,7 @@ def _account(
 
 
 @inner
-def _add_forced(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
+def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None:
     """Adds each tensor's bytes to the operators of the block at which it must be live."""
     full = ~np.uint64(0)
     for i in range(g.m):
@@ -129,7 +134,7 @@ def _add_forced(g: GraphArrays, block: _Block, total: np.ndarray) -> None:
 
 
 @inner
-def _add_where(total: np.ndarray, first: int, bits: np.uint64, bytes: int) -> None:
+def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int) -> None:
     """Adds bytes to total[first + k] for every bit k that is set."""
     v = first
     while bits and v < len(total):
@@ -167,9 +172,9 @@ def _subtract_same_buffer(
     g: GraphArrays,
     block: _Block,
     deaths: np.ndarray,
-    total: np.ndarray,
-    passed: np.ndarray,
-    served: np.ndarray,
+    total: NDArray[np.int64],
+    passed: NDArray[np.int64],
+    served: NDArray[np.int64],
 ) -> None:
     """Subtracts what outputs may take over from inputs of their own buffers.
 
@@ -195,11 +200,11 @@ def _subtract_same_buffer(
 def _subtract_others(
     g: GraphArrays,
     block: _Block,
-    by_size: np.ndarray,
+    by_size: NDArray[np.int64],
     deaths: np.ndarray,
-    total: np.ndarray,
-    passed: np.ndarray,
-    served: np.ndarray,
+    total: NDArray[np.int64],
+    passed: NDArray[np.int64],
+    served: NDArray[np.int64],
     counted: np.ndarray,
 ) -> None:
     """Subtracts the most that outputs may take over from inputs of other buffers.

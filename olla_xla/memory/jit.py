@@ -44,7 +44,7 @@ class Loop:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The dispatcher of numba, which is imported here."""
+        """The function's dispatcher of numba. Its first use imports numba, which takes long."""
         import numba
 
         njit: Callable[..., Any] = numba.njit  # its type does not know all of its options

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
@@ -26,7 +27,9 @@ from olla_xla.problem.graph import TensorGraph
 __all__ = ["intervals", "live_at", "live_spans", "passes_on", "peak_bytes", "timeline"]
 
 
-def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
+def intervals(
+    graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]
+) -> NDArray[np.int64]:
     """int64 [m, 2]: the half-open steps over which each tensor occupies memory of its own."""
     g = GraphArrays.of(graph)
     spans = np.empty((g.m, 2), np.int64)
@@ -35,7 +38,9 @@ def intervals(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarra
     return spans
 
 
-def timeline(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> np.ndarray:
+def timeline(
+    graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]
+) -> NDArray[np.int64]:
     """int64 [n]: live bytes at each step, the running operator's transient bytes included."""
     g = GraphArrays.of(graph)
     spans = intervals(g, order)
@@ -45,20 +50,20 @@ def timeline(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray
     return np.cumsum(total)[: g.n] + g.transient[np.asarray(order, np.int64)]
 
 
-def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray) -> int:
+def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]) -> int:
     """The largest value of `timeline`; 0 for a graph without operators."""
     return int(timeline(graph, order).max(initial=0))
 
 
 def live_at(
-    graph: TensorGraph | GraphArrays, order: Sequence[int] | np.ndarray, step: int
+    graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64], step: int
 ) -> list[int]:
     """The ids of the tensors that occupy memory at `step`, ascending."""
     spans = intervals(graph, order)
     return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
 
 
-def passes_on(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
+def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> np.ndarray:
     """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
     spans = np.empty((graph.m, 2), np.int64)
@@ -69,10 +74,10 @@ def passes_on(graph: GraphArrays, position: np.ndarray) -> np.ndarray:
 @loop
 def live_spans(
     g: GraphArrays,
-    position: np.ndarray,
-    spans: np.ndarray,
-    passes: np.ndarray,
-    met: np.ndarray,
+    position: NDArray[np.int64],
+    spans: NDArray[np.int64],
+    passes: NDArray[np.bool_],
+    met: NDArray[np.bool_],
 ) -> None:
     """The rule itself, for compiled loops: writes `spans` and `passes`.
 
@@ -97,7 +102,7 @@ def live_spans(
 
 
 @inner
-def _uses(g: GraphArrays, position: np.ndarray, spans: np.ndarray) -> None:
+def _uses(g: GraphArrays, position: NDArray[np.int64], spans: NDArray[np.int64]) -> None:
     """Writes the half-open steps from each tensor's source to the last that needs it."""
     for i in range(g.m):
         last = position[g.source[i]]

@@ -46,19 +46,19 @@ def lower(
     """The tensor graph of one computation.
 
     Every value that appears in it is a tensor, also one that its caller owns (parameters, results,
-    loop state). An operator that calls computations is charged what their peak exceeds its own
-    operands and results by; less than nothing where those never live together inside. So the peak
-    never exceeds that of the flattened program. Constants and tuple index tables are left out, as
-    in XLA's totals.
+    loop state). An operator that calls computations gets their peak less the bytes of its own
+    operands and results as `transient_bytes`, which is negative where those never live together
+    inside. So the peak never exceeds that of the flattened program. Constants and tuple index
+    tables are left out, as in XLA's totals.
 
     Args:
       dataflow: the module's value analysis.
       computation: one of its control computations, with a schedule.
       pairs: in-place candidates (hlo.values.sharing).
       peaks: peak bytes of each computation that this one may call (or a lower bound of it).
-      released: names of asynchronous starts that need not hide what they hide in XLA's order.
-      kept: kernel name -> the pattern that it is to have: it is then the last to read what it
-        writes over.
+      released: names of asynchronous starts that may overlap with less work than in XLA's order.
+      kept: kernel name -> which of its arrays must share memory. Where a result is to overwrite an
+        operand, all other readers of the operand are ordered before the kernel.
     """
     assert computation.schedule is not None
     instructions = computation.schedule

@@ -21,6 +21,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
@@ -51,14 +52,14 @@ class Closure:
 
     operator: int
     bytes: int
-    before: np.ndarray
+    before: NDArray[np.bool_]
 
 
 def least_live(
     graph: GraphArrays,
     v: int,
-    early: np.ndarray | None = None,
-    late: np.ndarray | None = None,
+    early: NDArray[np.bool_] | None = None,
+    late: NDArray[np.bool_] | None = None,
 ) -> Closure:
     """The least live bytes at operator `v` over all orders; see the module's docstring.
 
@@ -100,7 +101,7 @@ def _mask(m: int, tensors: tuple[int, ...]) -> np.ndarray:
 
 
 def _reuse(
-    g: GraphArrays, v: int, before: np.ndarray, after: np.ndarray
+    g: GraphArrays, v: int, before: NDArray[np.bool_], after: np.ndarray
 ) -> tuple[list[tuple[int, ...]], int]:
     """The choices of inputs whose memory passes on at `v`, and bytes to take off in any case."""
     fixed: set[int] = set()
@@ -174,10 +175,10 @@ class _Network(NamedTuple):
       count: int64 [1], arcs so far.
     """
 
-    tails: np.ndarray
-    heads: np.ndarray
-    capacities: np.ndarray
-    count: np.ndarray
+    tails: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    capacities: NDArray[np.int64]
+    count: NDArray[np.int64]
 
 
 @inner
@@ -189,7 +190,7 @@ def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
 
 
 def _problem(
-    g: GraphArrays, v: int, side: np.ndarray, dropped: np.ndarray
+    g: GraphArrays, v: int, side: NDArray[np.int64], dropped: NDArray[np.bool_]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """The cut problem at `v`.
 
@@ -218,10 +219,10 @@ def _problem(
 def _arcs(
     g: GraphArrays,
     v: int,
-    side: np.ndarray,
-    dropped: np.ndarray,
+    side: NDArray[np.int64],
+    dropped: NDArray[np.bool_],
     infinite: int,
-    readers: np.ndarray,
+    readers: NDArray[np.int64],
     network: _Network,
 ) -> int:
     """Adds the arcs; the bytes that are live in any case.
@@ -257,7 +258,7 @@ def _arcs(
 
 @inner
 def _readers(
-    g: GraphArrays, v: int, side: np.ndarray, i: int, dropped: bool, nodes: np.ndarray
+    g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: np.ndarray
 ) -> int:
     """Writes the open nodes until all of which have run tensor i is live; their number.
 
@@ -282,7 +283,9 @@ def _readers(
 
 
 @inner
-def _add_precedences(g: GraphArrays, side: np.ndarray, infinite: int, network: _Network) -> None:
+def _add_precedences(
+    g: GraphArrays, side: NDArray[np.int64], infinite: int, network: _Network
+) -> None:
     """Adds arcs without limit from each open operator to its open predecessors."""
     for u in range(g.n):
         if side[u] != _OPEN:

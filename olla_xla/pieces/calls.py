@@ -143,7 +143,11 @@ def _custom_jvp(e: Any) -> list[Called]:
 
 
 def _custom_vjp(e: Any) -> list[Called]:
-    """The function, and its forward and backward rules as one, traced here."""
+    """The two programs that a `custom_vjp` call may run: its function, and its derivative.
+
+    The derivative is its forward rule followed by its backward rule, traced as one program from
+    arguments and cotangents to the cotangents of its floating-point arguments.
+    """
     moving, results = inexact(e.invars), inexact(e.outvars)
 
     def rule(values: Any, cotangents: Any) -> Any:

@@ -122,7 +122,17 @@ def _groups(
     live: np.ndarray,
     loose: bool,
 ) -> np.ndarray:
-    """[m] tensors with one number lie at one offset; spans of hand-overs given up are extended."""
+    """int64 [m]: the group of each tensor; tensors of one group get the same offset.
+
+    An operand and the output that takes over its memory are one group. Where that is given up, the
+    operand's interval in `spans` is extended by the step at which both are live.
+
+    Args:
+      arrays: the graph. spans: int64 [m, 2], live intervals; changed in place.
+      position: int64 [n], the step of each operator. sizes: int64 [m], bytes, aligned.
+      live: int64 [n], live bytes at each step; changed in place.
+      loose: whether hand-overs that the peak does not need are given up.
+    """
     label = arrays.buffer.copy()
     members: dict[int, list[int]] = {}
     for t, b in enumerate(label.tolist()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 
@@ -46,11 +47,11 @@ class Shapes(NamedTuple):
       size: int64 [items], the largest height of an item's parts.
     """
 
-    ptr: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    height: np.ndarray
-    size: np.ndarray
+    ptr: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    height: NDArray[np.int64]
+    size: NDArray[np.int64]
 
 
 @jit
@@ -135,7 +136,7 @@ def overlapping(i: int, shapes: Shapes, found: np.ndarray) -> int:
 
 @jit
 def sticking_out(
-    offset: np.ndarray, size: np.ndarray, target_height: int, found: np.ndarray
+    offset: np.ndarray, size: NDArray[np.int64], target_height: int, found: np.ndarray
 ) -> int:
     """Writes the items whose ends lie above the target height to `found`, ascending; returns how
     many.

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import InputError
@@ -127,7 +128,7 @@ class PlacementProblem:
             if self.fixed[i] != self.fixed[j]:
                 raise InputError(f"{pair} but are not pinned to the same offset")
 
-    def check(self, offsets: np.ndarray) -> dict[int, int]:
+    def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
         """Has the referee judge offsets; returns the height of each memory space in bytes.
 
         Raises:
@@ -177,7 +178,7 @@ class Packing:
       seconds: time taken.
     """
 
-    offsets: np.ndarray | None
+    offsets: NDArray[np.int64] | None
     heights: Mapping[int, int]
     bounds: Mapping[int, int]
     status: Status

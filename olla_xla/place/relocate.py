@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.placed_parts import ITEM, Shapes, excess, fit, overlapping, put, sticking_out
@@ -46,11 +47,11 @@ class Scratch(NamedTuple):
       fresh: int64 [items], the new offset of each item that was taken out, in bytes.
     """
 
-    mark: np.ndarray
-    taken: np.ndarray
-    near: np.ndarray
-    key: np.ndarray
-    fresh: np.ndarray
+    mark: NDArray[np.bool_]
+    taken: NDArray[np.int64]
+    near: NDArray[np.int64]
+    key: NDArray[np.float64]
+    fresh: NDArray[np.int64]
 
 
 class _Packing(NamedTuple):
@@ -61,9 +62,9 @@ class _Packing(NamedTuple):
       weight: float64 [items], of each byte above the target height.
     """
 
-    offset: np.ndarray
-    length: np.ndarray
-    weight: np.ndarray
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    weight: NDArray[np.float64]
 
 
 @jit
@@ -80,7 +81,7 @@ def scratch(n: int) -> Scratch:
 
 @jit
 def relocate(
-    offset: np.ndarray, shapes: Shapes, target_height: int, tries: int, seed: int
+    offset: NDArray[np.int64], shapes: Shapes, target_height: int, tries: int, seed: int
 ) -> tuple[np.ndarray, int]:
     """Local repair of a packing, in place.
 
@@ -137,7 +138,7 @@ def relocate(
 
 
 @jit
-def _lengths(shapes: Shapes) -> np.ndarray:
+def _lengths(shapes: Shapes) -> NDArray[np.int64]:
     """int64 [items], sections from the first to the last of each."""
     length = np.empty(len(shapes.size), np.int64)
     for i in range(len(length)):
@@ -147,9 +148,9 @@ def _lengths(shapes: Shapes) -> np.ndarray:
 
 @jit
 def _take(
-    outs: np.ndarray,
+    outs: NDArray[np.int64],
     some: int,
-    offset: np.ndarray,
+    offset: NDArray[np.int64],
     shapes: Shapes,
     target_height: int,
     trial: Scratch,
@@ -195,8 +196,8 @@ def _take_out(trial: Scratch, count: int, i: int) -> int:
 def _take_place(
     target: int,
     m: int,
-    offset: np.ndarray,
-    size: np.ndarray,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
     target_height: int,
     trial: Scratch,
     count: int,
@@ -228,7 +229,7 @@ def _take_band(
     target: int,
     m: int,
     most: int,
-    offset: np.ndarray,
+    offset: NDArray[np.int64],
     shapes: Shapes,
     trial: Scratch,
     count: int,
@@ -259,7 +260,7 @@ def _take_few(
     target: int,
     m: int,
     most: int,
-    offset: np.ndarray,
+    offset: NDArray[np.int64],
     shapes: Shapes,
     trial: Scratch,
     count: int,
@@ -283,7 +284,7 @@ def _take_few(
 
 
 @jit
-def _without(mark: np.ndarray, placed: np.ndarray, count: int, kept: np.ndarray) -> int:
+def _without(mark: NDArray[np.bool_], placed: np.ndarray, count: int, kept: np.ndarray) -> int:
     """Copies the placed parts of items that are not marked to `kept`; returns their number."""
     number = 0
     for k in range(count):
@@ -296,7 +297,12 @@ def _without(mark: np.ndarray, placed: np.ndarray, count: int, kept: np.ndarray)
 
 @jit
 def _arrange(
-    taken: int, at: int, packing: _Packing, size: np.ndarray, target_height: int, trial: Scratch
+    taken: int,
+    at: int,
+    packing: _Packing,
+    size: NDArray[np.int64],
+    target_height: int,
+    trial: Scratch,
 ) -> tuple[int, float]:
     """Sets the keys by which items are repacked, and takes the marks off.
 
@@ -334,7 +340,7 @@ def repack(
     taken: int,
     at: int,
     limit: float,
-    weight: np.ndarray,
+    weight: NDArray[np.float64],
     shapes: Shapes,
     target_height: int,
     placed: np.ndarray,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.restarts import Budget
@@ -150,7 +151,7 @@ class _Repair:
 
 @jit
 def _squeaky(
-    rank: np.ndarray,
+    rank: NDArray[np.float64],
     shapes: Shapes,
     target_height: int,
     rounds: int,

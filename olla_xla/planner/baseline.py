@@ -44,7 +44,7 @@ class BaselineEstimate:
         return BaselineEstimate(work, peak, bound, charged)
 
     def is_current(self, planned: PlannedModule) -> bool:
-        """Whether nothing has changed since that it depends on."""
+        """Whether the estimate still holds: same module, and its callees have the same peaks."""
         return planned is self.work.planned and self.is_charged(planned)
 
     def is_charged(self, planned: PlannedModule) -> bool:

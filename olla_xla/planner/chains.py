@@ -17,17 +17,19 @@ __all__ = ["with_chains"]
 def with_chains(
     work: Work, tolerance: float, own: str
 ) -> tuple[Work, Mapping[str, tuple[Alias, ...]]]:
-    """A computation with results bound to operands where that lowers the total; else itself.
+    """Binds results to operands in a computation where that lowers the predicted total.
 
-    Bindings are looked for under the order of least total, under that of a rule that has the
-    least, and under the one named `own`.
+    It looks for bindings under the order of least total, under the best order of a rule, and under
+    the best of the search's own orders.
 
     Args:
-      work: with orders and their scores. tolerance: the part of the least total by which bindings
-        must lower it. own: how the names of the search's own orders begin.
+      work: the computation with its orders and their scores.
+      tolerance: the part of the least total by which bindings must lower it.
+      own: the prefix of the names of the search's own orders.
 
     Returns:
-      The computation, rewritten where there are bindings; fusion name -> results bound.
+      The computation, rewritten if anything was bound, else as it was; and fusion name -> the
+      results that were bound.
     """
     model = work.planned.model
     best, *_ = ranked = sorted(work.scores, key=lambda name: work.scores[name])

@@ -120,7 +120,12 @@ class _KernelMemory:
     def _changes(
         self,
     ) -> tuple[dict[Instruction, tuple[Alias, ...]], dict[Instruction, tuple[int, ...]]]:
-        """What is to be bound, and what is to be held."""
+        """What must change so that each kernel has the memory pattern that it is to have.
+
+        Returns:
+          kernel -> results to be bound to operands, and kernel -> numbers of operands that must
+          stay in memory until the kernel has run.
+        """
         planned, assignment = self._planned, self._model.simulate(self._planned.orders)
         binds: dict[Instruction, tuple[Alias, ...]] = {}
         held: dict[Instruction, tuple[int, ...]] = {}

@@ -38,7 +38,10 @@ class _Builder:
         self._readers: dict[str, list[tuple[str, int]]] = {}
 
     def build(self) -> tuple[Clone, ...]:
-        """Clones in order of their keys, then the readers that stay."""
+        """The clones that an expansion asks for, each with the instructions that read it.
+
+        They come in the order in which they run, so each comes after the clones that it reads.
+        """
         g, e = self._g, self._e
         for k in np.argsort(e.clone_key, kind="stable"):
             key, original = int(e.clone_key[k]), g.instructions[e.clone_op[k]]

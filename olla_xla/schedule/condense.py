@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, GraphLists
 
@@ -36,14 +37,14 @@ class Reduced:
     arrays: GraphArrays
     member_ptr: np.ndarray
     member_idx: np.ndarray
-    keys: np.ndarray
+    keys: NDArray[np.int64]
     prologue: bool
 
-    def expand(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    def expand(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
         """The order of all operators from an order of groups."""
         return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
-    def contract(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    def contract(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
         """The order of groups from an order of all operators."""
         place = self.full.positions(order)[self.keys]
         if self.prologue:

@@ -71,6 +71,18 @@ def test_loops_have_iterations():
     assert not found, "\n".join(found)
 
 
+def test_loops_keep_scan_residuals():
+    """What one loop keeps for another has one name where recomputation across loops is planned."""
+    kept = ("least stack bytes", "stack shape")  # a field of plan files; of arrays of any kind
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted((ROOT / "olla_xla/remat/loops").glob("*.py"))
+        for line, text in spoken(ast.parse(path.read_text()))
+        if re.search(r"\bstacks?\b", text.lower()) and text not in kept
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("folder", ["hlo", "olla_xla", "benchmarks"])
 def test_words(folder):
     found = [

@@ -6,7 +6,10 @@ import pytest
 from hlo.parse import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.planner.baseline import BaselineEstimate
+from olla_xla.planner.computation import Limits, solve
 from olla_xla.planner.work import Work
+from olla_xla.problem.options import PlanOptions
 
 pytestmark = pytest.mark.quick
 
@@ -72,3 +75,20 @@ def test_an_order_of_other_instructions_is_left_out(work):
 def test_whatever_is_added_is_legal(work):
     work.add({"backwards": np.arange(work.arrays.n)[::-1]})
     check_schedule(work.graph, work.starts["backwards"].tolist())
+
+
+@pytest.mark.parametrize("steps", [1, 400])
+def test_a_solution_is_never_above_xlas_order_and_the_same_each_time(steps):
+    found = []
+    for _ in range(2):
+        planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
+        own = planned.simulate().total_bytes
+        estimate = BaselineEstimate.at(planned, planned.module.entry)
+        limits = Limits(PlanOptions(step_limit=steps), seconds=60.0)
+        lines = []
+        solved = solve(estimate, limits, lines.append)
+        assert solved.module.simulate().total_bytes <= own
+        assert solved.bound <= solved.least <= solved.peak
+        check_schedule(solved.graph, solved.order.tolist(), solved.peak)
+        found.append((solved.order.tolist(), solved.source, solved.steps))
+    assert found[0] == found[1]

@@ -19,7 +19,7 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
-from olla_xla.remat.loops.account import stack_rows
+from olla_xla.remat.loops.account import residual_rows
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support import ode_programs
@@ -267,6 +267,6 @@ def test_what_is_kept_of_stacks_is_listed():
     module, (first, last) = module_of("wide_ode", 37), thin("wide_ode", 37)
     plan = planner.plan_module(module, PlanOptions(step_limit=200), target="cpu")
     view = module_from_bytes(module)
-    rows = [stack_rows(view, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
+    rows = [residual_rows(view, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
     assert {row.slices for row in rows[0]} == {0, first.records[0][-1]}
     assert {row.slices for row in rows[1]} == {0}

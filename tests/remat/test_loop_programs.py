@@ -41,7 +41,7 @@ def changed(module, target="cpu"):
     yield from (found.choice(k).module.data for k in range(len(found)))
     view = module_from_bytes(module)
     for pair in pairs(view, target):
-        stacks = [stack.written for stack in pair.stacks]
+        stacks = [stack.written for stack in pair.scan_residuals]
         for gone in {*((k,) for k in stacks), tuple(stacks)}:
             try:
                 edit = recipe(view, pair, frozenset(gone))
@@ -75,7 +75,7 @@ def test_the_referee_agrees_on_a_gpu(name):
 @pytest.mark.parametrize("name", INDEXED)
 def test_an_index_is_read_however_it_is_written(name):
     (pair,) = pairs(module_from_bytes(capture(lowered(name)).module), "cpu")
-    assert len(pair.stacks) == 1 and not pair.refused
+    assert len(pair.scan_residuals) == 1 and not pair.refused
 
 
 @pytest.mark.parametrize("name", CALLED)
@@ -179,10 +179,14 @@ def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
     _, (a, y) = PROGRAMS["two_readers"]()
     for step in (wrapped(written, lambda i: i, turns), wrapped(lambda i: i, written, turns)):
         module = capture(jax.jit(step).lower(a, y)).module
-        assert not [s for pair in pairs(module_from_bytes(module), "cpu") for s in pair.stacks]
+        assert not [
+            s for pair in pairs(module_from_bytes(module), "cpu") for s in pair.scan_residuals
+        ]
         arguments = on_h100((a, y))
         module = capture(jax.jit(step).lower(*arguments)).module
-        assert not [s for pair in pairs(module_from_bytes(module), "cuda") for s in pair.stacks]
+        assert not [
+            s for pair in pairs(module_from_bytes(module), "cuda") for s in pair.scan_residuals
+        ]
 
 
 @pytest.mark.parametrize("overhead", [None, 0.5, 2.0])

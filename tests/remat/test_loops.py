@@ -69,7 +69,7 @@ def rungs(name, target):
 def test_every_stack_of_a_scan_is_known(name, target):
     (pair,) = pairs(module_from_bytes(scheduled(name, target)), target)
     assert pair.writer.iterations == pair.reader.iterations > 1
-    assert pair.stacks and len(pair.refused) <= (
+    assert pair.scan_residuals and len(pair.refused) <= (
         target == "cuda"
     )  # attention has one of two slices
 
@@ -99,7 +99,7 @@ def test_each_stack_alone_can_go_bit_identically(name):
     view = module_from_bytes(before)
     (pair,) = pairs(view, "cpu")
     gone = 0
-    for stack in pair.stacks:
+    for stack in pair.scan_residuals:
         try:
             edit = recipe(view, pair, frozenset([stack.written]))
         except PlanMismatchError:
@@ -109,14 +109,14 @@ def test_each_stack_alone_can_go_bit_identically(name):
         check_rewrite(before, after, "cpu", loops=True)
         compiled = compile_rewritten(lowered(name), lambda module, data=after: data)
         assert_same(expected(name), compiled(*STEPS[name]()[1]))
-    assert gone > len(pair.stacks) / 2
+    assert gone > len(pair.scan_residuals) / 2
 
 
 def test_a_stack_that_is_transposed_between_the_loops_can_go():
     (pair,) = pairs(module_from_bytes(scheduled("moved")), "cpu")
-    assert any(stack.moves for stack in pair.stacks)
+    assert any(stack.moves for stack in pair.scan_residuals)
     last = rungs("moved", "cpu")[-1]
-    moved = {stack.written for stack in pair.stacks if stack.moves}
+    moved = {stack.written for stack in pair.scan_residuals if stack.moves}
     assert moved <= {k for _, _, gone, _ in last.records for k in gone}
 
 
@@ -228,7 +228,7 @@ def test_of_several_steps_in_a_turn_the_first_carry_is_enough():
     last = rungs("lstm_fourfold", "cpu")[-1]  # other tests run it
     (edit,) = edits(view, last.records, "cpu")
     gone = {w for w, _ in edit.dropped}
-    kept = [s.bytes for s in pair.stacks if s.written not in gone]
+    kept = [s.bytes for s in pair.scan_residuals if s.written not in gone]
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
     carry = 2 * 7 * 19 * 4  # bytes: hidden state and cell
     assert sum(kept) + pair.writer.iterations * sum(new) == pair.writer.iterations * carry

@@ -37,7 +37,7 @@ def _choices(module):
 
 
 def _stacks(choice):
-    return [n for n in choice.needed if n in choice.ways.stacks]
+    return [n for n in choice.needed if n in choice.ways.scan_residuals]
 
 
 def _subsets(choice):
@@ -60,7 +60,7 @@ def _subsets(choice):
                 homes = {n: ways.pieces[n].whole for n in way.needs if n in ways.pieces}
                 waiting += [n for n in way.needs if homes.get(n, number) == number]
         if possible:
-            stacks = [ways.stacks[n][0] for n in kept]
+            stacks = [ways.scan_residuals[n][0] for n in kept]
             new = sum(ways.new_bytes(way) for way in runs.values())
             seconds = turns * sum(ways.saved_seconds(s) for s in stacks)
             seconds += turns * sum(ways.seconds(way) for way in runs.values())
@@ -115,7 +115,7 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     record = pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0
     (edit,) = edits(view, [record], "cpu")
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
-    kept = sum(s.bytes for s in pair.stacks if s.written not in gone)
+    kept = sum(s.bytes for s in pair.scan_residuals if s.written not in gone)
     fewest, found = (
         min(size for size, _ in _subsets(choice)),
         kept + pair.writer.iterations * sum(new),

@@ -117,7 +117,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """The same bytes by another shape."""
+        """The numbering of a bitcast's result: its operand's elements under another shape."""
         (number,) = operands[0].values()
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 

@@ -41,7 +41,7 @@ from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
-from olla_xla.remat.loops.account import stack_rows
+from olla_xla.remat.loops.account import residual_rows
 from olla_xla.tools import models
 from olla_xla.tools.remedy import Remedy, remedy
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
@@ -215,7 +215,7 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
     if plan.step_seconds:
         console.print(clones_line(plan), markup=False)
     if plan.loops and count:
-        rows = stack_rows(module_from_bytes(module), plan)
+        rows = residual_rows(module_from_bytes(module), plan)
         stacks_table(rows, count, plan.least_stack_bytes).print(console)
 
 

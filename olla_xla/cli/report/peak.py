@@ -37,7 +37,7 @@ class LiveTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """The step of the entry computation at which most is live.
+    """The step of the entry computation at which the most bytes are live.
 
     Attributes:
       step: counted from 0. steps: number of steps. operator: name of the one that runs there.

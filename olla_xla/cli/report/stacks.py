@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from olla_xla.cli.report.peak import short_location, short_operation
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
-from olla_xla.remat.loops.account import StackRow
+from olla_xla.remat.loops.account import ResidualRow
 
 __all__ = ["stacks_table"]
 
 
-def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
+def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
     """The largest stacks of loops, each kept or computed again.
 
     Args:
@@ -41,7 +41,7 @@ def stacks_table(rows: Sequence[StackRow], count: int, least: int = 0) -> Table:
     return Table(("MB", "loop:", ":", "source line:", "operation:"), cells, title)
 
 
-def _fate(row: StackRow) -> str:
+def _fate(row: ResidualRow) -> str:
     if row.slices == row.iterations:
         return "kept"
     return f"{row.slices} slices at a time" if row.slices else "computed again"

@@ -184,7 +184,13 @@ def _largest(graph: TensorGraph) -> tuple[int, int, np.ndarray | None]:
 
 
 def _live(graph: TensorGraph, at: int, before: np.ndarray | None) -> list[int]:
-    """The tensors that are live at an operator: in every order, or where a cut has least."""
+    """Numbers of the tensors whose bytes add up to a bound at an operator.
+
+    Args:
+      graph: of a computation. at: the operator.
+      before: bool [n], the operators that run earlier in the minimum cut that is the bound; None
+        where the bound is what is live at the operator in every order.
+    """
     if before is not None:
         return [
             k

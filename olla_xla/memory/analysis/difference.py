@@ -125,7 +125,7 @@ class Difference:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """Compares two snapshots.
+    """What takes more memory, and what less, in the second of two snapshots.
 
     Raises:
       InputError: one is a plan and the other an analysis.

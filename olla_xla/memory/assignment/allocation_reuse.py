@@ -11,6 +11,7 @@ import enum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.assignment.gaps import new_gaps, previous, put
 from olla_xla.memory.assignment.live_ranges import LiveRanges
@@ -43,12 +44,12 @@ class AliasSets(NamedTuple):
     idx: np.ndarray
     operand_ptr: np.ndarray
     operand_idx: np.ndarray
-    bytes: np.ndarray
-    kind: np.ndarray
-    live_out: np.ndarray
-    readonly: np.ndarray
-    color: np.ndarray
-    position: np.ndarray
+    bytes: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    live_out: NDArray[np.bool_]
+    readonly: NDArray[np.bool_]
+    color: NDArray[np.int64]
+    position: NDArray[np.int64]
 
 
 class Links(NamedTuple):
@@ -75,10 +76,10 @@ class AllocationReuse(NamedTuple):
       temporary: bool [allocations], a tuple table, part of temp.
     """
 
-    allocation: np.ndarray
-    bytes: np.ndarray
-    counted: np.ndarray
-    temporary: np.ndarray
+    allocation: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    counted: NDArray[np.bool_]
+    temporary: NDArray[np.bool_]
 
 
 class _Allocations(NamedTuple):
@@ -91,14 +92,14 @@ class _Allocations(NamedTuple):
       usables: int64, usable allocations as made. gaps: the index of them (gaps.py).
     """
 
-    allocation: np.ndarray
-    bytes: np.ndarray
-    color: np.ndarray
-    usable: np.ndarray
+    allocation: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    color: NDArray[np.int64]
+    usable: NDArray[np.bool_]
     head: np.ndarray
     tail: np.ndarray
-    following: np.ndarray
-    usables: np.ndarray
+    following: NDArray[np.int64]
+    usables: NDArray[np.int64]
     gaps: np.ndarray
 
 
@@ -131,8 +132,8 @@ def _fill(
     ranges: LiveRanges,
     order: np.ndarray,
     made: _Allocations,
-    counted: np.ndarray,
-    temporary: np.ndarray,
+    counted: NDArray[np.bool_],
+    temporary: NDArray[np.bool_],
 ) -> int:
     """Makes the allocations, writes `counted` and `temporary` (AllocationReuse); their number."""
     # Numbers that start as literals would compile what they are passed to twice.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
@@ -19,7 +20,7 @@ _BLOCK_BITS = 12
 
 
 def share_in_place(
-    ids: np.ndarray,
+    ids: NDArray[np.int64],
     start: np.ndarray,
     end: np.ndarray,
     size: np.ndarray,
@@ -113,12 +114,12 @@ def _replay(
 class _Groups(NamedTuple):
     """Values that share memory: value id of a root -> values of its group, ascending (CSR)."""
 
-    ptr: np.ndarray
+    ptr: NDArray[np.int64]
     idx: np.ndarray
 
 
 def _grouped(
-    ids: np.ndarray, start: np.ndarray, end: np.ndarray, root: np.ndarray, size: np.ndarray
+    ids: NDArray[np.int64], start: np.ndarray, end: np.ndarray, root: np.ndarray, size: np.ndarray
 ) -> tuple[_Groups, np.ndarray, int, int]:
     """The groups of some values.
 
@@ -141,16 +142,16 @@ def _grouped(
 
 @loop
 def _gather(
-    ids: np.ndarray,
+    ids: NDArray[np.int64],
     start: np.ndarray,
     end: np.ndarray,
     root: np.ndarray,
     size: np.ndarray,
-    ptr: np.ndarray,
+    ptr: NDArray[np.int64],
     idx: np.ndarray,
     keys: np.ndarray,
-    by_root: np.ndarray,
-    ticks: np.ndarray,
+    by_root: NDArray[np.int64],
+    ticks: NDArray[np.int64],
 ) -> int:
     """Writes `ptr`, all 0 at first, `idx` and `keys`; the most bytes that groups need at any tick.
 
@@ -209,10 +210,10 @@ class _Blocks(NamedTuple):
       value: int64, the lists.
     """
 
-    base: np.ndarray
-    ptr: np.ndarray
-    count: np.ndarray
-    value: np.ndarray
+    base: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    count: NDArray[np.int64]
+    value: NDArray[np.int64]
 
 
 def _blocks(groups: _Groups, start: np.ndarray, end: np.ndarray, latest: int) -> _Blocks:
@@ -251,7 +252,7 @@ def _place(
     size: np.ndarray,
     alignment: int,
     blocks: _Blocks,
-    placed: np.ndarray,
+    placed: NDArray[np.int64],
 ) -> int:
     """Best fit of groups, by their roots in `order`; the heap's size in bytes.
 
@@ -356,7 +357,7 @@ def _enter(
 
 
 def pack(
-    ids: np.ndarray,
+    ids: NDArray[np.int64],
     tick_start: np.ndarray,
     tick_end: np.ndarray,
     root: np.ndarray,

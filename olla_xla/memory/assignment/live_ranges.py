@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
@@ -21,13 +22,13 @@ class References(NamedTuple):
       readonly: bool [values], entry parameters that no output replaces: they live to the end.
     """
 
-    start: np.ndarray
-    end: np.ndarray
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
     position_ptr: np.ndarray
     position_idx: np.ndarray
     use_ptr: np.ndarray
     use_idx: np.ndarray
-    readonly: np.ndarray
+    readonly: NDArray[np.bool_]
 
 
 class LiveRanges(NamedTuple):
@@ -38,13 +39,13 @@ class LiveRanges(NamedTuple):
       by_start: int64, the values of each alias set as they begin; rows as in its `set_ptr`.
     """
 
-    start: np.ndarray
-    end: np.ndarray
-    by_start: np.ndarray
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    by_start: NDArray[np.int64]
 
 
 def live_ranges(
-    time: np.ndarray, total: int, refs: References, set_ptr: np.ndarray, set_idx: np.ndarray
+    time: NDArray[np.int64], total: int, refs: References, set_ptr: np.ndarray, set_idx: np.ndarray
 ) -> LiveRanges:
     """The live ranges of all values, those of one alias set cut so that they do not overlap.
 
@@ -64,13 +65,13 @@ def live_ranges(
 
 @loop
 def _fill(
-    time: np.ndarray,
+    time: NDArray[np.int64],
     total: int,
     refs: References,
     set_ptr: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
-    by_start: np.ndarray,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    by_start: NDArray[np.int64],
 ) -> None:
     """Writes the ranges; `by_start` has each set's values, to be sorted. Others as above."""
     _whole(time, total, refs, start, end)
@@ -85,11 +86,11 @@ def _fill(
 
 @inner
 def _whole(
-    time: np.ndarray,
+    time: NDArray[np.int64],
     total: int,
     refs: References,
-    start: np.ndarray,
-    end: np.ndarray,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
 ) -> None:
     """Writes the ranges before they are cut."""
     for v in range(len(refs.start)):
@@ -106,7 +107,7 @@ def _whole(
 
 
 @inner
-def _sort(members: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+def _sort(members: np.ndarray, start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
     """Sorts values by (start, end, id), in place; sets are small."""
     for i in range(1, len(members)):
         v = members[i]

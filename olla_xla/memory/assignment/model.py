@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction
@@ -197,7 +198,7 @@ class AssignmentModel:
                 return Kind.ARGUMENT
         return Kind.TUPLE if any(v.shape.is_tuple for v in members) else Kind.TEMP
 
-    def _set_buffers(self, set_of: np.ndarray, **by_set: np.ndarray) -> None:
+    def _set_buffers(self, set_of: NDArray[np.int64], **by_set: np.ndarray) -> None:
         """Sets the alias sets, and what follows from them.
 
         Args:
@@ -408,7 +409,7 @@ class AssignmentModel:
 
     def _heaps(
         self,
-        in_heap: np.ndarray,
+        in_heap: NDArray[np.bool_],
         ranges: LiveRanges,
         found: AllocationReuse,
         alone: np.ndarray,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
@@ -38,11 +39,11 @@ class Starts(NamedTuple):
       work: int64 [any], the instructions that count as work in between, by number.
     """
 
-    start: np.ndarray
-    done: np.ndarray
+    start: NDArray[np.int64]
+    done: NDArray[np.int64]
     tables: Sequence[Sequence[int]]
     steps: Sequence[Sequence[int]]
-    work: np.ndarray
+    work: NDArray[np.int64]
 
     def alone(self, time: np.ndarray) -> np.ndarray:
         """The pairs (int64 [any]) that become one; `time` is of each instruction, by number."""

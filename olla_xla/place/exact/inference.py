@@ -113,7 +113,15 @@ def lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:
 
 @jit
 def infer(model: Model, state: State, capacity: int) -> bool:
-    """Section inference to a fixpoint; false if some section cannot be filled."""
+    """Raises the lowest offsets of items, section by section, until no section raises any more.
+
+    Args:
+      model: the items. state: of the search; its lower bounds are raised.
+      capacity: bytes that the packing may take.
+
+    Returns:
+      False if the items of some section cannot lie within the capacity.
+    """
     frame = state.frames[state.count[ACTIVE]]
     again = True
     while again:

@@ -52,7 +52,7 @@ class Budget:
         self._rate = 10_000.0
 
     def seconds(self) -> float:
-        """Wall-clock time left."""
+        """Wall-clock time left, in seconds; negative once it is used up."""
         return self.deadline - time.monotonic()
 
     def left(self) -> int:

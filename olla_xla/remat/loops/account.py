@@ -1,4 +1,4 @@
-"""What loops keep and what they do without under a plan, stack by stack."""
+"""What loops keep and what they recompute under a plan, one by one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from olla_xla.problem.plan import LoopRecord, Plan
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import recipe
 
-__all__ = ["StackRow", "stack_rows"]
+__all__ = ["ResidualRow", "residual_rows"]
 
 
 @dataclasses.dataclass(frozen=True)
-class StackRow:
-    """A stack of one loop.
+class ResidualRow:
+    """A scan residual of one loop.
 
     Attributes:
       loop: name of the while that writes it. iterations: slices that it has.
       bytes: of all slices. slices: how many of them the plan keeps at a time.
-      op_name, location: JAX's name of what is stacked and "file:line" of it, or "".
+      op_name, location: JAX's name of what is kept and "file:line" of it, or "".
     """
 
     loop: str
@@ -31,8 +31,8 @@ class StackRow:
     location: str
 
 
-def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
-    """The stacks of the loops that a plan changes, largest first.
+def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
+    """The scan residuals of the loops that a plan changes, largest first.
 
     Args:
       module: as XLA scheduled it. plan: made for it.
@@ -44,16 +44,16 @@ def stack_rows(module: Module, plan: Plan) -> list[StackRow]:
         if record is None:
             continue
         slices = _slices(module, pair, record)
-        for stack in pair.stacks:
-            made = stack.value.i
+        for residual in pair.scan_residuals:
+            made = residual.value.i
             rows.append(
-                StackRow(
+                ResidualRow(
                     pair.writer.i.name,
                     pair.writer.iterations,
-                    stack.bytes,
-                    slices.get(stack.written, pair.writer.iterations),
-                    made.op_name or stack.update.i.op_name,
-                    source_line(made) or source_line(stack.update.i),
+                    residual.bytes,
+                    slices.get(residual.written, pair.writer.iterations),
+                    made.op_name or residual.update.i.op_name,
+                    source_line(made) or source_line(residual.update.i),
                 )
             )
     return sorted(rows, key=lambda row: (-row.bytes, row.slices))

@@ -17,7 +17,7 @@ from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.stacks import Stack
+from olla_xla.remat.loops.stacks import ScanResidual
 from olla_xla.remat.loops.ways import ConcatOperand, Recipe, RecipeTable
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
@@ -53,11 +53,14 @@ class Again:
     """Makes values.
 
     Args:
-      pair: of loops. ways: to make its values. kept: stacks that stay, by number of their slices.
+      pair: of loops. ways: to make its values. kept: scan residuals that stay, by number of their
+        slices.
       new: what is added.
     """
 
-    def __init__(self, pair: Pair, ways: RecipeTable, kept: dict[int, Stack], new: New) -> None:
+    def __init__(
+        self, pair: Pair, ways: RecipeTable, kept: dict[int, ScanResidual], new: New
+    ) -> None:
         self._pair = pair
         self._ways = ways
         self._body = ways.body
@@ -96,10 +99,10 @@ class Again:
         )
 
     def _inside(self, number: int) -> ValueRef:
-        """A value for a fusion, which may take it out of a stack itself."""
-        stack = self._kept.get(number)
-        if stack is not None:
-            return ValueRef(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+        """A value for a fusion, which may take it out of a scan residual itself."""
+        residual = self._kept.get(number)
+        if residual is not None:
+            return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
         piece = self._ways.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
             return self._part(piece)
@@ -153,7 +156,7 @@ class Again:
             return there
         way = self._ways.way(number)
         if way is None:
-            raise PlanMismatchError("a stack that is to go cannot be computed again")
+            raise PlanMismatchError("a scan residual that is to go cannot be computed again")
         if way.stacked:
             return self._stacked(way)
         if way.narrowed:

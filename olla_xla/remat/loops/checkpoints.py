@@ -2,10 +2,10 @@
 again.
 
 What the backward loop cannot make of anything else is what the iteration began with that it goes
-back to. A stack of that has a slice for each of N iterations. Kept for every k-th iteration, with
-the iterations since the last one that is kept, it takes N / k + k slices, about 2 sqrt(N) at best;
-for that all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets with
-sublinear memory cost", 2016.) `hlo.rewrite.checkpoints` says which slice is whose.
+back to. A scan residual of that has a slice for each of N iterations. Kept for every k-th
+iteration, with the iterations since the last one that is kept, it takes N / k + k slices, about 2
+sqrt(N) at best; for that all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep
+nets with sublinear memory cost", 2016.) `hlo.rewrite.checkpoints` says which slice is whose.
 """
 
 from __future__ import annotations
@@ -80,13 +80,15 @@ def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(ways: RecipeTable, rerun: Rerun) -> set[int]:
-    """Numbers of stacks' slices that can be kept of the iterations since one that is kept."""
+    """Numbers of scan residuals' slices that can be kept of the iterations since one that is
+    kept.
+    """
     wholes = {piece.whole for piece in ways.pieces.values()}
     return {
         number
-        for number, stacks in ways.stacks.items()
+        for number, scan_residuals in ways.scan_residuals.items()
         if number not in wholes
-        and not any(stack.moves for stack in stacks)
+        and not any(residual.moves for residual in scan_residuals)
         and rerun.can_make(number)
     }
 
@@ -104,7 +106,7 @@ class Rerun(Again):
     """
 
     def __init__(self, pair: Pair, new: New, every: int) -> None:
-        bare = dataclasses.replace(pair, stacks=())
+        bare = dataclasses.replace(pair, scan_residuals=())
         super().__init__(bare, RecipeTable(bare, None, collectives=False), {}, new)
         self._every = every
         self._begun: dict[int, str] = {}
@@ -216,5 +218,7 @@ class Rerun(Again):
     def _updated(self, number: int) -> ValueRef | None:
         way = self._ways.way(number)
         if way is not None and way.updated >= 0:
-            raise PlanMismatchError("what an iteration ends with is made as part of a stack")
+            raise PlanMismatchError(
+                "what an iteration ends with is made as part of a scan residual"
+            )
         return None

@@ -1,10 +1,10 @@
-"""Which stacks to keep: the cheapest choice for a price of memory, as a minimum cut.
+"""Which scan residuals to keep: the cheapest choice for a price of memory, as a minimum cut.
 
-A value that is computed again needs all that it is made of: values of stacks, which are kept or
-computed again as pays better, and others, which are computed again with it. Keeping a stack costs
-its bytes at their price and the time that writing and reading it takes; computing a value again
-costs its time. The least sum is a minimum cut (the closure problem of Picard, "Maximal closure of a
-graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
+A value that is computed again needs all that it is made of: values of scan residuals, which are
+kept or computed again as pays better, and others, which are computed again with it. Keeping a scan
+residual costs its bytes at their price and the time that writing and reading it takes; computing a
+value again costs its time. The least sum is a minimum cut (the closure problem of Picard, "Maximal
+closure of a graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _HIGHEST_PRICE = 1.0
 """Seconds that a byte is worth of what should go wherever it can."""
 
 _ALL, _NEVER = 1 << 50, 1 << 60
-"""Capacities: of all stacks and of all that could be computed again, and of what cannot be."""
+"""Capacities: of all scan residuals and of all that could be computed again, and of what cannot
+be.
+"""
 
 
 class Choice:
@@ -33,13 +35,14 @@ class Choice:
 
     Attributes:
       ways: for its values.
-      needed: numbers of stacks' values and of all that they could be made of -> the way to make it.
+      needed: numbers of scan residuals' values and of all that they could be made of -> the way to
+        make it.
     """
 
     def __init__(self, ways: RecipeTable) -> None:
         self.ways = ways
         self.needed: dict[int, Recipe | None] = {}
-        waiting = list(ways.stacks)
+        waiting = list(ways.scan_residuals)
         while waiting:
             number = waiting.pop()
             if number in self.needed or ways.is_there(number):
@@ -66,8 +69,8 @@ class Choice:
         slices = None if thin is None else thin.slices
         for number in self.needed:
             here, way = node(number), self.way(number, thin)
-            stacks = self.ways.stacks.get(number, ())
-            if stacks:
+            scan_residuals = self.ways.scan_residuals.get(number, ())
+            if scan_residuals:
                 arcs.append((source, here, self._kept_cost(number, price, thin)))
             if way is None:
                 arcs.append((here, sink, never))
@@ -94,31 +97,32 @@ class Choice:
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
 
     def way(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """The way to make a value, where there is one that may keep less than a stack of it.
+        """The way to make a value, where there is one that may keep less than a scan residual of
+        it.
 
         Args:
           number: of `needed`. thin: how little is kept of what is new; None: all.
         """
         way = self.needed[number]
-        if way is not None and way.stacked and thin is None and number in self.ways.stacks:
-            return None  # another stack of it would be no less
+        if way is not None and way.stacked and thin is None and number in self.ways.scan_residuals:
+            return None  # another scan residual of it would be no less
         return way
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
-        """Seconds that it costs to keep a stack: its bytes, and to write and read it."""
-        stack, iterations = self.ways.stacks[number][0], self.ways.pair.writer.iterations
-        seconds = iterations * self.ways.saved_seconds(stack)
+        """Seconds that it costs to keep a scan residual: its bytes, and to write and read it."""
+        residual, iterations = self.ways.scan_residuals[number][0], self.ways.pair.writer.iterations
+        seconds = iterations * self.ways.saved_seconds(residual)
         if thin is None:
-            return price * stack.bytes + seconds
+            return price * residual.bytes + seconds
         if number not in thin.residuals:
-            return _HIGHEST_PRICE * stack.bytes
-        seconds += iterations * self.ways.put_seconds(stack)
-        return price * stack.bytes * thin.every / iterations + seconds
+            return _HIGHEST_PRICE * residual.bytes
+        seconds += iterations * self.ways.put_seconds(residual)
+        return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """What is made again wherever a value is: of what it is made of, what no stack has.
+        """What is made again wherever a value is: of what it is made of, what no scan residual has.
 
-        A stack is kept or made again for itself, and with it all that it has parts of.
+        A scan residual is kept or made again for itself, and with it all that it has parts of.
         """
         way = self.needed[number]
         pieces = self.ways.pieces
@@ -126,24 +130,28 @@ class Choice:
             need
             for need in (() if way is None else way.needs)
             if need in self.needed
-            and need not in self.ways.stacks
+            and need not in self.ways.scan_residuals
             and (need not in pieces or pieces[need].whole == number)
         ]
 
     def without(self, again: Collection[int]) -> frozenset[int]:
         """The elements of the forward loop's state that go where values are computed again."""
         gone = {s.written for s in self.ways.unread}
-        for number, stacks in self.ways.stacks.items():
+        for number, scan_residuals in self.ways.scan_residuals.items():
             is_there = number not in self.needed
             kept = 0 if is_there or number in again else 1
-            gone.update(s.written for s in stacks[kept:])
+            gone.update(s.written for s in scan_residuals[kept:])
         return frozenset(gone)
 
     @property
     def free_seconds(self) -> float:
-        """Predicted seconds of a step that all stacks take by themselves, those kept twice too."""
+        """Predicted seconds of a step that all scan residuals take by themselves, those kept twice
+        too.
+        """
         iterations = self.ways.pair.writer.iterations
-        every = [s for stacks in self.ways.stacks.values() for s in stacks] + self.ways.unread
+        every = [
+            s for scan_residuals in self.ways.scan_residuals.values() for s in scan_residuals
+        ] + self.ways.unread
         return iterations * sum(self.ways.saved_seconds(s) for s in every)
 
 

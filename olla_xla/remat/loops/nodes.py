@@ -107,7 +107,7 @@ class Terms:
     Attributes:
       body: of the other loop. elements: number of an element -> of the other one that it is.
       counter: number of the one that counts. iteration: what that is.
-      slices: dynamic-slice of a stack -> number of what the other loop's body wrote there.
+      slices: dynamic-slice of a scan residual -> number of what the other loop's body wrote there.
     """
 
     body: Body

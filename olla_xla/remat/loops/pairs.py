@@ -1,4 +1,4 @@
-"""Pairs of loops: one writes stacks slice by slice, a later one reads them at its own
+"""Pairs of loops: one writes scan residuals slice by slice, a later one reads them at its own
 iterations.
 """
 
@@ -13,7 +13,7 @@ from hlo.module import Computation, Instruction, Module
 from hlo.rounding import may_depend_on_others
 from olla_xla.remat.loops.counted_loops import Loop, counted_loop
 from olla_xla.remat.loops.nodes import Affine
-from olla_xla.remat.loops.stacks import NotAStack, Stack, before_moves, stack_of
+from olla_xla.remat.loops.stacks import NotAResidual, ScanResidual, before_moves, residual_of
 
 __all__ = ["Pair", "pairs"]
 
@@ -24,7 +24,7 @@ class Pair:
 
     Attributes:
       writer, reader: the loops.
-      stacks: that could be done without.
+      scan_residuals: that could be recomputed.
       refused: (element of the writer, why it is none of these), of what looks like one.
       written: the slice that an iteration of the writer writes.
       place: the slice that an iteration of the reader reads.
@@ -34,7 +34,7 @@ class Pair:
 
     writer: Loop
     reader: Loop
-    stacks: tuple[Stack, ...]
+    scan_residuals: tuple[ScanResidual, ...]
     refused: tuple[tuple[int, str], ...]
     written: Affine
     iteration: Affine
@@ -110,7 +110,7 @@ def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list
 
 
 def _pair(writer: Loop, reader: Loop) -> Pair | None:
-    """Two loops as a pair, if the later one reads stacks of the earlier one."""
+    """Two loops as a pair, if the later one reads scan residuals of the earlier one."""
     if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
     if writer.start[0].shape.element_type != reader.start[0].shape.element_type:
@@ -120,27 +120,29 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
         start, _ = before_moves(reader.start[k])
         if start.opcode == "get-tuple-element" and start.operands[0] is writer.site:
             written.setdefault(start.tuple_index, []).append(k)
-    found: list[tuple[Stack, Affine, Affine | None]] = []
+    found: list[tuple[ScanResidual, Affine, Affine | None]] = []
     refused: list[tuple[int, str]] = []
     for w, readers in written.items():
         if w not in writer.fixed:
             try:
-                found.append(stack_of(writer, reader, w, readers))
-            except NotAStack as reason:
+                found.append(residual_of(writer, reader, w, readers))
+            except NotAResidual as reason:
                 refused.append((w, str(reason)))
     weights: dict[tuple[Affine, Affine], int] = {}
-    for stack, at, place in found:
+    for residual, at, place in found:
         if place is not None:
-            weights[at, place] = weights.get((at, place), 0) + stack.bytes
+            weights[at, place] = weights.get((at, place), 0) + residual.bytes
     if not weights:
         return None
     # All are read at one iteration, in what JAX writes; should they not be, the most bytes count.
     written_at, place = max(weights, key=lambda key: weights[key])
-    stacks = [s for s, at, here in found if at == written_at and here in (place, None)]
+    scan_residuals = [s for s, at, here in found if at == written_at and here in (place, None)]
     other = "it is read at another iteration than most"
-    refused += [(s.written, other) for s, _, _ in found if s not in stacks]
+    refused += [(s.written, other) for s, _, _ in found if s not in scan_residuals]
     sign = written_at.factor
     iteration = Affine(
         place.element, sign * place.factor, sign * (place.offset - written_at.offset)
     )
-    return Pair(writer, reader, tuple(stacks), tuple(sorted(refused)), written_at, iteration, place)
+    return Pair(
+        writer, reader, tuple(scan_residuals), tuple(sorted(refused)), written_at, iteration, place
+    )

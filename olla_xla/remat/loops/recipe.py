@@ -1,13 +1,15 @@
-"""From stacks to do without to the change of the module: what is made, from what, and who reads it.
+"""From scan residuals to recompute to the change of the module: what is made, from what, and who
+reads it.
 
-The same choice gives the same change, so a plan need only say which stacks go.
+The same choice gives the same change, so a plan need only say which scan residuals go.
 
 On a CPU a fusion that computes stays as it is altogether (`again` says why):
-- What puts a value into a stack is copied with that, and the copy has a stack of `SLOTS` slices.
-- What took slices out of a stack takes them out of one of `SLOTS` slices, at the same place, which
-  XLA moves back into it.
-On a GPU it takes what it needs out of the stacks itself, and one slice is one slice: what this does
-to rounding was not seen, as nothing has been run there.
+- What puts a value into a scan residual is copied with that, and the copy has a scan residual of
+  `SLOTS` slices.
+- What took slices out of a scan residual takes them out of one of `SLOTS` slices, at the same
+  place, which XLA moves back into it.
+On a GPU it takes what it needs out of the scan residuals itself, and one slice is one slice: what
+this does to rounding was not seen, as nothing has been run there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from olla_xla.remat.loops.again import Again, Arrays, New, uncast
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
 from olla_xla.remat.loops.nodes import Body
 from olla_xla.remat.loops.pairs import Pair, pairs
-from olla_xla.remat.loops.stacks import Stack, only_hands_on
+from olla_xla.remat.loops.stacks import ScanResidual, only_hands_on
 from olla_xla.remat.loops.ways import Recipe, RecipeTable
 
 __all__ = ["edits", "recipe"]
@@ -34,7 +36,7 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
     """The changes that records of a plan stand for; target: "cpu" or "cuda".
 
     Raises:
-      PlanMismatchError: the module has no such loops or stacks.
+      PlanMismatchError: the module has no such loops or scan residuals.
     """
     records = tuple(records)
     if not records:
@@ -43,20 +45,20 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
     result = []
     for writer, reader, dropped, every in records:
         pair = found.get((writer, reader))
-        if pair is None or not set(dropped) <= {s.written for s in pair.stacks}:
-            raise PlanMismatchError(f"the module has no stacks of {writer} to do without")
+        if pair is None or not set(dropped) <= {s.written for s in pair.scan_residuals}:
+            raise PlanMismatchError(f"the module has no scan residuals of {writer} to recompute")
         result.append(recipe(module, pair, frozenset(dropped), every))
     return result
 
 
 def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) -> LoopEdit:
-    """The change that does without some stacks.
+    """The change that recomputes some scan residuals.
 
     Args:
       module: it is of. pair: of loops. dropped: elements of the forward loop's state.
-      every: new stacks of what iterations begin with are kept at every so many iterations, and the
-        others run again (`checkpoints`); stacks that stay are, where that can be, kept of the
-        iterations since. 0 keeps all.
+      every: new scan residuals of what iterations begin with are kept at every so many iterations,
+        and the others run again (`checkpoints`); scan residuals that stay are, where that can be,
+        kept of the iterations since. 0 keeps all.
 
     Raises:
       PlanMismatchError: they cannot all be done without.
@@ -72,13 +74,13 @@ class _EditBuilder(Again):
         self._rerun = Rerun(pair, new, every) if every else None
         kept = {
             number: kept[0]
-            for number, stacks in ways.stacks.items()
-            if (kept := [s for s in stacks if s.written not in dropped])
+            for number, scan_residuals in ways.scan_residuals.items()
+            if (kept := [s for s in scan_residuals if s.written not in dropped])
         }
         self._since = set() if self._rerun is None else {*kept} & residuals(ways, self._rerun)
-        gone = dropped.union(s.written for n in self._since for s in ways.stacks[n])
-        self._dropped = [s for s in pair.stacks if s.written in gone]
-        kept = {number: stack for number, stack in kept.items() if number not in self._since}
+        gone = dropped.union(s.written for n in self._since for s in ways.scan_residuals[n])
+        self._dropped = [s for s in pair.scan_residuals if s.written in gone]
+        kept = {number: residual for number, residual in kept.items() if number not in self._since}
         super().__init__(pair, ways, kept, new)
 
     def edit(self) -> LoopEdit:
@@ -131,15 +133,15 @@ class _EditBuilder(Again):
         return min(found, key=lambda i: opcodes.index(i.opcode)).name
 
     def _taken(self) -> list[OperandReplacement]:
-        """What the readers of the stacks read instead."""
+        """What the readers of the scan residuals read instead."""
         reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
         replaced: dict[Instruction, ValueRef] = {}
         copies: dict[ValueRef, list[set[Instruction]]] = {}
-        for stack, owner in reads:
-            node = next(r.node for r in stack.reads if r.owner is owner)
+        for residual, owner in reads:
+            node = next(r.node for r in residual.reads if r.owner is owner)
             if only_hands_on(node, inner.root_of(owner)):
-                given = self._value(self._ways.number(stack))
+                given = self._value(self._ways.number(residual))
                 readers = _reading(inner, owner)
                 used = copies.setdefault(given, [])
                 k = next((k for k, o in enumerate(used) if not o & readers), len(used))
@@ -147,28 +149,30 @@ class _EditBuilder(Again):
                 replaced[owner] = dataclasses.replace(given, copy=k)
         arrays = {o: self._arrays_of(o, replaced) for _, o in reads if o not in replaced}
         result = []
-        for stack, owner in reads:
-            where = self._where(stack, owner)
+        for residual, owner in reads:
+            where = self._where(residual, owner)
             if owner in replaced:
                 result.append(
                     OperandReplacement(owner.name, where[0], replaced[owner], replaced=True)
                 )
             else:
-                arrays[owner].whole = functools.partial(self._whole, stack)
-                given = arrays[owner].given(stack.read, self._ways.number(stack))
-                axis = stack.axis if self._body.exact else -1
+                arrays[owner].whole = functools.partial(self._whole, residual)
+                given = arrays[owner].given(residual.read, self._ways.number(residual))
+                axis = residual.axis if self._body.exact else -1
                 result += [OperandReplacement(owner.name, k, given, axis=axis) for k in where]
         return result
 
-    def _where(self, stack: Stack, owner: Instruction) -> list[int]:
-        """Which operands of an instruction of the backward loop's body are a stack."""
+    def _where(self, residual: ScanResidual, owner: Instruction) -> list[int]:
+        """Which operands of an instruction of the backward loop's body are a scan residual."""
         inner = self._pair.reader.body
-        element = inner.leaves(inner.computation.parameters[0])[(stack.read,)]
+        element = inner.leaves(inner.computation.parameters[0])[(residual.read,)]
         leaves = [inner.at.get((o, ())) for o in owner.operands]
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> Arrays:
-        """What an instruction of the backward loop's body reads beside the stacks that go."""
+        """What an instruction of the backward loop's body reads beside the scan residuals that
+        go.
+        """
         inner, arrays = self._pair.reader.body, Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
@@ -184,13 +188,15 @@ class _EditBuilder(Again):
                 arrays.keep(ValueRef(element=node.index[0]), node)
         return arrays
 
-    def _whole(self, old: Stack, number: int) -> ValueRef:
-        """An array for a reader of a stack, of which it takes a value itself; or just the value."""
+    def _whole(self, old: ScanResidual, number: int) -> ValueRef:
+        """An array for a reader of a scan residual, of which it takes a value itself; or just the
+        value.
+        """
         if not self._body.exact:
             return self._inside(number)
-        stack, start = self._kept.get(number), self._pair.reader.start
-        if stack is not None and start[stack.read].shape.key == start[old.read].shape.key:
-            return ValueRef(element=stack.read, whole=stack.whole.key, axis=stack.axis)
+        residual, start = self._kept.get(number), self._pair.reader.start
+        if residual is not None and start[residual.read].shape.key == start[old.read].shape.key:
+            return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
         return self._updated(number) or self._value(number)
 
 

@@ -1,9 +1,9 @@
-"""Choices of stacks to do without, from those that cost nothing to as many as can go.
+"""Choices of scan residuals to recompute, from those that cost nothing to as many as can go.
 
-Stacks that hold what another one holds, and those that nothing reads, cost nothing. What else goes
-is for each price of a byte the cheapest choice (`choice`), or for an allowance of time the one that
-keeps the fewest bytes (`stacks_ilp`); its time and total are those of the module that has the
-change.
+Scan residuals that hold what another one holds, and those that nothing reads, cost nothing. What
+else goes is for each price of a byte the cheapest choice (`choice`), or for an allowance of time
+the one that keeps the fewest bytes (`stacks_ilp`); its time and total are those of the module that
+has the change.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ResidualChoice:
     Attributes:
       records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
       seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
-      least_stack_bytes: no choice of the same time, added up operator by operator, keeps stacks of
-        fewer bytes; 0 if not known.
+      least_stack_bytes: no choice of the same time, added up operator by operator, keeps scan
+        residuals of fewer bytes; 0 if not known.
       kernels: patterns that kernels of the module are to have, copies those of their originals.
     """
 
@@ -155,7 +155,8 @@ class ResidualChoices:
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
     def within(self, allowance: float) -> ResidualChoice | None:
-        """The choice that keeps the fewest bytes of stacks where so many seconds may be added.
+        """The choice that keeps the fewest bytes of scan residuals where so many seconds may be
+        added.
 
         The integer program adds up operators as they are now; by how much the changed module
         differs from that, it is asked again for more or less. None where nothing was found.
@@ -254,7 +255,7 @@ def _apart(found: list[Pair]) -> list[Pair]:
     """Pairs that share no loop, those with most bytes first."""
     used: set[str] = set()
     kept = []
-    for pair in sorted(found, key=lambda p: -sum(s.bytes for s in p.stacks)):
+    for pair in sorted(found, key=lambda p: -sum(s.bytes for s in p.scan_residuals)):
         names = {pair.writer.i.name, pair.reader.i.name}
         if not names & used:
             used |= names

@@ -1,4 +1,4 @@
-"""Which choice of stacks to do without is free, fits a budget, or an allowance of time."""
+"""Which choice of scan residuals to recompute is free, fits a budget, or an allowance of time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ TRIES = 3
 
 
 def free(choices: ResidualChoices) -> ResidualChoice | None:
-    """Does without stacks at no cost: the choice of least predicted time, if it takes less memory.
+    """Recomputes scan residuals at no cost: the choice of least predicted time, if it takes less
+    memory.
 
-    Such are stacks that another one holds, those that nothing reads, and those whose slices take
-    longer to write and to read than to compute again.
+    Such are scan residuals that another one holds, those that nothing reads, and those whose slices
+    take longer to write and to read than to compute again.
 
     Returns None where there is nothing to do without, or it gains nothing.
     """

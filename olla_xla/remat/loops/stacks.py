@@ -1,4 +1,6 @@
-"""Stacks: elements of one loop's state, written slice by slice, that a later loop reads so."""
+"""Scan residuals: elements of one loop's state, written slice by slice, that a later loop reads
+so.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hlo.shapes import Shape
 from olla_xla.remat.loops.counted_loops import Loop
 from olla_xla.remat.loops.nodes import Affine, Body, Node
 
-__all__ = ["NotAStack", "Read", "Stack", "before_moves", "only_hands_on", "stack_of"]
+__all__ = ["NotAResidual", "Read", "ScanResidual", "before_moves", "only_hands_on", "residual_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class Read:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stack:
+class ScanResidual:
     """An element of the forward loop's state that the backward loop reads slice by slice.
 
     Attributes:
@@ -37,7 +39,8 @@ class Stack:
       update: the dynamic-update-slice of each iteration. value: what it writes.
       reads: the slices taken.
       whole: shape of all slices together, as they are read. axis: the dimension of it that counts
-        them; it is 0 where anything but a loop sees the stack as another shape, or moves it.
+        them; it is 0 where anything but a loop sees the scan residual as another shape, or moves
+        it.
       moves: instructions between the loops that only move bytes within slices, the first one first.
     """
 
@@ -56,24 +59,25 @@ class Stack:
         return self.whole.bytes
 
 
-class NotAStack(Exception):
-    """Why an element of a state is no stack that could be done without."""
+class NotAResidual(Exception):
+    """Why an element of a state is no scan residual that could be recomputed."""
 
 
-def stack_of(
+def residual_of(
     writer: Loop, reader: Loop, w: int, readers: list[int]
-) -> tuple[Stack, Affine, Affine | None]:
-    """A stack, the slice of it that an iteration writes, and the one that is read, if any is.
+) -> tuple[ScanResidual, Affine, Affine | None]:
+    """A scan residual, the slice of it that an iteration writes, and the one that is read, if any
+    is.
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
       readers: the elements of the reader's state that begin as what it ends as.
 
     Raises:
-      NotAStack: the element could not be done without.
+      NotAResidual: the element could not be done without.
     """
     if len(readers) > 1:
-        raise NotAStack("it stands in the backward loop's state twice")
+        raise NotAResidual("it stands in the backward loop's state twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = _written(writer, w)
@@ -83,16 +87,16 @@ def stack_of(
     if first.shape.key != reader.start[r].shape.key and not moves:
         shapes = first.shape, reader.start[r].shape
         if not all(_leading(shape, reader.iterations) for shape in shapes):
-            raise NotAStack("between the loops it is seen as another shape")
+            raise NotAResidual("between the loops it is seen as another shape")
     if axis and (moves or first.shape.key != reader.start[r].shape.key):
-        raise NotAStack("its slices lie inside it, and it is moved between the loops")
+        raise NotAResidual("its slices lie inside it, and it is moved between the loops")
     if moves:
         whole = reader.start[r].shape
         if not _leading(whole, reader.iterations):
-            raise NotAStack("between the loops it is moved across its slices")
+            raise NotAResidual("between the loops it is moved across its slices")
         if not all(_moves_within_slices(i, reader.iterations) for i in moves):
-            raise NotAStack("between the loops it is moved across its slices")
-    return Stack(w, r, update, value, reads, whole, axis, moves), at, place
+            raise NotAResidual("between the loops it is moved across its slices")
+    return ScanResidual(w, r, update, value, reads, whole, axis, moves), at, place
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
@@ -132,17 +136,18 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
         outside = outside[0].users
     if len(outside) != 1 or outside[0] is not last or last.users != [begin]:
-        raise NotAStack("it is read outside the backward loop")
+        raise NotAResidual("it is read outside the backward loop")
     if any(u.tuple_index == r and u.users for u in reader.site.users):
-        raise NotAStack("it is read after the backward loop")
+        raise NotAResidual("it is read after the backward loop")
     for loop, k in ((writer, w), (reader, r)):
         (parameter,) = loop.i.called[1].parameters
         if any(u.tuple_index == k and u.users for u in parameter.users):
-            raise NotAStack("a loop's condition reads it")
+            raise NotAResidual("a loop's condition reads it")
 
 
 def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
-    """The update of a stack in each iteration, the slice that it writes, and along which dimension.
+    """The update of a scan residual in each iteration, the slice that it writes, and along which
+    dimension.
 
     Raises NotAStack.
     """
@@ -150,51 +155,51 @@ def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     element = body.leaves(body.computation.parameters[0])[(w,)]
     update = body.root[(w,)].behind
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
-        raise NotAStack("no iteration writes just a slice of it")
+        raise NotAResidual("no iteration writes just a slice of it")
     if any(n is not update for n in _readers(body, element)):
-        raise NotAStack("the forward loop reads it too")
+        raise NotAResidual("the forward loop reads it too")
     states = sum(n.behind is update for n in body.root.values())
     if states + len(_readers(body, update)) > 1:
-        raise NotAStack("its update is read as well")
+        raise NotAResidual("its update is read as well")
     whole = update.shape
     axis = _axis(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
-        raise NotAStack("not one slice along one dimension is written")
+        raise NotAResidual("not one slice along one dimension is written")
     at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in _own_iteration(writer):
-        raise NotAStack("the slice that is written is not the iteration's own")
+        raise NotAResidual("the slice that is written is not the iteration's own")
     return update, at, axis
 
 
 def _read(
     reader: Loop, r: int, axis: int, written: Shape
 ) -> tuple[tuple[Read, ...], Affine | None]:
-    """The slices that are read of a stack, and which that is of each iteration.
+    """The slices that are read of a scan residual, and which that is of each iteration.
 
     Args:
       reader: the loop. r: number of the element. axis: along which slices are written.
-      written: the shape of the stack there.
+      written: the shape of the scan residual there.
 
     Raises:
-      NotAStack: other slices are read.
+      NotAResidual: other slices are read.
     """
     body = reader.body
     element = body.leaves(body.computation.parameters[0])[(r,)]
     reads, places = [], set()
     for node in _readers(body, element):
         if node.i.opcode != "dynamic-slice":
-            raise NotAStack(f"{node.i.opcode} reads it in the backward loop")
+            raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
         if _axis(element.shape, whole, node.shape, reader.iterations) != axis:
-            raise NotAStack("not slices along the dimension that is written are read")
+            raise NotAResidual("not slices along the dimension that is written are read")
         if whole.key != written.key and not (axis == 0 and _leading(written, reader.iterations)):
-            raise NotAStack("its slices lie apart, and it is read as another shape")
+            raise NotAResidual("its slices lie apart, and it is read as another shape")
         if not _is_replaceable(body, node):
-            raise NotAStack("an asynchronous or nested fusion computes with it")
+            raise NotAResidual("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + axis], whole=True))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_iteration(reader)):
-        raise NotAStack("the slices that are read are not the iteration's own")
+        raise NotAResidual("the slices that are read are not the iteration's own")
     return tuple(reads), next(iter(places), None)
 
 
@@ -205,7 +210,7 @@ def _own_iteration(loop: Loop) -> tuple[Affine, Affine]:
 
 
 def _is_replaceable(body: Body, node: Node) -> bool:
-    """Whether what takes a slice can be given another operand, or be done without."""
+    """Whether an instruction that takes a slice can read another operand instead, or be removed."""
     owner = node.owner
     if only_hands_on(node, body.root_of(owner)):
         return True
@@ -240,7 +245,7 @@ def _axis(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | N
     """
     if not _is_slice(part, whole):
         return None
-    if _is_stack(whole, iterations) and part.dimensions == (1, *whole.dimensions[1:]):
+    if _is_residual(whole, iterations) and part.dimensions == (1, *whole.dimensions[1:]):
         return 0 if _leading(element, iterations) or not _leading(whole, iterations) else None
     pairs = zip(part.dimensions, whole.dimensions, strict=True)
     axes = [k for k, (one, all_of_it) in enumerate(pairs) if one != all_of_it]
@@ -251,12 +256,12 @@ def _axis(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | N
     return axis if is_one else None
 
 
-def _is_stack(shape: Shape, iterations: int) -> bool:
+def _is_residual(shape: Shape, iterations: int) -> bool:
     return shape.dimensions[:1] == (iterations,) and shape.element_bits >= 8
 
 
 def _leading(shape: Shape, iterations: int) -> bool:
-    return _is_stack(shape, iterations) and shape.minor_to_major[-1] == 0
+    return _is_residual(shape, iterations) and shape.minor_to_major[-1] == 0
 
 
 def _is_slice(part: Shape, whole: Shape) -> bool:

@@ -1,8 +1,9 @@
-"""Which stacks to keep within an allowance of time: an integer program, with its bound.
+"""Which scan residuals to keep within an allowance of time: an integer program, with its bound.
 
-The variables are those of the minimum cut (`choice`): whether a stack is kept, and whether what
-makes a value runs again. A price of memory finds only choices on the lower hull of bytes and time;
-a row for the time finds those between as well, and its bound says what no choice could go below.
+The variables are those of the minimum cut (`choice`): whether a scan residual is kept, and whether
+what makes a value runs again. A price of memory finds only choices on the lower hull of bytes and
+time; a row for the time finds those between as well, and its bound says what no choice could go
+below.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Least:
 
     Attributes:
       dropped: for each choice the elements of the forward loop's state to do without.
-      bytes: of the stacks that stay, new ones too.
+      bytes: of the scan residuals that stay, new ones too.
       bound: no choice of these ways within the allowance keeps fewer bytes.
     """
 
@@ -38,7 +39,7 @@ class Least:
 
 
 def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS) -> Least | None:
-    """Keeps the fewest bytes of stacks.
+    """Keeps the fewest bytes of scan residuals.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
@@ -47,7 +48,7 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
     Returns:
       None where nothing keeps within the allowance, or none is found.
     """
-    model = Model("stacks")
+    model = Model("scan residuals")
     times: dict[int, int] = {}
     kept = [_add(model, choice, times) for choice in choices]
     gained = sum(_ticks(choice.free_seconds) for choice in choices)
@@ -67,16 +68,18 @@ def _ticks(seconds: float) -> int:
 
 
 def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
-    """Adds a pair's variables and rows; by number of a stack's value the column "it is kept"."""
+    """Adds a pair's variables and rows; by number of a scan residual's value the column "it is
+    kept".
+    """
     ways, iterations = choice.ways, choice.ways.pair.writer.iterations
     kept: dict[int, int] = {}
     runs: dict[object, int] = {}
     for number in choice.needed:
         way = choice.way(number)
-        stack = next(iter(ways.stacks.get(number, ())), None)
-        if stack is not None:
-            kept[number] = model.add_variable(cost=stack.bytes, name=f"keep_{number}")
-            times[kept[number]] = _ticks(iterations * ways.saved_seconds(stack))
+        residual = next(iter(ways.scan_residuals.get(number, ())), None)
+        if residual is not None:
+            kept[number] = model.add_variable(cost=residual.bytes, name=f"keep_{number}")
+            times[kept[number]] = _ticks(iterations * ways.saved_seconds(residual))
         if way is not None and run_of(way) not in runs:
             column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
             times[column] = _ticks(iterations * ways.seconds(way))

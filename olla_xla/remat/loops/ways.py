@@ -16,7 +16,7 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.nodes import Affine, Body, Node, Terms, widens
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.stacks import Stack, only_hands_on
+from olla_xla.remat.loops.stacks import ScanResidual, only_hands_on
 from olla_xla.remat.purity import pure
 
 __all__ = ["ConcatOperand", "Recipe", "RecipeTable"]
@@ -27,7 +27,8 @@ _NO_RESULTS = frozenset("async-start async-update bitcast constant iota paramete
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatOperand:
-    """What a stack's slices hold as a part: each is a concatenation, as of steps in one iteration.
+    """What a scan residual's slices hold as a part: each is a concatenation, as of steps in one
+    iteration.
 
     Attributes:
       whole: number of the slices. made: the concatenation.
@@ -48,9 +49,10 @@ class Recipe:
       node: the value. owner: the instruction that is run again for it.
       inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
         as it is. needs: numbers of the values that it is given.
-      between: whether the owner stands between the loops, and moves all slices of a stack.
-      narrowed: whether it is what a stack has in a wider type, converted back.
-      stacked: whether it is an element of the forward loop's state that gets a stack of its own.
+      between: whether the owner stands between the loops, and moves all slices of a scan residual.
+      narrowed: whether it is what a scan residual has in a wider type, converted back.
+      stacked: whether it is an element of the forward loop's state that gets a scan residual of its
+        own.
       exchanged: whether the owner is a collective, which devices run once more.
       updated: number of the owner's operand that it puts the value into, or -1.
     """
@@ -67,10 +69,10 @@ class Recipe:
 
 
 class _Waits:
-    """Which slices of stacks must be there before what a loop's body gives.
+    """Which slices of scan residuals must be there before what a loop's body gives.
 
     Args:
-      body: of the loop. slices: dynamic-slices of stacks.
+      body: of the loop. slices: dynamic-slices of scan residuals.
     """
 
     def __init__(self, body: Body, slices: Collection[Instruction]) -> None:
@@ -94,7 +96,8 @@ class _Waits:
 
 
 class RecipeTable:
-    """Recipes for all values that a pair's stacks hold, and for those that they are made of.
+    """Recipes for all values that a pair's scan residuals hold, and for those that they are made
+    of.
 
     A collective may run again in the backward loop: all devices run one program, and both loops as
     often as a constant says, so that each of them comes to it at the same iteration of the same
@@ -105,9 +108,9 @@ class RecipeTable:
       collectives: whether they may run again. No other way depends on it.
 
     Attributes:
-      stacks: number -> the stacks that hold such values, the one that stays first.
-      pieces: number -> where stacks hold such values as a part, once each.
-      unread: stacks that nothing reads.
+      scan_residuals: number -> the scan residuals that hold such values, the one that stays first.
+      pieces: number -> where scan residuals hold such values as a part, once each.
+      unread: scan residuals that nothing reads.
       own: number -> what the backward loop's body has itself at the same iteration, such as
         weights that it gathers of other devices, or converts.
     """
@@ -115,32 +118,32 @@ class RecipeTable:
     def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
         self.pair = pair
         self.body = pair.writer.body
-        self.stacks: dict[int, list[Stack]] = {}
+        self.scan_residuals: dict[int, list[ScanResidual]] = {}
         self.pieces: dict[int, ConcatOperand] = {}
-        self.unread = [s for s in pair.stacks if not s.reads]
+        self.unread = [s for s in pair.scan_residuals if not s.reads]
         self._cost = cost
         self._collectives = collectives
         self._values = dict(self._made_values())
         self._ways: dict[int, Recipe | None] = {}
-        self._written: dict[int, Stack] = {}
-        """By number of what an iteration writes, before it is moved, a stack of it."""
-        for stack in pair.stacks:
-            if stack not in self.unread:
-                self.stacks.setdefault(self.number(stack), []).append(stack)
+        self._written: dict[int, ScanResidual] = {}
+        """By number of what an iteration writes, before it is moved, a scan residual of it."""
+        for residual in pair.scan_residuals:
+            if residual not in self.unread:
+                self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self.own = self._made_by_reader()
         written = list(self._written.items())
-        for number, stack in written:
-            self._divide(number, stack)
-        for number, stack in written:
-            self._narrow(number, stack)
+        for number, residual in written:
+            self._divide(number, residual)
+        for number, residual in written:
+            self._narrow(number, residual)
 
     def _made_by_reader(self) -> dict[int, Instruction]:
         """What both loops' bodies make, by its number in the writing one: the reading one's.
 
-        It is made of what never changes, of the iteration, and of slices of stacks. Each number
-        comes after those that it is made of, so that what is made of a stack's value is not needed
-        to make that again: whoever reads it may come first. What waits for a stack that it is not
-        made of, as behind a barrier, would come too late.
+        It is made of what never changes, of the iteration, and of slices of scan residuals. Each
+        number comes after those that it is made of, so that what is made of a scan residual's value
+        is not needed to make that again: whoever reads it may come first. What waits for a scan
+        residual that it is not made of, as behind a barrier, would come too late.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -148,9 +151,9 @@ class RecipeTable:
         elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
         slices = {
             read.node.i: number
-            for number, stacks in self.stacks.items()
-            for stack in stacks
-            for read in stack.reads
+            for number, scan_residuals in self.scan_residuals.items()
+            for residual in scan_residuals
+            for read in residual.reads
         }
         sign = pair.iteration.factor
         iteration = Affine((writer.counter,), sign, -sign * pair.iteration.offset)
@@ -171,12 +174,12 @@ class RecipeTable:
             # On a CPU what is computed is rounded by all that stands in one fusion with it.
             if is_exchange or not platform(own.target).keeps_code or body.copied(node):
                 found.setdefault(body.number(node), i)
-        return {number: i for number, i in found.items() if number not in self.stacks}
+        return {number: i for number, i in found.items() if number not in self.scan_residuals}
 
-    def _divide(self, number: int, stack: Stack) -> None:
-        """What a stack's slices were put together from."""
-        made = stack.value
-        if stack.moves or made.i.opcode != "concatenate" or number not in self.stacks:
+    def _divide(self, number: int, residual: ScanResidual) -> None:
+        """What a scan residual's slices were put together from."""
+        made = residual.value
+        if residual.moves or made.i.opcode != "concatenate" or number not in self.scan_residuals:
             return
         if made.owner in self.body.fusions and not self.body.each(made.owner):
             return  # what is put together may be computed in another way than it would be alone
@@ -185,7 +188,7 @@ class RecipeTable:
         for node in made.operands:
             part = self.body.number(node.behind)
             same = node.shape.minor_to_major == made.shape.minor_to_major
-            if same and part not in self.stacks and not self._is_moved_in(node):
+            if same and part not in self.scan_residuals and not self._is_moved_in(node):
                 self.pieces.setdefault(part, ConcatOperand(number, made, node, start))
             start += node.shape.dimensions[dimension]
 
@@ -205,14 +208,14 @@ class RecipeTable:
             waiting += k.operands
         return True
 
-    def _narrow(self, number: int, stack: Stack) -> None:
-        """What a stack has in a wider type, where nothing else has it or makes it."""
-        value = stack.value
-        if stack.moves or not widens(value) or number not in self.stacks:
+    def _narrow(self, number: int, residual: ScanResidual) -> None:
+        """What a scan residual has in a wider type, where nothing else has it or makes it."""
+        value = residual.value
+        if residual.moves or not widens(value) or number not in self.scan_residuals:
             return
         source = value.operands[0].behind
         first = self.body.number(source)
-        if first in self.stacks or self.is_there(first):
+        if first in self.scan_residuals or self.is_there(first):
             return
         way = self.way(first)
         if way is not None and not (way.stacked or way.exchanged):
@@ -220,13 +223,13 @@ class RecipeTable:
         self._ways[first] = Recipe(source, value.owner, None, (number,), narrowed=True)
         self._ways[number] = None  # or each would be made of the other
 
-    def number(self, stack: Stack) -> int:
-        """The number of the slices that are read of a stack."""
-        number = self.body.number(stack.value)
-        self._written.setdefault(number, stack)
-        for move in stack.moves:
+    def number(self, residual: ScanResidual) -> int:
+        """The number of the slices that are read of a scan residual."""
+        number = self.body.number(residual.value)
+        self._written.setdefault(number, residual)
+        for move in residual.moves:
             before, number = number, self.body.between(number, move)
-            self._ways[number] = Recipe(stack.value, move, None, (before,), between=True)
+            self._ways[number] = Recipe(residual.value, move, None, (before,), between=True)
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
@@ -269,7 +272,7 @@ class RecipeTable:
         if way.between:
             return self._seconds(way.owner) / self.pair.writer.iterations
         if way.narrowed:
-            wide = self.stacks[way.needs[0]][0].bytes // self.pair.writer.iterations
+            wide = self.scan_residuals[way.needs[0]][0].bytes // self.pair.writer.iterations
             return self._moving_seconds(wide + way.node.shape.bytes)
         return self._seconds(self.body.runs(way.owner))
 
@@ -281,31 +284,31 @@ class RecipeTable:
         work = Work(bytes=moved, kernels=1)
         return 0.0 if self._cost is None else self._cost.device.seconds(work)
 
-    def saved_seconds(self, stack: Stack) -> float:
-        """Predicted time of an iteration of both loops that a stack takes by itself."""
-        writes = self.body.runs(stack.update.owner)
+    def saved_seconds(self, residual: ScanResidual) -> float:
+        """Predicted time of an iteration of both loops that a scan residual takes by itself."""
+        writes = self.body.runs(residual.update.owner)
         saved = self._seconds(writes)
-        saved += sum(self._seconds(i) for i in stack.moves) / self.pair.writer.iterations
+        saved += sum(self._seconds(i) for i in residual.moves) / self.pair.writer.iterations
         inner = self.pair.reader.body
-        for read in stack.reads:
+        for read in residual.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
                 saved += self._seconds(inner.runs(read.owner))
         return saved
 
-    def put_seconds(self, stack: Stack) -> float:
-        """Predicted time of writing one slice of a stack by an operator of its own."""
-        return self._moving_seconds(2 * stack.bytes // self.pair.writer.iterations)
+    def put_seconds(self, residual: ScanResidual) -> float:
+        """Predicted time of writing one slice of a scan residual by an operator of its own."""
+        return self._moving_seconds(2 * residual.bytes // self.pair.writer.iterations)
 
     def _find(self, number: int) -> Recipe | None:
-        stack = self._written.get(number)
+        residual = self._written.get(number)
         node = self._values.get(number)
-        if stack is not None:
-            node = stack.value
+        if residual is not None:
+            node = residual.value
         elif node is None and number in self.pieces:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
-        if node is not None and node.i.opcode == "parameter" and self._can_be_stacked(node):
+        if node is not None and node.i.opcode == "parameter" and self._can_be_kept(node):
             return Recipe(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
@@ -321,7 +324,7 @@ class RecipeTable:
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
         if self.body.each(owner) and not fusion.shape.is_tuple:
             return self._opened(node, owner)
-        if stack is not None and stack.update.owner is owner:
+        if residual is not None and residual.update.owner is owner:
             # As part of another form its code might compute other bits, and a CPU's also if it was
             # put into another array.
             results = self._results(owner)
@@ -332,13 +335,13 @@ class RecipeTable:
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def new_bytes(self, way: Recipe, slices: int | None = None) -> int:
-        """Bytes of the stack that a way makes, if it makes one; `slices` are those of each
+        """Bytes of the scan residual that a way makes, if it makes one; `slices` are those of each
         iteration.
         """
         count = self.pair.writer.iterations if slices is None else slices
         return count * way.node.shape.bytes if way.stacked else 0
 
-    def _can_be_stacked(self, node: Node) -> bool:
+    def _can_be_kept(self, node: Node) -> bool:
         """Whether what an element of the state is at the beginning of each iteration can be
         kept.
         """
@@ -352,9 +355,9 @@ class RecipeTable:
     def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
         """A way through a fusion that computes each element for itself, or only moves bytes.
 
-        What it computes stays as it is; where it takes a part of what it is given, and a stack has
-        just that part, it may be given that. Not on a CPU: there what computes runs again as it is,
-        or other code would be made of it.
+        What it computes stays as it is; where it takes a part of what it is given, and a scan
+        residual has just that part, it may be given that. Not on a CPU: there what computes runs
+        again as it is, or other code would be made of it.
         """
         (result,) = self._results(owner)
         end = result.behind
@@ -395,22 +398,22 @@ class RecipeTable:
         )
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
-        """A way through a fusion that puts what it computes into a stack."""
+        """A way through a fusion that puts what it computes into a scan residual."""
         if result.i.opcode != "dynamic-update-slice" or owner.opcode != "fusion":
             return None
         if result.owner is not owner or result.operands[1].behind is not node:
             return None  # fewer readers of what is inside could change its code
         leaves = [self.body.at.get((o, ())) for o in owner.operands]
-        stacks = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
-        if len(stacks) != 1:
+        scan_residuals = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
+        if len(scan_residuals) != 1:
             return None
-        (k,) = stacks
+        (k,) = scan_residuals
         return Recipe(node, owner, None, self._needs(owner, k), updated=k)
 
     def _is_held(self, k: Node) -> bool:
-        """Whether what is moved inside a fusion is what a stack has."""
+        """Whether what is moved inside a fusion is what a scan residual has."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)
         way = self.way(number) if number in self.pieces else None
-        return number in self.stacks or (way is not None and not way.exchanged)
+        return number in self.scan_residuals or (way is not None and not way.exchanged)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import SolverError
 
 __all__ = ["sequence"]
 
 
-def sequence(running: Sequence[Iterable[int]], n: int) -> np.ndarray:
+def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
     """The execution sequence: the operators that run at each step, step by step.
 
     Args:

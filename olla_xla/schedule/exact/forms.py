@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.check.graph import check_schedule
 from olla_xla.errors import CheckError, InputError, SolverError
@@ -37,7 +38,7 @@ class Formulation(Protocol):
     model: Model
     scale: Scale
 
-    def start(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
         """The point of an order."""
         ...
 
@@ -137,7 +138,7 @@ class ExactOrder:
       variables, rows, nonzeros: size of the linear model; 0 where it is none.
     """
 
-    order: np.ndarray
+    order: NDArray[np.int64]
     peak_bytes: int
     bound_bytes: int
     status: Status
@@ -270,7 +271,7 @@ def _first_sound(
     return failed, order, peak
 
 
-def _refereed(graph: TensorGraph, order: np.ndarray, result: Result, scale: Scale) -> int:
+def _refereed(graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale) -> int:
     """The referee's peak of an order, held against what the solver claims."""
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays, topological_order
@@ -30,7 +31,7 @@ class Prepared:
 
     graph: TensorGraph
     arrays: GraphArrays
-    start: np.ndarray
+    start: NDArray[np.int64]
     back: Callable[[np.ndarray], np.ndarray]
 
 
@@ -40,7 +41,7 @@ def prepare(
     plain: bool = False,
     edges: Sequence[tuple[int, int]] = (),
     reduce: bool = True,
-    start: Sequence[int] | np.ndarray | None = None,
+    start: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Prepared:
     """Prepares a graph.
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
@@ -99,7 +100,7 @@ class RunningIlp:
             running[min(steps, default=int(self._spans.last[v]))].append(v)
         return sequence(running, self._g.n)
 
-    def start(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
         """The point of an order, as a warm start."""
         g, x = self._g, np.zeros(self.model.variables)
         position = g.positions(order)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.solvers.bounds import whole_units
@@ -26,8 +27,8 @@ class Scale:
 
     unit: int
     base: int
-    sizes: np.ndarray
-    transient: np.ndarray
+    sizes: NDArray[np.int64]
+    transient: NDArray[np.int64]
     most: int
 
     @classmethod

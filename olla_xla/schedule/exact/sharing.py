@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.spans import Reach
@@ -132,7 +133,7 @@ def _is_strict(
     return False
 
 
-def shared_pairs(g: GraphArrays, position: np.ndarray, stop: np.ndarray) -> set[int]:
+def shared_pairs(g: GraphArrays, position: np.ndarray, stop: NDArray[np.int64]) -> set[int]:
     """Numbers of the pairs that share under an order; the evaluator's rule.
 
     Args:
@@ -195,7 +196,7 @@ class SharingRows:
                 terms.plus(self.columns[p.number, t], coefficient)
         return terms
 
-    def fill(self, x: np.ndarray, g: GraphArrays, position: np.ndarray) -> np.ndarray:
+    def fill(self, x: np.ndarray, g: GraphArrays, position: np.ndarray) -> NDArray[np.int64]:
         """Sets the columns of a point to what the evaluator does under an order.
 
         Args:
@@ -275,7 +276,7 @@ class SharingRows:
         least.into(self._model, lower=0, tag="dies")
 
 
-def needed_until(g: GraphArrays, position: np.ndarray) -> np.ndarray:
+def needed_until(g: GraphArrays, position: np.ndarray) -> NDArray[np.int64]:
     """int64 [m]: one past the last step at which each tensor is needed, nothing shared."""
     last = position[g.source]
     owner = np.repeat(np.arange(g.m), np.diff(g.sink_ptr))

@@ -15,6 +15,7 @@ import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, rows
 from olla_xla.memory.jit import loop
@@ -76,11 +77,11 @@ class _State(NamedTuple):
       freed: int64 [n], bytes that go once it has run, if it were the next one.
     """
 
-    waiting: np.ndarray
-    done: np.ndarray
-    uses: np.ndarray
-    made: np.ndarray
-    freed: np.ndarray
+    waiting: NDArray[np.int64]
+    done: NDArray[np.bool_]
+    uses: NDArray[np.int64]
+    made: NDArray[np.int64]
+    freed: NDArray[np.int64]
 
 
 def _state(g: GraphArrays) -> _State:
@@ -173,7 +174,7 @@ def _least_peak(g: GraphArrays, s: _State, live: Any, order: np.ndarray, ready: 
 
 
 def _backward(
-    g: GraphArrays, waiting: np.ndarray, gain: np.ndarray, needed: np.ndarray
+    g: GraphArrays, waiting: NDArray[np.int64], gain: NDArray[np.int64], needed: NDArray[np.bool_]
 ) -> np.ndarray:
     """The order, int64 [n], made from its end.
 

@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import timeline
@@ -50,7 +51,7 @@ class _Case:
 
 def branch(
     cuts: Cuts,
-    order: np.ndarray,
+    order: NDArray[np.int64],
     offer: Callable[[np.ndarray, int], None],
     spend: Callable[[int], None],
 ) -> None:
@@ -78,7 +79,7 @@ class _Branching:
     def __init__(
         self,
         cuts: Cuts,
-        order: np.ndarray,
+        order: NDArray[np.int64],
         offer: Callable[[np.ndarray, int], None],
         spend: Callable[[int], None],
     ) -> None:
@@ -141,7 +142,15 @@ class _Branching:
         case.bound = max(case.bound, *(case.cuts[v].bytes for v in self.matter))
 
     def conflict(self, case: _Case) -> list[_Case] | None:
-        """The two cases of a pair on which the cuts disagree; None if they agree on all."""
+        """Splits a case at two operators whose minimum cuts contradict each other.
+
+        Each operator's cut says which others run before it; two cuts contradict each other where
+        both, or neither, say so of the other's operator.
+
+        Returns:
+          The case with the one operator first, and with the other first, without what is
+          infeasible; None where no two cuts contradict each other.
+        """
         before = np.array([case.cuts[v].before[self.matter] for v in self.matter])
         first, second = np.nonzero(np.triu(before == before.T, 1))
         if not len(first):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import timeline
@@ -50,7 +51,7 @@ class Cuts:
 
 
 def improve(
-    cuts: Cuts, order: np.ndarray, offer: Callable[[np.ndarray, int], None]
+    cuts: Cuts, order: NDArray[np.int64], offer: Callable[[np.ndarray, int], None]
 ) -> tuple[np.ndarray, int]:
     """Lowers the peak of an order, until the bound is met or nothing helps any more.
 
@@ -86,7 +87,7 @@ def improve(
     return best, least
 
 
-def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
+def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
     """Raises the bound as far as cuts can, for an order that cannot be improved any more.
 
     No cut gives more than what is live at its operator in some order, so only the operators are
@@ -104,7 +105,7 @@ def prove(cuts: Cuts, order: np.ndarray, spend: Callable[[], None]) -> None:
         cuts[int(order[step])]
 
 
-def needs(g: GraphArrays) -> np.ndarray:
+def needs(g: GraphArrays) -> NDArray[np.int64]:
     """int64 [n] bytes that each operator reads, makes and takes besides, without in-place reuse."""
     need = g.transient.copy()
     np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search.moves import late_acceptance_search
@@ -33,7 +34,7 @@ _CHUNK = 20_000  # moves between looks at the limits
 
 def flattened(
     graph: GraphArrays,
-    order: Sequence[int] | np.ndarray,
+    order: Sequence[int] | NDArray[np.int64],
     *,
     alignment: int = 1,
     seed: int = 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.problem.stop_reason import StopReason
 
@@ -26,7 +27,7 @@ class SearchResult:
       stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
     """
 
-    order: np.ndarray
+    order: NDArray[np.int64]
     peak_bytes: int
     objective_bytes: int
     lifetime_order: np.ndarray

@@ -113,7 +113,11 @@ class State(NamedTuple):
 
 
 def new_state(problem: Problem, order: np.ndarray, seed: int) -> State:
-    """The state of an order."""
+    """The search's state at an order, with its live bytes computed and scratch arrays allocated.
+
+    Args:
+      problem: the graph. order: int64 [n], operators. seed: of the random numbers.
+    """
     n, m = len(problem.transient), len(problem.size)
     by_step = ("place", "live", "after", "trial", "trial_live", "trial_after", "marked", "hot")
     by_tensor = ("last", "trial_last", "seen", "touched", "given", "taken")

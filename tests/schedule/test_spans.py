@@ -1,0 +1,56 @@
+"""The spans of the paper's section 4.1 hold in every order, by looking at all of them."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.schedule.exact.size import coefficients
+from olla_xla.schedule.exact.spans import Reach, spans
+from olla_xla.schedule.rules.greedy import by_priority, least_peak_order, list_order
+from tests.support.graphs import all_orders, oracle_spans, tensor_graphs
+
+
+@settings(deadline=None, max_examples=60)
+@given(tensor_graphs(max_operators=6))
+def test_operators_run_and_tensors_live_within_their_spans(graph):
+    g = GraphArrays.of(graph)
+    reach = Reach.of(g)
+    found = spans(g, reach)
+    wide = spans(g, reach, operators=False, useful=False, held=False)
+    assert coefficients(g) >= 0
+    assert (wide.first == 0).all() and (wide.last == g.n - 1).all()
+    for order in all_orders(graph):
+        step = np.argsort(order)
+        assert (found.first <= step).all() and (step <= found.last).all()
+        assert all(step[u] < step[v] for u, v in reach.direct(g))
+        for e, live in enumerate(oracle_spans(graph, order)):
+            if graph.tensors[e].live_out:
+                continue
+            held = range(int(found.held_first[e]), int(found.held_last[e]) + 1)
+            kept = {t for t in live if t > step[g.source[e]] or g.live_in[e]}
+            assert set(held) <= live
+            assert all(found.useful_first[e] <= t <= found.useful_last[e] for t in kept)
+
+
+@settings(deadline=None, max_examples=60)
+@given(tensor_graphs(max_operators=7))
+def test_orders_by_rules_are_legal(graph):
+    g = GraphArrays.of(graph)
+    before = graph.predecessors()
+    for order in (
+        list_order(g),
+        least_peak_order(g),
+        by_priority(g, np.arange(g.n)[::-1].copy()),
+    ):
+        step = np.argsort(order)
+        assert sorted(order.tolist()) == list(range(g.n))
+        assert all(step[u] < step[v] for v in range(g.n) for u in before[v])
+
+
+def test_an_order_that_is_legal_stays_as_it_is():
+    from tests.support.graphs import train_step
+
+    graph = train_step(3)
+    g = GraphArrays.of(graph)
+    order = least_peak_order(g)
+    assert by_priority(g, np.argsort(order)).tolist() == order.tolist()
