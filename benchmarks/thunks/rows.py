@@ -14,7 +14,7 @@ import jax
 import olla_xla
 from benchmarks.sharded.steps import STEPS, Sizes
 from benchmarks.thunks.critical_path import durations
-from benchmarks.thunks.invariant import invariant_reads
+from hlo.invariant_loads import invariant_loads
 from benchmarks.thunks.subject import Subject
 from hlo.gc_pause import without_collection
 from hlo.gpu_executable import read_gpu_executable
@@ -153,7 +153,7 @@ def _row(
     took -= time.process_time() - began
     subjects.append(Subject(f"{case}, {way}", module, executable))
     predicted = durations(executable, module_from_bytes(module), cost)
-    invariant = invariant_reads(module, executable)
+    invariant = invariant_loads(module, executable)
     return Row(
         case=case,
         way=way,
