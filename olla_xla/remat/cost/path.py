@@ -1,4 +1,4 @@
-"""Predicted time of a module as a GPU's streams run it: one after the other, but for what is beside.
+"""Predicted time of a module as a GPU's streams run it: in order, but for what runs beside.
 
 By default XLA issues thunks to one stream in their order (ThunkExecutor), and what it makes command
 buffers of follows the last command that is no start (CommandExecutor, mode LHS). So writing over

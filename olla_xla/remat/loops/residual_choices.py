@@ -21,6 +21,7 @@ from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
@@ -77,6 +78,7 @@ class ResidualChoices:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       kernels: patterns that kernels are to have; None: those of the module in XLA's order.
       collectives: whether collectives may run again.
+      beside: whether what runs beside other work is priced so, not one after the other.
 
     Attributes:
       module, target: as given.
@@ -91,6 +93,7 @@ class ResidualChoices:
         kernels: Mapping[str, Pattern] | None = None,
         *,
         collectives: bool = False,
+        beside: bool = False,
     ) -> None:
         self.module = module
         self._kernels = kernels
@@ -98,14 +101,18 @@ class ResidualChoices:
         self._cost = cost
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         found = _apart(pairs(self.module, target))
-        self._choices = [Choice(RecipeTable(pair, cost, collectives=collectives)) for pair in found]
+        self._beside = beside
+        self._choices = [
+            Choice(RecipeTable(pair, cost, collectives=collectives, beside=beside))
+            for pair in found
+        ]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._priced = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
     def _step_seconds(self) -> float:
-        return self._cost.step_seconds(self.module)
+        return self._seconds(self.module)
 
     @functools.cached_property
     def _moved(self) -> int:
@@ -186,11 +193,17 @@ class ResidualChoices:
                 records,
                 module,
                 self.target,
-                self._cost.step_seconds(module) - self._step_seconds,
+                self._seconds(module) - self._step_seconds,
                 module_work(module, self.target).bytes - self._moved,
                 kernels=inherited(self.kernels, copies),
             )
         return self._known[records]
+
+    def _seconds(self, module: Module) -> float:
+        """Predicted time of a run."""
+        if self._beside:
+            return path_seconds(module, self._cost)
+        return self._cost.step_seconds(module)
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]
