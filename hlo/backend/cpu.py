@@ -19,6 +19,7 @@ CPU = Platform(
     joins_calls=True,  # calls with xla_cpu_small_call
     pays_for_layout=True,
     has_measured_rates=True,
+    has_tested_bits=True,
     computes_again=False,
     memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
     hands_over_assignment=True,

@@ -19,6 +19,7 @@ CUDA = Platform(
     joins_calls=False,
     pays_for_layout=False,  # caches and kernels are made for these
     has_measured_rates=False,
+    has_tested_bits=False,  # no test has run there
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,
     hands_over_assignment=False,

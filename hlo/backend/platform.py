@@ -32,6 +32,8 @@ class Platform:
       pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
       has_measured_rates: whether its rates are measured on this machine; else they are listed, by
         the name of the device.
+      has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
+        the first plans of an installation.
 
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
@@ -59,6 +61,7 @@ class Platform:
     joins_calls: bool
     pays_for_layout: bool
     has_measured_rates: bool
+    has_tested_bits: bool
 
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
