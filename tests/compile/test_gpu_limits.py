@@ -117,7 +117,7 @@ def _compiled(**options):
 
 def test_a_plan_has_the_time_of_a_run_before_and_after():
     found = _compiled()
-    assert found.planned, found.reason
+    assert found.planned and found.plan is not None, found.reason
     assert 0 < found.plan.path_seconds <= 1.01 * found.plan.xla_path_seconds
 
 
@@ -140,7 +140,7 @@ def test_a_plan_that_takes_longer_is_not_used(monkeypatch, when):
 
         monkeypatch.setattr("olla_xla.compile.compiles.worse", found)
     result = _compiled(seed=7)
-    assert not result.planned
+    assert not result.planned and result.plan is not None
     assert ("longer" if when == "planned" else "invariant") in result.reason
     assert result.plan.keeps_xla and result.plan.slowdown == 0.0
     assert gpu_limits.reason_of_plan(result.plan) == ""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
+from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module
@@ -36,6 +37,7 @@ from olla_xla.compile.process_memory import (
 )
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 from olla_xla.tools.measure.records import Measured, Recomputation, Request, Variant
@@ -94,9 +96,7 @@ def _run(request: Request) -> Measured:
         clones=0 if plan is None else len(plan.clones),
         stacks=0 if plan is None else sum(len(gone) for _, _, gone, _ in plan.loops),
         overhead=0.0 if plan is None else plan.overhead,
-        predicted_seconds=_predicted(compiled, "cpu")
-        if request.steps and request.platform == "cpu"
-        else None,
+        predicted_seconds=_predicted(compiled, request.platform) if request.steps else None,
         predicted_bytes=None if plan is None else plan.predicted_bytes,
         xla_predicted_bytes=None if plan is None else plan.xla_predicted_bytes,
         arguments_bytes=own if request.steps else None,
@@ -159,14 +159,20 @@ def _run_in_turns(request: Request) -> Recomputation:
 
 
 def _predicted(compiled: Any, platform: str) -> float:
-    """Seconds of a step by the cost model, by the rates that plans are made with."""
+    """Seconds of a step by the cost model, by the rates that plans are made with.
+
+    On a GPU an allocator keeps the temporaries, and transfers run beside other work.
+    """
     import jax
 
     target = platform_of_jax(platform).name
     kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))
-    return CostModel(device(target, kind), target).run_seconds(module, temporaries)
+    cost = CostModel(device(target, kind), target)
+    if backend(target).runs_beside:
+        return path_seconds(module, cost)
+    return cost.run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
