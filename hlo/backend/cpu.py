@@ -22,7 +22,6 @@ CPU = Platform(
     has_tested_bits=True,
     computes_again=False,
     memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
-    hands_over_assignment=True,
     lists_thunks=False,  # it does, for one machine's code
     autotunes=False,
     compiles_parts=False,

@@ -22,7 +22,6 @@ CUDA = Platform(
     has_tested_bits=False,  # no test has run there
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,
-    hands_over_assignment=False,
     lists_thunks=True,
     autotunes=True,
     compiles_parts=True,

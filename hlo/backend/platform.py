@@ -38,7 +38,6 @@ class Platform:
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
-      hands_over_assignment: whether an executable has its buffer assignment; else XLA dumps it.
       lists_thunks: whether an executable, serialized, lists what it runs, and on which bytes.
       autotunes: whether compiling tries kernels on a device unless it is told not to.
       compiles_parts: whether it compiles a module that is partitioned already.
@@ -65,7 +64,6 @@ class Platform:
 
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
-    hands_over_assignment: bool
     lists_thunks: bool
     autotunes: bool
     compiles_parts: bool

@@ -43,10 +43,9 @@ def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_i
     seconds = plan.path_seconds
     if not as_it_is and plan.xla_path_seconds:
         seconds = path_seconds(module_from_bytes(ran.module), cost)
-    if plan.is_longer(seconds):
+    if plan.xla_path_seconds and plan.is_longer(seconds):
         before = path_seconds(module_from_bytes(own().module), cost)
-        added = max(plan.added_seconds, 0.0)
-        if seconds > LONGEST_PATH * before + added:
+        if seconds > LONGEST_PATH * before:
             return _longer(seconds, before)
     if ran.executable is None:
         return ""

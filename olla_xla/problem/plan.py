@@ -76,12 +76,12 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
-        """Whether a run of so many predicted seconds takes longer than a plan may.
+        """Whether a run of so many predicted seconds takes longer than the plan may.
 
-        That is 1 % more than XLA's own order, and beyond that what was asked for: what is computed
-        again, and transfers that hide less.
+        That is 1 % more than XLA's own order. What adds time was asked for: what is computed again,
+        and transfers that hide less.
         """
-        return seconds > LONGEST_PATH * self.xla_path_seconds + max(self.added_seconds, 0.0)
+        return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
 
     @property
     def is_rewritten(self) -> bool:

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
+from hlo.backend import platform
 from hlo.module import Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
@@ -51,7 +52,9 @@ class ResidualChoice:
 
     Attributes:
       records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
-      seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
+      seconds: predicted time that it adds, of operators one after the other; negative where it
+        saves some. path_seconds: the same of a run on a GPU's streams, where what it saves may have
+        run beside other work; of a CPU as `seconds`. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps stacks of
         fewer bytes; 0 if not known.
       kernels: patterns that kernels of the module are to have, copies those of their originals.
@@ -61,9 +64,15 @@ class ResidualChoice:
     module: Module
     target: str
     seconds: float = 0.0
+    path_seconds: float = 0.0
     moved: int = 0
     least_stack_bytes: int = 0
     kernels: Mapping[str, Pattern] = dataclasses.field(default_factory=dict)
+
+    @property
+    def added_seconds(self) -> float:
+        """What counts against an allowance: the more of both times."""
+        return max(self.seconds, self.path_seconds)
 
     @functools.cached_property
     def total(self) -> int:
@@ -111,7 +120,7 @@ class ResidualChoices:
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
-    def _step_seconds(self) -> float:
+    def _own_seconds(self) -> tuple[float, float]:
         return self._seconds(self.module)
 
     @functools.cached_property
@@ -176,12 +185,12 @@ class ResidualChoices:
                 break
             seen.add(records)
             choice = self._written(records)
-            if choice.seconds <= allowance and (best is None or found.bytes < fewest):
+            if choice.added_seconds <= allowance and (best is None or found.bytes < fewest):
                 best, fewest = (
                     dataclasses.replace(choice, least_stack_bytes=found.bound),
                     found.bytes,
                 )
-            asked += allowance - choice.seconds
+            asked += allowance - choice.added_seconds
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
@@ -189,21 +198,25 @@ class ResidualChoices:
             changes = edits(self.module, records, self.target)
             module = Edit(self.module).rewrite(change_loops, changes).module()
             copies = ((made.name, made.original) for c in changes for made in c.made)
+            now, before = self._seconds(module), self._own_seconds
             self._known[records] = ResidualChoice(
                 records,
                 module,
                 self.target,
-                self._seconds(module) - self._step_seconds,
+                now[0] - before[0],
+                now[1] - before[1],
                 module_work(module, self.target).bytes - self._moved,
                 kernels=inherited(self.kernels, copies),
             )
         return self._known[records]
 
-    def _seconds(self, module: Module) -> float:
-        """Predicted time of a run."""
-        if self._beside:
-            return path_seconds(module, self._cost)
-        return self._cost.step_seconds(module)
+    def _seconds(self, module: Module) -> tuple[float, float]:
+        """Predicted time of a run: one operator after the other, and on a GPU's streams."""
+        serial = self._cost.step_seconds(module)
+        if not platform(self.target).runs_beside:
+            return serial, serial
+        path = path_seconds(module, self._cost)
+        return path if self._beside else serial, path
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]

@@ -203,7 +203,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
         raise OllaError(f"planning failed: {compiled.reason}")
     if request.platform == "cpu":
         check_compiled(compiled, compiled.plan)
-    else:  # on a GPU the buffer assignment is known to dumps only
+    else:  # bytes and thunks were held to the module; what is measured is not to be predicted
         executable = compiled.runtime_executable()
         assert executable is not None
         module = executable.hlo_modules()[0]
