@@ -34,7 +34,7 @@ def test_an_executable_takes_what_was_in_use_beyond_what_was_there(donated, most
     device = FakeDevice(held, peak=held + 5)
     measured, own = run_twice(step(device, donated), lambda: arguments(device), device)
     assert measured == most + DATA + SCRATCH and own == STATE + DATA
-    assert device.memory_stats()["bytes_in_use"] == held
+    assert device_bytes(device, "bytes_in_use") == held
 
 
 @pytest.mark.parametrize("device", [FakeDevice(tells=False), FakeDevice(peak=10_000)])
@@ -52,7 +52,7 @@ def test_a_state_that_is_not_donated_is_held_by_its_step_alone(monkeypatch, step
     made = run_steps(step(device), given, steps, lambda new, old: [new[0], *old[1:]])
     assert given == [] and made[0] == ("[0]",) and len(made[1]) == len(made[2]) == steps
     assert peak.bytes() == 2 * STATE + DATA + SCRATCH
-    assert device.memory_stats()["bytes_in_use"] == 7
+    assert device_bytes(device, "bytes_in_use") == 7
 
 
 def test_a_peak_is_of_what_came_after_it_was_made():

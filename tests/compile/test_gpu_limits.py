@@ -1,22 +1,27 @@
 """What a plan must not make worse on a GPU, and what comes of one that does."""
 
 import dataclasses
+import logging
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import olla_xla
+from benchmarks.sharded.steps import STEPS, Sizes
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.module import module_from_bytes
 from hlo.read import from_hlo_text
+from olla_xla import targets
 from olla_xla.compile import gpu_limits
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_limits import Ran, reason_of_plan, worse
 from olla_xla.planner import pipeline
+from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps, loads
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
-from tests.support.compiles import on_h100
+from tests.support.compiles import h100_device, on_h100
 
 COST = CostModel(H100, "cuda")
 
@@ -144,3 +149,47 @@ def test_a_plan_that_takes_longer_is_not_used(monkeypatch, when):
     assert ("longer" if when == "planned" else "invariant") in result.reason
     assert result.plan.keeps_xla and result.plan.slowdown == 0.0
     assert gpu_limits.reason_of_plan(result.plan) == ""
+
+
+def _scanned(weights, x):
+    """Its loops store what they keep on streams of their own."""
+
+    def loss(weights):
+        layer = lambda c, w: (jnp.tanh(jnp.sin(c @ w) * c), None)  # noqa: E731
+        return (jax.lax.scan(layer, x, weights)[0] ** 2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(weights)
+    return weights - 0.1 * gradient, value
+
+
+SCANNED = (
+    jax.ShapeDtypeStruct((6, 256, 256), jnp.float32),
+    jax.ShapeDtypeStruct((1024, 256), jnp.float32),
+)
+
+
+def test_time_that_residuals_add_is_that_on_the_streams():
+    lowered = jax.jit(_scanned, donate_argnums=0).lower(*on_h100(SCANNED))
+    module = Compiles(lowered, None, {}).capture().module
+
+    def planned(overhead):
+        options = PlanOptions(step_limit=500, max_overhead=overhead)
+        return pipeline.plan_module(module, options, target="cuda")
+
+    found, less = planned(0.3), planned(0.1)
+    assert found.loops and found.predicted_bytes < 0.6 * found.xla_predicted_bytes
+    added = found.path_seconds - found.xla_path_seconds
+    assert 0.1 * found.step_seconds < added == pytest.approx(found.added_seconds)
+    assert not less.loops, "one after the other it would take no longer; on the streams it does"
+
+
+def test_residuals_that_were_stored_beside_other_work_are_no_gain(caplog):
+    h100_device()
+    caplog.set_level(logging.INFO, "olla_xla")
+    step = STEPS["fsdp scanned"](targets.target("h100", 8).devices, Sizes())
+    lowered = jax.jit(step.function, donate_argnums=(0, 1)).lower(*step.shapes)
+    module = Compiles(lowered, None, {}).capture().module
+    found = pipeline.plan_module(module, PlanOptions(step_limit=500), target="cuda")
+    assert "with loops a run takes 3.6 % longer" in caplog.text
+    assert found.loops and found.slowdown <= 0.01 and found.added_seconds <= 0
+    assert found.predicted_bytes < 0.95 * found.xla_predicted_bytes
