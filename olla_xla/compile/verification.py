@@ -67,10 +67,11 @@ class Comparison:
         """What XLA's own executable gives; None where it fails and nobody has asked for it."""
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
-        except jax.errors.JaxRuntimeError as error:
+        except Exception as error:  # it runs out of memory, or cannot be traced twice
             if self.use is None:
                 raise
-            self.say(f"its first results are not verified: {str(error).splitlines()[0]}")
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            self.say(f"its first results are not verified: {reason}")
             return None
 
     def settle(self, difference: str) -> None:
