@@ -178,7 +178,12 @@ def test_a_wrong_import_is_seen(tmp_path):
     assert owner()["olla_xla.planner"] not in reach(owner()["olla_xla.memory.lifetimes"])
 
 
-BY_NAME = ("olla_xla/check/", "olla_xla/tools/measure/", "olla_xla/compile/measure")
+BY_NAME = (
+    "olla_xla/check/",
+    "olla_xla/compile/measure",
+    "olla_xla/tools/doctor/",
+    "olla_xla/tools/measure/",
+)
 """The referee has XLA's rules a second time, by the platform's name; what runs a step in a process
 of its own is told by name where."""
 

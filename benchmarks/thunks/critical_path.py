@@ -2,8 +2,9 @@
 
 Thunks that share bytes, of which one writes, run in their order whatever else happens; tighter
 memory adds such pairs, though no operator is added. The longest chain of them is what no stream and
-no graph can make shorter. In the order in which the host issues them only what was begun on another
-stream runs beside others; each such is taken to have a stream of its own.
+no graph can make shorter. XLA does not run them so by default: it issues them to one stream, and
+only what was begun on another runs beside others (olla_xla.remat.cost.path, which has the same of
+modules).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import Instruction, Module
 from hlo.slices import Access, Slice
+from olla_xla.remat.cost.path import Streams, is_transfer
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
@@ -45,20 +47,21 @@ class _Clock:
 
     def sequence(self, thunks: Sequence[GpuThunk]) -> Durations:
         """Of thunks that begin together with nothing else running."""
-        issued = longest = 0.0
-        ends: dict[int, float] = {}
-        chains = _Chains()
+        longest, chains = 0.0, _Chains()
+        streams = Streams(self._cost.device.start_seconds)
         for k, thunk in enumerate(thunks):
             own = self._own(thunk, last=not any(t.name == thunk.name for t in thunks[k + 1 :]))
             if thunk.flow is Flow.START:
-                ends[thunk.execution] = issued + own.issued
+                kinds = (t.kind.replace("_", "-") for t in thunk.below())
+                transfer = any(map(is_transfer, kinds))
+                streams.start(thunk.execution, own.issued, transfer=transfer)
             elif thunk.flow is Flow.DONE:
-                issued = max(issued, ends.get(thunk.execution, 0.0))
+                streams.done(thunk.execution)
             else:
-                issued += own.issued
+                streams.run(own.issued)
             accesses = [a for t in thunk.below() for a in t.accesses if a.slice.size]
             longest = max(longest, chains.add(accesses, own.chain))
-        return Durations(max([issued, *ends.values()]), longest)
+        return Durations(streams.finish(), longest)
 
     def _own(self, thunk: GpuThunk, *, last: bool) -> Durations:
         """Of one thunk; of several that run an instruction the last one counts for all."""

@@ -14,10 +14,10 @@ import jax
 import olla_xla
 from benchmarks.sharded.steps import STEPS, Sizes
 from benchmarks.thunks.critical_path import durations
-from benchmarks.thunks.invariant import invariant_reads
 from benchmarks.thunks.subject import Subject
 from hlo.gc_pause import without_collection
 from hlo.gpu_executable import read_gpu_executable
+from hlo.invariant_loads import invariant_loads
 from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import check_executable
@@ -26,11 +26,12 @@ from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 
-__all__ = ["Row", "measured"]
+__all__ = ["Row", "is_worse", "measured"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,12 @@ class Row:
     def share(self) -> float:
         """The referee's part of XLA's compile."""
         return self.seconds / self.compile_seconds
+
+
+def is_worse(own: Row, planned: Row) -> bool:
+    """Whether a plan makes a step slower by more than it may, or more of its loads wrong."""
+    longer = planned.issued_seconds > LONGEST_PATH * own.issued_seconds
+    return longer or planned.wrong > own.wrong
 
 
 def measured(
@@ -153,7 +160,7 @@ def _row(
     took -= time.process_time() - began
     subjects.append(Subject(f"{case}, {way}", module, executable))
     predicted = durations(executable, module_from_bytes(module), cost)
-    invariant = invariant_reads(module, executable)
+    invariant = invariant_loads(module, executable)
     return Row(
         case=case,
         way=way,

@@ -34,11 +34,12 @@ class Platform:
       pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
       has_measured_rates: whether its rates are measured on this machine; else they are listed, by
         the name of the device.
+      has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
+        the first plans of an installation.
 
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
-      hands_over_assignment: whether an executable has its buffer assignment; else XLA dumps it.
       lists_thunks: whether an executable, serialized, lists what it runs, and on which bytes.
       autotunes: whether compiling tries kernels on a device unless it is told not to.
       compiles_parts: whether it compiles a module that is partitioned already.
@@ -62,10 +63,10 @@ class Platform:
     joins_calls: bool
     pays_for_layout: bool
     has_measured_rates: bool
+    has_tested_bits: bool
 
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
-    hands_over_assignment: bool
     lists_thunks: bool
     autotunes: bool
     compiles_parts: bool

@@ -10,7 +10,7 @@ from hlo.module import Computation, Instruction, Module, module_from_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
-from hlo.rewrite.schedule import set_schedule
+from hlo.rewrite.schedule import add_notes, set_schedule
 from hlo.values import Value
 
 __all__ = ["Edit"]
@@ -65,6 +65,11 @@ class Edit:
     ) -> Edit:
         """As `hlo.rewrite.schedule.set_schedule`."""
         set_schedule(self._proto, order, attributes)
+        return self
+
+    def note(self, attributes: Mapping[str, Mapping[str, str]]) -> Edit:
+        """As `hlo.rewrite.schedule.add_notes`."""
+        add_notes(self._proto, attributes)
         return self
 
     def guard(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 
-__all__ = ["set_schedule"]
+__all__ = ["add_notes", "set_schedule"]
 
 
 def set_schedule(
@@ -44,4 +44,12 @@ def set_schedule(
         sequence.instruction_ids.extend(k for k in ids if k is not None)
         for instruction in computation.instructions:
             for key, value in (attributes or {}).get(instruction.name, {}).items():
+                instruction.frontend_attributes.map[key] = value
+
+
+def add_notes(proto: xla_pb2.HloModuleProto, attributes: Mapping[str, Mapping[str, str]]) -> None:
+    """Gives instructions of a module frontend attributes; `attributes` are by name."""
+    for computation in proto.computations:
+        for instruction in computation.instructions:
+            for key, value in attributes.get(instruction.name, {}).items():
                 instruction.frontend_attributes.map[key] = value

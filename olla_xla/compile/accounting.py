@@ -23,6 +23,7 @@ __all__ = [
     "donation",
     "executable_module",
     "final_module",
+    "output_bytes",
     "scratch_peak",
     "temporary_bytes",
 ]
@@ -116,6 +117,12 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     """The part of `assigned_bytes` that an order can change: temp, in bytes."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.temp_size_in_bytes
+
+
+def output_bytes(compiled: jax.stages.Compiled) -> int:
+    """Bytes of an executable's results, those in donated arguments' memory too."""
+    stats = _stats(compiled)
+    return 0 if stats is None else stats.output_size_in_bytes
 
 
 _MADE_NOWHERE = frozenset(("parameter", "constant"))

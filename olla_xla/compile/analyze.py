@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from hlo.backend import PLATFORMS, is_host, platform_of_jax
 from hlo.module import module_from_bytes
-from olla_xla.compile.assignment import needed_dump, read_assignment
+from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import jit_parameters, plain_jit
@@ -100,15 +98,15 @@ def _compiled(
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         lowered = jax_stage(fn.lower(*args, **kwargs))
     platform = _platform((args, kwargs), where)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        options = needed_dump(platform, Path(folder)) or {}
+    options: dict[str, Any] = {}
+    with warnings.catch_warnings():
         if PLATFORMS[platform].autotunes and is_host(jax.default_backend()):
             options["xla_gpu_autotune_level"] = 0  # no card to tune on
         warnings.simplefilter("ignore", PlanWarning)  # raised below
         compiled = lowered.compile(compiler_options=options or None)
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
-        module, assignment = read_assignment(compiled, Path(folder))
+    module, assignment = read_assignment(compiled)
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
     parts = leaves(compiled, module_from_bytes(module), static)
     return platform, Executable(module, assignment), parts

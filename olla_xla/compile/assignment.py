@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hlo.backend import PLATFORMS
 from hlo.buffer_assignment import (
     Allocation,
     Assigned,
@@ -45,7 +44,6 @@ __all__ = [
     "check_compiled",
     "check_overlaps",
     "dump_options",
-    "needed_dump",
     "read_assignment",
 ]
 
@@ -94,11 +92,6 @@ class AssignmentReport:
 def dump_options(directory: Path) -> dict[str, Any]:
     """Compiler options under which XLA leaves its buffer assignment in `directory`."""
     return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
-
-
-def needed_dump(platform: str, directory: Path) -> dict[str, Any] | None:
-    """`dump_options`, or None where executables of a platform have their buffer assignment."""
-    return None if PLATFORMS[platform].hands_over_assignment else dump_options(directory)
 
 
 def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> AssignmentReport:

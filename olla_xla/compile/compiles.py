@@ -32,7 +32,8 @@ from olla_xla.check.executable import (
 from olla_xla.compile import loading, objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
-from olla_xla.compile.gpu_code import reason_without_order, serialized_executable
+from olla_xla.compile.gpu_code import read_or_say, reason_without_order, serialized_executable
+from olla_xla.compile.gpu_limits import Ran, worse
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
@@ -47,6 +48,8 @@ from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
 from olla_xla.errors import CheckError, OllaError, ResultsError
 from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.version import __version__
 
 __all__ = ["NO_HOOK", "Applied", "Compiles"]
@@ -279,8 +282,22 @@ class Compiles:
             objects = self._saved(case, plan, error)
         if objects := objects or self._other_kernels(case, plan):
             return Applied(compiled, objects, True, results)
+        if platform(plan.target).lists_thunks:
+            ran, cost = Ran(final.proto, case.gpu), self._cost(plan)
+            reason = worse(plan, ran, self._own_ran, cost, as_it_is=accepted is not None)
+            if reason:
+                return Applied(compiled, reason, False, results)
         digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest)
+
+    def _cost(self, plan: Plan) -> CostModel:
+        """Prices operators on the devices that it is compiled for."""
+        return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
+
+    def _own_ran(self) -> Ran:
+        """What runs XLA's own order on a GPU."""
+        own = self.own()
+        return Ran(final_module(own), read_or_say(serialized_executable(own)))
 
     def _expected(self, final: Final, plan: Plan) -> tuple[str, Accepted | None]:
         """What tells the results of a plan; and the planned module, if it runs as it is."""

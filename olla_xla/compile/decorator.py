@@ -68,7 +68,9 @@ def plan(
         the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
         then on. It costs one more compile, one more run, and for that run the memory of the copies
         and of both results. Functions with side effects are not run twice, hence not verified.
-        None: where the environment has OLLA_XLA_VERIFY=1.
+        None: as the environment has it, OLLA_XLA_VERIFY=1 or 0; where that is not set, on a GPU the
+        first plan of each kind (order, bindings, clones, residuals) on its kind of card and jaxlib,
+        if its memory allows.
       plan: one made before, `olla_xla.Plan.load(path)`, to apply instead of looking for one. It
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.

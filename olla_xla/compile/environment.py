@@ -7,7 +7,7 @@ import os
 
 from olla_xla.errors import InputError
 
-__all__ = ["any_jax", "disabled", "log_is_json", "patience", "strict", "switch"]
+__all__ = ["any_jax", "disabled", "log_is_json", "patience", "strict", "switch", "switch_if_set"]
 
 _PATIENCE = 60.0
 
@@ -18,6 +18,11 @@ def switch(name: str) -> bool:
     if text not in ("", "0", "1"):
         raise InputError(f"{name}={text!r} must be 0 or 1")
     return text == "1"
+
+
+def switch_if_set(name: str) -> bool | None:
+    """Whether a variable is 1 or 0; None where it is neither set. Raises as `switch` does."""
+    return switch(name) if os.environ.get(name) else None
 
 
 def disabled() -> bool:

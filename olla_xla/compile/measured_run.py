@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from jax.experimental import serialize_executable
 
 from olla_xla.compile import process_memory
 
-__all__ = ["main"]
+__all__ = ["main", "run_twice"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,23 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         backend=device.client,
         execution_devices=[device],
     )
-    held = process_memory.device_bytes(device, "bytes_in_use")
-    # The first run starts thread pools and loads kernels, once for all.
-    jax.block_until_ready(executable(*_arguments(folder, leaves, device)))
-    values = _arguments(folder, leaves, device)
-    gc.collect()
-    process_memory.give_memory_back()
-    own = sum(value.nbytes for value in values if hasattr(value, "nbytes"))
-    resident = process_memory.status_bytes("VmRSS")
-    can_reset = process_memory.reset_peak()
-    outputs = jax.block_until_ready(executable(*values))
-    peak = process_memory.status_bytes("VmHWM")
-    in_use = process_memory.device_bytes(device, "peak_bytes_in_use")
-    if device.platform != "cpu":
-        measured = None if in_use is None or held is None else in_use - held
-    else:
-        measured = peak - resident + own if can_reset and peak and resident else None
-    del outputs, values
+    measured, own = run_twice(executable, lambda: _arguments(folder, leaves, device), device)
     print(
         json.dumps(
             {
@@ -65,6 +49,34 @@ def main(arguments: Sequence[str]) -> int:
         )
     )
     return 0
+
+
+def run_twice(
+    executable: Callable[..., Any], arguments: Callable[[], list[Any]], device: Any
+) -> tuple[int | None, int]:
+    """Runs an executable twice, and measures it; nothing else is on the device meanwhile.
+
+    Args:
+      executable: to run. arguments: makes them on the device, new each time. device: it runs on.
+
+    Returns:
+      The most bytes that were in use, or None where nobody tells; bytes of the arguments.
+    """
+    on_device = process_memory.DevicePeak(device)
+    # The first run starts thread pools and loads kernels, once for all.
+    jax.block_until_ready(executable(*arguments()))
+    values = arguments()
+    gc.collect()
+    process_memory.give_memory_back()
+    own = sum(value.nbytes for value in values if hasattr(value, "nbytes"))
+    resident = process_memory.status_bytes("VmRSS")
+    can_reset = process_memory.reset_peak()
+    outputs = jax.block_until_ready(executable(*values))
+    peak = process_memory.status_bytes("VmHWM")
+    del outputs, values
+    if device.platform != "cpu":
+        return on_device.bytes(), own
+    return (peak - resident + own if can_reset and peak and resident else None), own
 
 
 def _profiled(executable: Any, folder: Path, leaves: Any, device: Any) -> int | None:

@@ -183,6 +183,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         added_seconds=0.0,
         least_added_seconds=0.0,
         exposed_seconds=0.0,
+        path_seconds=plan.xla_path_seconds,
         least_stack_bytes=0,
         added_moved_bytes=0,
         offsets={},

@@ -70,7 +70,7 @@ class Ways(NamedTuple):
     """How a function is planned: options, and the arguments of `plan` beside them."""
 
     options: PlanOptions
-    verify: bool = False
+    verify: bool | None = None
     plan: Plan | None = None
     enabled: bool = True
 
@@ -91,12 +91,11 @@ def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.st
 
 
 class _First(NamedTuple):
-    """The first call of a planned executable: copies of its arguments, and its module's digest."""
+    """The first call of a planned executable: copies of its arguments, and what is due."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    digest: str
-    members: tuple[int, ...]
+    comparison: verification.Comparison
 
 
 class _Plans(tuple["Plan", ...]):
@@ -153,14 +152,14 @@ class PlannedFunction:
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._static = _numbers(jit_options.get("static_argnums"))
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._verify = ways.verify and ways.enabled
+        self._verify = ways.verify if ways.enabled else False
         self._pending = threading.local()
         self._say(caution(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, planning it first for a new signature."""
         try:
-            if not self._verify:
+            if self._verify is False:
                 return self._call(*args, **kwargs)
             self._pending.first = None
             outputs = self._call(*args, **kwargs)
@@ -173,23 +172,25 @@ class PlannedFunction:
 
     def _verified(self, outputs: Any, first: _First) -> Any:
         """The outputs of a planned executable's first call, or XLA's own where they differ."""
-        expected = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)(
-            *first.args, **first.kwargs
-        )
-        difference = self._difference(expected, outputs, first.digest, first.members)
+        own = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)
+        expected = first.comparison.expected(own, first.args, first.kwargs)
+        if expected is None:
+            return outputs
+        difference = self._difference(*expected, outputs, first.comparison)
         if not difference:
             return outputs
-        self._shared.refused.add(first.digest)
+        self._shared.refused.add(first.comparison.digest)
         self.clear_cache()
         self._warn(verification.report(self.__name__, difference))
-        return expected
+        return expected[0]
 
-    def _difference(self, expected: Any, found: Any, digest: str, members: tuple[int, ...]) -> str:
+    def _difference(self, expected: Any, found: Any, comparison: verification.Comparison) -> str:
         """Where outputs differ, here or in another process that runs the same plan; or ""."""
-        difference = verification.difference(expected, found)
+        difference, members = verification.difference(expected, found), comparison.members
         if len(members) > 1:
-            topic = f"results of {digest}"
+            topic = f"results of {comparison.digest}"
             difference = together.settled_together(members, topic, self.__name__, difference)
+        comparison.settle(difference)
         return difference
 
     def _before_miss(
@@ -212,13 +213,11 @@ class PlannedFunction:
             return self._not_lowered(error)
         known = len(self._shared.plans)
         outcome = self._outcome(lowered, _device_key(args, kwargs))
-        if self._verify and outcome.planned and len(self._shared.plans) > known:
-            if reason := verification.reason_not_to(outcome.compiled):
-                self._say(reason)
-                return None
-            own_args, own_kwargs = verification.copies((args, kwargs))
-            digest = verification.digest(lowered)
-            self._pending.first = _First(own_args, own_kwargs, digest, outcome.members)
+        if len(self._shared.plans) > known:
+            comparison = verification.due(self._verify, outcome, lowered, self._say)
+            if comparison is not None:
+                own_args, own_kwargs = verification.copies((args, kwargs))
+                self._pending.first = _First(own_args, own_kwargs, comparison)
         return None
 
     def _not_lowered(self, error: Exception) -> Callable[[], None]:
@@ -341,7 +340,7 @@ class PlannedFunction:
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
         config: Any = jax.config
-        if self._shared.refused and verification.digest(lowered) in self._shared.refused:
+        if verification.is_of(self._shared.refused, lowered):
             return "its planned results differed from XLA's own"
         if jax.process_count() > 1 and not members:
             return "the processes that it is for are not known before it is compiled"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "DevicePeak",
     "device_bytes",
     "give_memory_back",
     "has_profiler",
@@ -49,6 +50,25 @@ def device_bytes(device: Any, field: str) -> int | None:
     """A field of a device's memory statistics, such as "peak_bytes_in_use"; None on CPU."""
     stats = device.memory_stats()
     return None if not stats else stats.get(field)
+
+
+class DevicePeak:
+    """The most that a device's allocator has in use, beyond what it holds when this is made.
+
+    Allocators keep one peak, which cannot be reset: what came before may have been more.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._held = device_bytes(device, "bytes_in_use")
+        self._before = device_bytes(device, "peak_bytes_in_use")
+
+    def bytes(self) -> int | None:
+        """None where the device does not tell, or its peak is of something that came before."""
+        peak = device_bytes(self._device, "peak_bytes_in_use")
+        if peak is None or self._held is None or self._before is None or peak <= self._before:
+            return None
+        return peak - self._held
 
 
 def has_profiler() -> bool:

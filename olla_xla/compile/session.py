@@ -16,6 +16,7 @@ from olla_xla.compile.accounting import (
     scratch_peak,
 )
 from olla_xla.compile.compiles import NO_HOOK, Captured, Compiles
+from olla_xla.compile.gpu_limits import reason_of_plan
 from olla_xla.compile.outcomes import (
     NO_GAIN,
     Outcome,
@@ -90,7 +91,7 @@ class PlanningSession:
             loading.finish()
         try:
             plan = self.plan = planned_within(compiles.name, captured, options, options)
-            if self._is_idle(plan):
+            if self._is_idle(plan) or reason_of_plan(plan):
                 return None
             planned, self._objection = compiles.write(module, plan)
         except BudgetError:
@@ -115,6 +116,8 @@ class PlanningSession:
         if self._is_idle(plan):
             plan = unplanned(plan, captured, assigned_bytes(compiled))
             return Outcome(compiled, plan, False, NO_GAIN)
+        if reason := reason_of_plan(plan):
+            return rejected(compiled, plan, captured, reason, "")
         ask_ahead(compiled)
         compiles = self._compiles
         return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
@@ -129,7 +132,8 @@ class PlanningSession:
         """Why `answer` left XLA's schedule."""
         if self._error is not None:
             return error_text(self._error)
-        return self._objection or NO_GAIN
+        longer = "" if self.plan is None else reason_of_plan(self.plan)
+        return self._objection or longer or NO_GAIN
 
 
 def _too_late(options: PlanOptions, least: float) -> str:

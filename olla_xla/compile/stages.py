@@ -29,14 +29,14 @@ class _Function(Protocol):
     """What stages ask of the planned function that they came from (planned_function.py)."""
 
     __name__: str
-    _verify: bool
+    _verify: bool | None
 
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome: ...
 
     def _difference(
-        self, expected: Any, found: Any, digest: str, members: tuple[int, ...]
+        self, expected: Any, found: Any, comparison: verification.Comparison
     ) -> str: ...
 
     def _say(self, text: str) -> None: ...
@@ -105,8 +105,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
     ) -> None:
         super().__init__(function, outcome.compiled, device_key)
         self._lowered = lowered
-        self._unverified = function._verify and outcome.planned
-        self._members = outcome.members
+        self._outcome: Outcome | None = outcome  # until it was called, and verified where due
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
@@ -122,24 +121,23 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.stages.Compiled`: runs the executable."""
-        if not self._unverified:
+        if self._outcome is None:
             return self._stage(*args, **kwargs)
-        self._unverified = False
-        if reason := verification.reason_not_to(self._stage):
-            self._function._say(reason)
+        outcome, self._outcome, function = self._outcome, None, self._function
+        comparison = verification.due(function._verify, outcome, self._lowered, function._say)
+        if comparison is None:
             return self._stage(*args, **kwargs)
         own_args, own_kwargs = verification.copies((args, kwargs))
         outputs = self._stage(*args, **kwargs)
         own = self._lowered.compile(compiler_options={})  # XLA's own, not the one that calls run
-        expected = own(*own_args, **own_kwargs)
-        digest = verification.digest(self._lowered)
-        difference = self._function._difference(expected, outputs, digest, self._members)
-        if not difference:
+        expected = comparison.expected(own, own_args, own_kwargs)
+        difference = expected and function._difference(*expected, outputs, comparison)
+        if not expected or not difference:
             return outputs
         self._stage, self.planned = own, False
         self.reason = "its planned results differed from XLA's own"
-        self._function._warn(verification.report(self._function.__name__, difference))
-        return expected
+        function._warn(verification.report(function.__name__, difference))
+        return expected[0]
 
     @functools.cached_property
     def donation(self) -> Donation:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from hlo.backend import platform
+from hlo.invariant_loads import MARK, shared_marks
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
@@ -63,7 +64,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 
     Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
     defines any, the planned offsets of its values in order, separated by commas; the first and the
-    last of each computation also `mark`, if there is one.
+    last of each computation also `mark`, if there is one. On a GPU fusions get the marks of
+    `hlo.invariant_loads`, so that no order has XLA load as invariant what is not.
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -97,6 +99,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
             planned = edit.module()
             orders = {c: c.schedule or () for c in planned.control_computations}
             edit = Edit(planned).guard(analyse(planned, plan.target).buffers, orders)
+            edit.note({name: {MARK: mark} for name, mark in shared_marks(planned).items()})
         return edit.to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error

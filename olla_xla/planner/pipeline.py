@@ -23,7 +23,7 @@ from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order, relax_overlap
 from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan import LONGEST_PATH, Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 
@@ -86,16 +86,30 @@ def plan_module(
 
 
 def _ordered(start: ModuleState) -> ModuleState:
-    """The module with an order, and as much of what costs nothing as leaves its kernels alone."""
-    refused = None
+    """The module with an order, and as much of what costs nothing as leaves its kernels alone.
+
+    On a GPU nothing that has a run take longer costs nothing; where even the order alone does, what
+    compiles it keeps XLA's own.
+    """
+    refused = longer = None
     for state in _free_edits(start):
+        what = "+".join(state.edits.sources) or "no edit"
         try:
-            return order.run(state)
+            found = order.run(state)
         except KernelError as error:
-            _logger.info("with %s: %s", "+".join(state.edits.sources) or "no edit", error)
+            _logger.info("with %s: %s", what, error)
             refused = error
-    assert refused is not None
-    raise refused
+            continue
+        # What was gone ran beside other things, and what is there instead does not.
+        if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds:
+            return found
+        slower = found.path_seconds / found.xla_path_seconds - 1
+        _logger.info("with %s a run takes %.1f %% longer", what, 100 * slower)
+        longer = found
+    if longer is None:
+        assert refused is not None
+        raise refused
+    return longer
 
 
 def _free_edits(start: ModuleState) -> Iterable[ModuleState]:

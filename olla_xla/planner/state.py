@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hlo.backend import platform
 from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.memory.kernels import Pattern
@@ -16,6 +18,7 @@ from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
@@ -141,6 +144,20 @@ class ModuleState:
         """Predicted seconds that may still be added; None: any."""
         return None if self.allowance is None else self.allowance - self.edits.added_seconds
 
+    @functools.cached_property
+    def path_seconds(self) -> float:
+        """Predicted time of a run in the plan's order, as `Plan.path_seconds`."""
+        request = self.request
+        if not platform(request.target).runs_beside:
+            return 0.0
+        order = None if self.plan is None else self.plan.order
+        return path_seconds(self.module, request.cost, order)
+
+    @functools.cached_property
+    def xla_path_seconds(self) -> float:
+        """The same of XLA's own order, as `Plan.xla_path_seconds`."""
+        return ModuleState(self.request, self.own, self.own).path_seconds
+
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
     ) -> Plan | None:
@@ -192,6 +209,8 @@ class ModuleState:
             added_seconds=added,
             least_added_seconds=edits.least_added_seconds,
             exposed_seconds=edits.exposed_seconds,
+            path_seconds=self.path_seconds,
+            xla_path_seconds=self.xla_path_seconds,
             least_stack_bytes=edits.least_stack_bytes,
             moved_bytes=moved_bytes,
             added_moved_bytes=added_moved,

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 11, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 12, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
 is null.
 """
@@ -29,7 +29,17 @@ from olla_xla.problem.plan_parts import (
     PlanStatus,
 )
 
-__all__ = ["VERSION", "CloneRecord", "LoopRecord", "Plan", "PlanStatus", "dumps", "flat", "loads"]
+__all__ = [
+    "LONGEST_PATH",
+    "VERSION",
+    "CloneRecord",
+    "LoopRecord",
+    "Plan",
+    "PlanStatus",
+    "dumps",
+    "flat",
+    "loads",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,6 +69,19 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
     def overhead(self) -> float:
         """Predicted time that is added, as a part of the step's."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer a run takes on a GPU's streams, predicted, as a part of XLA's own."""
+        return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
+
+    def is_longer(self, seconds: float) -> bool:
+        """Whether a run of so many predicted seconds takes longer than the plan may.
+
+        That is 1 % more than XLA's own order. What adds time was asked for: what is computed again,
+        and transfers that hide less.
+        """
+        return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
 
     @property
     def is_rewritten(self) -> bool:
@@ -108,7 +131,10 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return loads(text, str(path))
 
 
-VERSION = 11
+LONGEST_PATH = 1.01
+"""Times the predicted time of a run in XLA's own order that a plan may take by default."""
+
+VERSION = 12
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -142,6 +168,8 @@ _FIELDS = (
     "added_seconds",
     "least_added_seconds",
     "exposed_seconds",
+    "path_seconds",
+    "xla_path_seconds",
     "least_stack_bytes",
     "moved_bytes",
     "added_moved_bytes",

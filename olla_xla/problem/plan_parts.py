@@ -99,6 +99,9 @@ class PlanEdits:
         same peak; 0 where that is not known.
       exposed_seconds: part of `added_seconds`: predicted time of what no longer runs while a
         transfer is under way, at most what that makes the step take longer.
+      path_seconds, xla_path_seconds: predicted time of one run as a GPU's streams run it
+        (remat.cost.path), of the plan and of XLA's own order; 0 where nothing runs beside
+        anything: on a CPU.
       least_stack_bytes: within the same time no choice of `loops` that the integer program knows
         keeps fewer bytes of scan residuals; 0 where that is not known.
       moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
@@ -111,6 +114,8 @@ class PlanEdits:
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
     exposed_seconds: float = 0.0
+    path_seconds: float = 0.0
+    xla_path_seconds: float = 0.0
     least_stack_bytes: int = 0
     moved_bytes: int = 0
     added_moved_bytes: int = 0

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["in_a_line", "of_the_bound", "table", "was_searched"]
+__all__ = ["in_a_line", "of_the_bound", "of_the_path", "table", "was_searched"]
 
 _MB = 2**20
 
@@ -55,6 +55,12 @@ class Plan(Protocol):
     def added_seconds(self) -> float: ...
     @property
     def exposed_seconds(self) -> float: ...
+    @property
+    def path_seconds(self) -> float: ...
+    @property
+    def xla_path_seconds(self) -> float: ...
+    @property
+    def slowdown(self) -> float: ...
     @property
     def status(self) -> str: ...
     @property
@@ -114,6 +120,7 @@ def table(plan: Plan) -> str:
         rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
     if plan.exposed_seconds:
         rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
+    rows += of_the_path(plan)
     rows += [
         ("status", plan.status if searched else "not searched", _stopped(plan)),
         ("planning", f"{plan.seconds:.1f} s", f"{plan.steps:,} steps, seed {plan.seed}"),
@@ -138,6 +145,15 @@ def of_the_bound(plan: Plan) -> str:
     if not changes:
         return "no order needs less; computing things again may"
     return f"no order needs less, the {' and '.join(changes)} being as they are"
+
+
+def of_the_path(plan: Plan) -> list[tuple[str, str, str]]:
+    """The predicted time of a run on a GPU's streams, before and after; nothing for a CPU."""
+    if not plan.xla_path_seconds:
+        return []
+    note = f"predicted; {100 * plan.slowdown:+.2f} %"
+    before = f"of {1e3 * plan.xla_path_seconds:.3f} in XLA's own order"
+    return [("time of a run", f"{1e3 * plan.path_seconds:.3f} ms", f"{note} {before}")]
 
 
 def was_searched(plan: Plan) -> bool:

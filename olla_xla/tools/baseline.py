@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import jax
 
 from hlo.lowered import LoweredModule
 from olla_xla.compile.analyze import analyze
-from olla_xla.compile.assignment import needed_dump, read_assignment
+from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
@@ -53,25 +50,14 @@ def analyze_dump(
     """
     stage = DumpedStage(module, target)
 
-    def executable(make: Callable[[dict[str, Any] | None], jax.stages.Compiled]) -> Executable:
-        with tempfile.TemporaryDirectory() as folder:
-            dump = needed_dump(target.platform, Path(folder))
-            return Executable(*read_assignment(make(dump), Path(folder)))
-
     progress("compiling")
-    own, plan, planned = executable(stage.compiled), None, None
+    own, plan, planned = Executable(*read_assignment(stage.compiled())), None, None
     if options is not None:
         progress("compiling and planning")
-        outcomes = []
-
-        def make(dump: dict[str, Any] | None) -> jax.stages.Compiled:
-            outcomes.append(stage.planned(options, None, dump))
-            return outcomes[0].compiled
-
-        planned = executable(make)
-        plan = outcomes[0].plan
+        outcome = stage.planned(options, None)
+        planned, plan = Executable(*read_assignment(outcome.compiled)), outcome.plan
         if plan is None:
-            raise OllaError(f"planning failed: {outcomes[0].reason}")
+            raise OllaError(f"planning failed: {outcome.reason}")
     title = f"{module.name}, {target.name}"
     return analyze_module(own, target.platform, title=title, planned=planned, plan=plan)
 

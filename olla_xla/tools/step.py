@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import olla_xla
 from hlo.backend import platform
 from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.assignment import AssignmentReport, check_compiled, needed_dump
+from olla_xla.compile.assignment import AssignmentReport, check_compiled
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import OllaError
@@ -92,16 +90,14 @@ def plan_model(
         planned = olla_xla.plan(model.step, plan=given, **settings, **model.jit_options)
         stage("tracing")
         lowered = planned.lower(*arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        dump = needed_dump(target.platform, Path(folder))
-        stage("compiling and planning")
-        with plan_progress(progress), warnings.catch_warnings():
-            warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
-            compiled = lowered.compile(compiler_options=dump)
-        if compiled.plan is None:
-            raise OllaError(f"planning failed: {compiled.reason}")
-        stage("checking XLA's buffer assignment")
-        report = check_compiled(compiled, compiled.plan, Path(folder))
+    stage("compiling and planning")
+    with plan_progress(progress), warnings.catch_warnings():
+        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+        compiled = lowered.compile()
+    if compiled.plan is None:
+        raise OllaError(f"planning failed: {compiled.reason}")
+    stage("checking XLA's buffer assignment")
+    report = check_compiled(compiled, compiled.plan)
 
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
@@ -132,15 +128,13 @@ def plan_dump(
     """
     started = time.monotonic()
     step = DumpedStage(module, target)
-    with tempfile.TemporaryDirectory() as folder:
-        dump = needed_dump(target.platform, Path(folder))
-        stage("compiling and planning")
-        with plan_progress(progress):
-            outcome = step.planned(options, given, dump)
-        if outcome.plan is None:
-            raise OllaError(f"planning failed: {outcome.reason}")
-        stage("checking XLA's buffer assignment")
-        report = check_compiled(outcome.compiled, outcome.plan, Path(folder))
+    stage("compiling and planning")
+    with plan_progress(progress):
+        outcome = step.planned(options, given)
+    if outcome.plan is None:
+        raise OllaError(f"planning failed: {outcome.reason}")
+    stage("checking XLA's buffer assignment")
+    report = check_compiled(outcome.compiled, outcome.plan)
     found = _Outcome(outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report)
     return _beside(found, target, stage, started, step.captured, step.compiled)
 

@@ -1,5 +1,6 @@
 """Faults in executables of a GPU are all caught, and what XLA makes is accepted."""
 
+import dataclasses
 import random
 
 import pytest
@@ -9,9 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.commands.thunks import faults
 from benchmarks.report.thunks import faults_table, thunks_table
 from benchmarks.thunks.critical_path import durations
-from benchmarks.thunks.invariant import invariant_reads
 from benchmarks.thunks.mutants import KINDS, mutants
-from benchmarks.thunks.rows import measured
+from benchmarks.thunks.rows import Row, is_worse, measured
 from benchmarks.thunks.subject import Subject
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.module import module_from_bytes
@@ -19,6 +19,7 @@ from hlo.read import from_hlo_text
 from hlo.slices import Access, Slice
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
 from tests.support.compiles import h100_device
 from tests.support.gpu_executables import read
@@ -80,6 +81,8 @@ def _thunk(k, *slices):
 class _Prices:
     """A cost model of one second for t0, two for t1, and so on."""
 
+    device = H100
+
     def seconds(self, i):
         return 1.0 + int(i.name[1:])
 
@@ -118,29 +121,17 @@ def test_what_runs_on_another_stream_hides_time():
     assert 0 < found.chain <= found.issued < cost.step_seconds(view)
 
 
-_MARKED = """HloModule m, is_scheduled=true
-fused {{
-  p = f32[8] parameter(0)
-  ROOT n = f32[8] negate(p)
-}}
-ENTRY e {{
-  p = f32[8] parameter(0)
-  one.1 = f32[8] fusion(p), kind=kLoop, calls=fused{first}
-  ROOT two.1 = f32[8] fusion(one.1), kind=kLoop, calls=fused{second}
-}}
-"""
+@pytest.mark.parametrize("name", NAMES)
+def test_thunks_take_as_long_as_their_module(name):
+    module, executable = read(name)
+    cost = CostModel(H100, "cuda")
+    view = module_from_bytes(module)
+    expected = pytest.approx(path_seconds(view, cost), rel=1e-9)
+    assert durations(executable, view, cost).issued == expected
 
 
-@pytest.mark.parametrize(
-    "first, second, wrong",
-    [("", "0", [("two.1", "one.1")]), ("0", "0", []), ("0", "", []), ("", "", [])],
-)
-def test_a_kernel_that_reads_as_invariant_what_it_must_not(first, second, wrong):
-    marks = [
-        f', frontend_attributes={{xla.no_invariant_operands="{m}"}}' if m else ""
-        for m in (first, second)
-    ]
-    module = from_hlo_text(_MARKED.format(first=marks[0], second=marks[1]))
-    thunks = tuple(GpuThunk(n, "custom_kernel", kernel="one_1") for n in ("one.1", "two.1"))
-    found = invariant_reads(module, GpuExecutable(thunks, b"", {}, {}, {}, 2))
-    assert list(found.wrong) == wrong and found.marked == bool(first) + bool(second)
+def test_a_plan_that_is_worse():
+    row = Row("s", "XLA", False, {}, (), 1, 1, 1, 1.0, 1.0, "", 1.0, 1.0, 4, 1)
+    assert not is_worse(row, dataclasses.replace(row, issued_seconds=1.009, chain_seconds=2.0))
+    assert is_worse(row, dataclasses.replace(row, issued_seconds=1.011))
+    assert is_worse(row, dataclasses.replace(row, wrong=2))

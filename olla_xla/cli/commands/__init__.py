@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "what is in memory at the peak of a step, and why; reports",
     "diff": "what takes more memory: two plans, analyses, HLO dumps or versions of jax",
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
+    "doctor": "look at this machine, run models on its GPU both ways, write a page to send in",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
     "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",

@@ -14,7 +14,6 @@ With --objection=FILE a case that the referee objected to is looked at again, an
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,13 @@ from absl import flags
 
 import olla_xla
 import olla_xla.targets as targets
-from hlo.backend import platform
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.differences import difference_line, difference_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.units import megabytes
 from olla_xla.compile import objection
-from olla_xla.compile.assignment import check_compiled, dump_options, read_assignment
+from olla_xla.compile.assignment import check_compiled, read_assignment
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.difference import load_snapshot
 from olla_xla.problem.options import PlanOptions
@@ -75,16 +73,14 @@ def run(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
 
     target = targets.target(values.target)
-    with Progress() as progress, tempfile.TemporaryDirectory() as folder:
+    with Progress() as progress:
         progress.stage("loading, tracing, compiling")
-        hands_over = platform(target.platform).hands_over_assignment
-        dump = None if hands_over else dump_options(Path(folder))
-        compiled = _compiled(values, target, dataclasses.asdict(options), dump)
+        compiled = _compiled(values, target, dataclasses.asdict(options))
         plan = compiled.plan if values.plan else None
         progress.stage("checking XLA's buffer assignment")
         if plan is not None:
-            check_compiled(compiled, plan, Path(folder))
-        module, assignment = read_assignment(compiled, Path(folder))
+            check_compiled(compiled, plan)
+        module, assignment = read_assignment(compiled)
         report = full_report(module, assignment, target.platform, plan)
     console = shared.console()
     allocation_table(report, values.largest).print(console)
@@ -136,7 +132,7 @@ def _again(path: Path) -> int:
     return 0
 
 
-def _compiled(values: flags.FlagValues, target: Any, settings: dict[str, Any], dump: Any) -> Any:
+def _compiled(values: flags.FlagValues, target: Any, settings: dict[str, Any]) -> Any:
     """The executable of the step, planned or not."""
     import jax
 
@@ -145,11 +141,11 @@ def _compiled(values: flags.FlagValues, target: Any, settings: dict[str, Any], d
     with models.tracing(model.name):
         if not values.plan:
             plain = jax.jit(model.step, **model.jit_options).lower(*arguments)
-            return plain.compile(compiler_options=dump)
+            return plain.compile()
         planned = olla_xla.plan(model.step, **settings, **model.jit_options).lower(*arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
-        compiled = planned.compile(compiler_options=dump)
+        compiled = planned.compile()
     if compiled.plan is None:
         raise OllaError(f"planning failed: {compiled.reason}")
     return compiled

@@ -6,7 +6,7 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.summary import of_the_bound, was_searched
+from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
 
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
@@ -57,6 +57,7 @@ def plan_table(
         theirs = plan.xla_predicted_bytes / plan.xla_bytes - 1
         note = f"of the planned total; {percent(theirs)} % of XLA's"
         rows.append(("prediction error", f"{percent(ours)} %", note))
+    rows += of_the_path(plan)
     stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))

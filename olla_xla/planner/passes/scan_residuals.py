@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 
+from hlo.backend import platform
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
@@ -20,30 +22,42 @@ _SHARE = 0.5
 """Part of the time that is left for recomputation."""
 
 
-def before_order(state: ModuleState) -> list[ModuleState]:
+def before_order(state: ModuleState) -> Iterator[ModuleState]:
     """States to look for an order of, the best first: without residuals that cost nothing, as is.
 
-    The second one is for kernels that cannot be left as they are in the first.
+    Another one is for kernels that cannot be left as they are in the one before, or where a run
+    takes longer since what is gone ran beside other work; then residuals are priced by that.
     """
     request = state.request
     if not request.options.loops:
-        return [state]
-    choices = ResidualChoices(
-        state.module,
-        request.target,
-        request.cost,
-        state.kernels,
-        collectives=request.options.collectives,
-    )
+        yield state
+        return
+    choices = _choices(state)
     found = free(choices)
     kernels = state.kernels
     if found is not None or request.options.recomputes:
         kernels = choices.kernels
     as_is = dataclasses.replace(state, choices=choices, kernels=kernels)
-    if found is None:
-        return [as_is]
-    as_is = dataclasses.replace(as_is, before_bytes=choices.total)
-    return [_with(as_is, found, None), as_is]
+    if found is not None:
+        as_is = dataclasses.replace(as_is, before_bytes=choices.total)
+        yield _with(as_is, found, None)
+        if platform(request.target).runs_beside:
+            other = free(_choices(state, beside=True))
+            if other is not None and other.records != found.records:
+                yield _with(as_is, other, None)
+    yield as_is
+
+
+def _choices(state: ModuleState, *, beside: bool = False) -> ResidualChoices:
+    request = state.request
+    return ResidualChoices(
+        state.module,
+        request.target,
+        request.cost,
+        state.kernels,
+        collectives=request.options.collectives,
+        beside=beside,
+    )
 
 
 def run(state: ModuleState) -> ModuleState:
@@ -80,7 +94,8 @@ def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> Modu
     edits = dataclasses.replace(
         state.edits,
         loops=choice.records,
-        added_seconds=choice.seconds,
+        # What costs nothing one after the other is held to a run's time once it has an order.
+        added_seconds=choice.seconds if plan is None else choice.added_seconds,
         added_moved_bytes=choice.moved,
         least_stack_bytes=choice.least_stack_bytes,
         sources=("loops",) if sunk is None else ("moves", "loops"),

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from hlo.backend import platform
 from hlo.module import Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
@@ -21,6 +22,7 @@ from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited, leaves
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import LoopRecord
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
@@ -50,7 +52,9 @@ class ResidualChoice:
 
     Attributes:
       records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
-      seconds: predicted time that it adds; negative where it saves some. moved: bytes, likewise.
+      seconds: predicted time that it adds, of operators one after the other; negative where it
+        saves some. path_seconds: the same of a run on a GPU's streams, where what it saves may have
+        run beside other work; of a CPU as `seconds`. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps scan
         residuals of fewer bytes; 0 if not known.
       kernels: patterns that kernels of the module are to have, copies those of their originals.
@@ -60,9 +64,15 @@ class ResidualChoice:
     module: Module
     target: str
     seconds: float = 0.0
+    path_seconds: float = 0.0
     moved: int = 0
     least_stack_bytes: int = 0
     kernels: Mapping[str, Pattern] = dataclasses.field(default_factory=dict)
+
+    @property
+    def added_seconds(self) -> float:
+        """What counts against an allowance: the more of both times."""
+        return max(self.seconds, self.path_seconds)
 
     @functools.cached_property
     def total(self) -> int:
@@ -77,6 +87,7 @@ class ResidualChoices:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       kernels: patterns that kernels are to have; None: those of the module in XLA's order.
       collectives: whether collectives may run again.
+      beside: whether what runs beside other work is priced so, not one after the other.
 
     Attributes:
       module, target: as given.
@@ -91,6 +102,7 @@ class ResidualChoices:
         kernels: Mapping[str, Pattern] | None = None,
         *,
         collectives: bool = False,
+        beside: bool = False,
     ) -> None:
         self.module = module
         self._kernels = kernels
@@ -98,14 +110,18 @@ class ResidualChoices:
         self._cost = cost
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         found = _apart(pairs(self.module, target))
-        self._choices = [Choice(RecipeTable(pair, cost, collectives=collectives)) for pair in found]
+        self._beside = beside
+        self._choices = [
+            Choice(RecipeTable(pair, cost, collectives=collectives, beside=beside))
+            for pair in found
+        ]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
         self._priced = [r for r in dict.fromkeys(records) if r]
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
-    def _step_seconds(self) -> float:
-        return self._cost.step_seconds(self.module)
+    def _own_seconds(self) -> tuple[float, float]:
+        return self._seconds(self.module)
 
     @functools.cached_property
     def _moved(self) -> int:
@@ -170,12 +186,12 @@ class ResidualChoices:
                 break
             seen.add(records)
             choice = self._written(records)
-            if choice.seconds <= allowance and (best is None or found.bytes < fewest):
+            if choice.added_seconds <= allowance and (best is None or found.bytes < fewest):
                 best, fewest = (
                     dataclasses.replace(choice, least_stack_bytes=found.bound),
                     found.bytes,
                 )
-            asked += allowance - choice.seconds
+            asked += allowance - choice.added_seconds
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
@@ -184,15 +200,25 @@ class ResidualChoices:
             module = Edit(self.module).rewrite(change_loops, changes).module()
             made = [(one.name, one.original) for change in changes for one in change.made]
             copies = _alike(self.module, module, made)
+            now, before = self._seconds(module), self._own_seconds
             self._known[records] = ResidualChoice(
                 records,
                 module,
                 self.target,
-                self._cost.step_seconds(module) - self._step_seconds,
+                now[0] - before[0],
+                now[1] - before[1],
                 module_work(module, self.target).bytes - self._moved,
                 kernels=inherited(self.kernels, copies),
             )
         return self._known[records]
+
+    def _seconds(self, module: Module) -> tuple[float, float]:
+        """Predicted time of a run: one operator after the other, and on a GPU's streams."""
+        serial = self._cost.step_seconds(module)
+        if not platform(self.target).runs_beside:
+            return serial, serial
+        path = path_seconds(module, self._cost)
+        return path if self._beside else serial, path
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
         pairs = [choice.ways.pair for choice in self._choices]

@@ -106,6 +106,7 @@ class RecipeTable:
     Args:
       pair: of loops. cost: prices operators; None where nothing is chosen.
       collectives: whether they may run again. No other way depends on it.
+      beside: whether what starts beside other work is priced without its start.
 
     Attributes:
       scan_residuals: number -> the scan residuals that hold such values, the one that stays first.
@@ -115,7 +116,9 @@ class RecipeTable:
         weights that it gathers of other devices, or converts.
     """
 
-    def __init__(self, pair: Pair, cost: CostModel | None, *, collectives: bool) -> None:
+    def __init__(
+        self, pair: Pair, cost: CostModel | None, *, collectives: bool, beside: bool = False
+    ) -> None:
         self.pair = pair
         self.body = pair.writer.body
         self.scan_residuals: dict[int, list[ScanResidual]] = {}
@@ -123,6 +126,7 @@ class RecipeTable:
         self.unread = [s for s in pair.scan_residuals if not s.reads]
         self._cost = cost
         self._collectives = collectives
+        self._beside = beside
         self._values = dict(self._made_values())
         self._ways: dict[int, Recipe | None] = {}
         self._written: dict[int, ScanResidual] = {}
@@ -286,14 +290,23 @@ class RecipeTable:
 
     def saved_seconds(self, residual: ScanResidual) -> float:
         """Predicted time of an iteration of both loops that a scan residual takes by itself."""
-        writes = self.body.runs(residual.update.owner)
-        saved = self._seconds(writes)
+        saved = self._exposed_seconds(self.body, residual.update.owner)
         saved += sum(self._seconds(i) for i in residual.moves) / self.pair.writer.iterations
         inner = self.pair.reader.body
         for read in residual.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
-                saved += self._seconds(inner.runs(read.owner))
+                saved += self._exposed_seconds(inner, read.owner)
         return saved
+
+    def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
+        """Predicted time of what an instruction runs, where asked less what runs beside others.
+
+        That is its start: of the device it takes as much all the same (remat.cost.path).
+        """
+        seconds = self._seconds(body.runs(owner))
+        if not self._beside or owner.opcode != "async-start" or self._cost is None:
+            return seconds
+        return seconds - min(self._cost.device.start_seconds, seconds)
 
     def put_seconds(self, residual: ScanResidual) -> float:
         """Predicted time of writing one slice of a scan residual by an operator of its own."""

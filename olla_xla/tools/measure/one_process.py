@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import gc
 import hashlib
 import json
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
+from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
 from olla_xla.compile.process_memory import (
-    device_bytes,
+    DevicePeak,
     give_memory_back,
     has_profiler,
     profiled_peak,
@@ -34,12 +36,13 @@ from olla_xla.compile.process_memory import (
 )
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 from olla_xla.tools.measure.records import Measured, Recomputation, Request, Variant
 from olla_xla.tools.models import tracing
 
-__all__ = ["main"]
+__all__ = ["main", "run_steps"]
 
 
 def _run(request: Request) -> Measured:
@@ -56,7 +59,7 @@ def _run(request: Request) -> Measured:
     function, compiled, reason = _compiled(model, request)
     cached = bool(compiles) and all(event.endswith("hits") for event in compiles)
     device = jax.devices()[0]
-    held = device_bytes(device, "bytes_in_use")
+    on_device = DevicePeak(device)
     arguments = _arguments(model, request.seed, device) if request.steps else ()
     gc.collect()
     give_memory_back()
@@ -64,16 +67,17 @@ def _run(request: Request) -> Measured:
     own = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if _is_array(leaf))
     if resident is not None:
         resident -= own
-    before = device_bytes(device, "peak_bytes_in_use")
     can_reset = reset_peak()
-    names, digests, times = _steps(function, arguments, model, request, device)
+    given = [arguments]
+    del arguments  # the first step's state is nobody's once the second has its own
+    again = functools.partial(_next_arguments, model=model, request=request, device=device)
+    names, digests, times = run_steps(function, given, request.steps, again)
     peak = status_bytes("VmHWM")
-    device_peak = device_bytes(device, "peak_bytes_in_use")
+    device_peak = on_device.bytes() if request.steps else None
     process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
     profiled = None
     if request.steps and request.platform == "gpu" and has_profiler():
-        arguments = None
         profiled = _profiled(function, model, request, device)
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
@@ -85,17 +89,13 @@ def _run(request: Request) -> Measured:
         xla_bytes=None if plan is None else plan.xla_bytes,
         process_peak_bytes=process_peak,
         steps_peak_bytes=peak - resident if can_reset and peak and resident else None,
-        device_peak_bytes=None
-        if device_peak is None or before is None or held is None or device_peak <= before
-        else device_peak - held,
+        device_peak_bytes=device_peak,
         cached=cached,
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
         stacks=0 if plan is None else sum(len(gone) for _, _, gone, _ in plan.loops),
         overhead=0.0 if plan is None else plan.overhead,
-        predicted_seconds=_predicted(compiled, "cpu")
-        if request.steps and request.platform == "cpu"
-        else None,
+        predicted_seconds=_predicted(compiled, request.platform) if request.steps else None,
         predicted_bytes=None if plan is None else plan.predicted_bytes,
         xla_predicted_bytes=None if plan is None else plan.xla_predicted_bytes,
         arguments_bytes=own if request.steps else None,
@@ -157,14 +157,20 @@ def _run_in_turns(request: Request) -> Recomputation:
 
 
 def _predicted(compiled: Any, platform: str) -> float:
-    """Seconds of a step by the cost model, by the rates that plans are made with."""
+    """Seconds of a step by the cost model, by the rates that plans are made with.
+
+    On a GPU an allocator keeps the temporaries, and transfers run beside other work.
+    """
     import jax
 
     target = platform_of_jax(platform).name
     kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     module = module_from_bytes(final_module(compiled))
-    return CostModel(device(target, kind), target).run_seconds(module, temporaries)
+    cost = CostModel(device(target, kind), target)
+    if backend(target).runs_beside:
+        return path_seconds(module, cost)
+    return cost.run_seconds(module, temporaries)
 
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -195,7 +201,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
         raise OllaError(f"planning failed: {compiled.reason}")
     if request.platform == "cpu":
         check_compiled(compiled, compiled.plan)
-    else:  # on a GPU the buffer assignment is known to dumps only
+    else:  # bytes and thunks were held to the module; what is measured is not to be predicted
         executable = compiled.runtime_executable()
         assert executable is not None
         module = executable.hlo_modules()[0]
@@ -215,20 +221,26 @@ def _arguments(model: Any, seed: int, device: Any) -> Any:
     return jax.block_until_ready(jax.device_put(arguments, device))
 
 
-def _steps(
-    function: Callable[..., Any], arguments: Any, model: Any, request: Request, device: Any
+def run_steps(
+    function: Callable[..., Any],
+    given: list[Any],
+    steps: int,
+    again: Callable[[Any, Any], Any],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[float]]:
     """Runs the steps; returns the output's leaf names, digests by step, and seconds by step.
 
-    A step that returns its first argument anew, a train state, gets it back; others get the same
-    arguments each time.
+    Args:
+      function: a step. given: its first arguments alone, which are taken out of the list: nobody
+        else is to hold them. steps: how many.
+      again: makes the next arguments of the outputs and the last ones.
     """
     import jax
 
     digests: list[tuple[str, ...]] = []
     times: list[float] = []
     names: tuple[str, ...] = ()
-    for _ in range(request.steps):
+    arguments = given.pop()
+    for _ in range(steps):
         started = time.perf_counter()
         outputs = jax.block_until_ready(function(*arguments))
         times.append(time.perf_counter() - started)
@@ -236,13 +248,17 @@ def _steps(
         names = tuple(jax.tree_util.keystr(path) for path, _ in leaves)
         digests.append(tuple(_digest(leaf) for _, leaf in leaves))
         del leaves
-        arguments = _next_arguments(outputs, arguments, model, request, device)
+        arguments = again(outputs, arguments)
         del outputs
     return names, digests, times
 
 
 def _next_arguments(outputs: Any, arguments: Any, model: Any, request: Request, device: Any) -> Any:
-    """What the next step gets: the state that was returned, else the same or the like."""
+    """What the next step gets: the state that was returned, else the same or the like.
+
+    A step that returns its first argument anew, a train state, gets it back; others get the same
+    arguments each time.
+    """
     import jax
 
     if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):

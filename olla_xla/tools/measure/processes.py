@@ -115,15 +115,15 @@ def _environment(request: Request, cache: str) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        **_device_environment(request.platform),
+        **_device_environment(request.platform, request.xla_flags),
     }
 
 
-def _device_environment(platform: str) -> dict[str, str]:
-    """What has JAX run on "cpu" or "gpu", and there the same bits each time."""
+def _device_environment(platform: str, more: str = "") -> dict[str, str]:
+    """What has JAX run on "cpu" or "gpu", and there the same bits each time; `more` XLA flags."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {more}".strip()
     if platform == "cpu":
-        return {"JAX_PLATFORMS": "cpu"}
-    flags = os.environ.get("XLA_FLAGS", "")
+        return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     for flag in ("--xla_gpu_autotune_level=0", "--xla_gpu_deterministic_ops=true"):
         # Kernels that are chosen by timing, or add in any order, differ from run to run.
         if flag.split("=")[0] not in flags:

@@ -26,6 +26,7 @@ class Request:
       turns: if not 0, runs that many steps of the plan and of XLA's own executable, in turns
         (`Recomputation`).
       platform: "cpu" or "gpu".
+      xla_flags: what XLA_FLAGS gets beside what it has.
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
       memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
     """
@@ -44,6 +45,7 @@ class Request:
     loops: bool = True
     collectives: bool = False
     turns: int = 0
+    xla_flags: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Measured:
       device: its kind.
       clones: instructions that are computed again. stacks: recomputed scan residuals. overhead: the
         time that both were predicted to add, as a part of the step's.
-      predicted_seconds: of a step, by the cost model; None where it was not asked (GPU).
+      predicted_seconds: of a step, by the cost model; None where nothing ran.
       predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
         None where nothing was planned.
       arguments_bytes: the arguments' own part of what was in use.

@@ -1,0 +1,140 @@
+"""Loads that XLA's GPU backend takes for invariant though they are not.
+
+With programmatic dependent launch a kernel may start before the one ahead of it has ended. After
+its scheduler XLA (PdlLaunchAnnotationPass) has each Triton product launch the fusion that is
+scheduled next, and marks what that reads of it: those operands must not be loaded as invariant
+(`ld.global.nc`, which a cache that is not coherent may serve). A kernel that it has compiled is
+reused for fusions of equal code, and the mark is no part of that (KernelReuseCache). XLA adds to
+marks that it finds, so where all fusions of equal code have them none gets a wrong kernel.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from hlo.gpu_executable import GpuExecutable
+from hlo.module import Computation, Instruction, Module, parse_module_proto
+
+__all__ = ["MARK", "InvariantLoads", "invariant_loads", "shared_marks"]
+
+MARK = "xla.no_invariant_operands"
+"""The frontend attribute: numbers of operands, with commas between them."""
+
+_PRODUCTS = ("__triton_gemm", "__triton_nested_gemm_fusion")
+_PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+
+
+class InvariantLoads(NamedTuple):
+    """Fusions of an executable.
+
+    Attributes:
+      marked: those with operands that they must not read as invariant.
+      wrong: of these, (fusion, the one that its kernel was compiled for) where that has no mark.
+    """
+
+    marked: int
+    wrong: tuple[tuple[str, str], ...]
+
+
+def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
+    """Counts them.
+
+    Args:
+      module: the executable's, serialized. executable: as it was read.
+    """
+    marks: dict[str, set[str]] = {}
+    for computation in parse_module_proto(module).computations:
+        for i in computation.instructions:
+            if MARK in i.frontend_attributes.map:
+                marks[i.name] = set(i.frontend_attributes.map[MARK].split(","))
+    kernels = {thunk.name: thunk.kernel for thunk in executable.all_thunks if thunk.kernel}
+    # A kernel is named for the fusion that it was compiled for.
+    first = {re.sub(r"\W", "_", name): name for name in kernels}
+    wrong = []
+    for name, operands in marks.items():
+        origin = first.get(kernels.get(name, ""), name)
+        if not operands <= marks.get(origin, set()):
+            wrong.append((name, origin))
+    return InvariantLoads(sum(name in kernels for name in marks), tuple(sorted(wrong)))
+
+
+def shared_marks(module: Module) -> dict[str, str]:
+    """Marks for fusions of the code of one that XLA will mark, so that their kernel has them all.
+
+    Fusions are taken to be of equal code that XLA may yet tell apart, by constants for one: a mark
+    too many keeps a load coherent that need not be, and no more.
+
+    Args:
+      module: a scheduled one, before XLA has marked it.
+
+    Returns:
+      Fusion -> value of `MARK`, of codes that several fusions share.
+    """
+    marks: dict[Instruction, set[int]] = {}
+    alike: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
+    for computation in module.control_computations:
+        for i in computation.instructions:
+            if i.opcode == "fusion":
+                alike[i.fusion_kind, i.shape, tuple(o.shape for o in i.operands)].append(i)
+        for product, fusion in _launches(computation.schedule or ()):
+            read = {k for k, o in enumerate(fusion.operands) if _comes_from(o, product)}
+            if read:
+                marks.setdefault(fusion, set()).update(read)
+    found: dict[str, str] = {}
+    for group in alike.values():
+        if len(group) < 2 or not any(i in marks for i in group):
+            continue
+        for same in _by_code(group):
+            operands = sorted(set().union(*(marks.get(i, ()) for i in same)))
+            if operands and len(same) > 1:
+                found |= dict.fromkeys((i.name for i in same), ",".join(map(str, operands)))
+    return found
+
+
+def _launches(schedule: Sequence[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
+    """Triton products, each with the fusion that it launches."""
+    working = [i for i in schedule if i.opcode not in _PASSED_OVER]
+    for i, following in zip(working, working[1:], strict=False):
+        if following.opcode == "fusion" and _is_product(i):
+            yield i, following
+
+
+def _is_product(i: Instruction) -> bool:
+    if i.opcode != "fusion" or not any(p.encode() in i.backend_config for p in _PRODUCTS):
+        return False
+    config = json.loads(i.backend_config).get("fusion_backend_config", {})
+    dots = sum(k.opcode == "dot" for k in i.called[0].instructions)
+    return config.get("kind") in _PRODUCTS and dots == 1
+
+
+def _comes_from(operand: Instruction, product: Instruction) -> bool:
+    """Whether an operand is a result of a product, by XLA's rule."""
+    while operand is not product:
+        if operand.opcode == "bitcast":
+            operand = operand.operands[0]
+        elif operand.opcode == "get-tuple-element":
+            whole = operand.operands[0]
+            operand = whole.operands[operand.tuple_index] if whole.opcode == "tuple" else whole
+        else:
+            return False
+    return True
+
+
+def _by_code(fusions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
+    """Fusions with their bodies alike, but for constants and what else a name does not say."""
+    found: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
+    for i in fusions:
+        found[_code(i.called[0])].append(i)
+    yield from found.values()
+
+
+def _code(body: Computation) -> Hashable:
+    number = {i: k for k, i in enumerate(body.instructions)}
+    return tuple(
+        (i.opcode, i.shape, tuple(number[o] for o in i.operands), i.parameter_number, i.dimensions)
+        for i in body.instructions
+    )

@@ -1,0 +1,131 @@
+"""The first plan of each kind on a device: its results are compared with XLA's own, once.
+
+The bits of plans on a CPU are tested with this package. Of a card it is found out where the card
+is: the first executable that changes the order, binds results to operands, computes something
+again or does without residuals is run beside XLA's own on copies of the arguments, as
+`verify=True` has it, if the device's memory allows. What came of it is kept for the device's name
+and the version of jaxlib, in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib.version
+
+from hlo.backend import platform_of_jax
+from olla_xla.compile.accounting import output_bytes
+from olla_xla.compile.process_memory import device_bytes
+from olla_xla.memory.user_cache import user_cache
+from olla_xla.problem.plan import Plan
+
+__all__ = ["KINDS", "DIFFERENT", "SAME", "FirstUse", "due", "kinds", "lacks_memory", "verified"]
+
+_logger = logging.getLogger("olla_xla")
+
+KINDS = ("order", "bindings", "clones", "residuals")
+"""Kinds of what a plan changes."""
+
+SAME, DIFFERENT = "same", "different"
+"""What came of a comparison."""
+
+
+class FirstUse(NamedTuple):
+    """Kinds of a plan that are to be verified, and where: a device's name, and jaxlib's version."""
+
+    kinds: frozenset[str]
+    where: str
+
+    def remember(self, *, same: bool) -> None:
+        """Keeps what came of it; a difference does away with nothing but what was the same."""
+        found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
+        known = verified()
+        known[self.where] = known.get(self.where, {}) | found
+        try:
+            _write(known)
+        except (OSError, RuntimeError) as error:
+            _logger.info("what was verified on %s is not kept: %s", self.where, error)
+        if same:
+            what = ", ".join(k for k in KINDS if k in self.kinds)
+            _logger.info("the first results of %s on %s are XLA's own", what, self.where)
+
+
+def kinds(plan: Plan) -> frozenset[str]:
+    """What a plan changes."""
+    changes = {
+        "order": True,
+        "bindings": plan.aliases or plan.holds,
+        "clones": plan.clones,
+        "residuals": plan.loops or plan.sunk,
+    }
+    return frozenset(kind for kind, changed in changes.items() if changed)
+
+
+def due(plan: Plan, devices: Iterable[Any]) -> FirstUse | None:
+    """What is to be verified of a plan on devices; None where all is known, or tested here."""
+    device = next(iter(devices), None)
+    if device is None or platform_of_jax(device.platform).has_tested_bits:
+        return None
+    where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
+    known = verified().get(where, {})
+    left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)
+    return FirstUse(left, where) if left else None
+
+
+def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
+    """Why a device cannot run a plan and XLA's own order one after the other, or "".
+
+    The arguments are there twice, and the planned results while XLA's own come about.
+    """
+    limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
+    if limit is None or used is None:
+        return "its first results are not verified: the device does not tell its memory"
+    planned = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+    needed = used + max(planned, output_bytes(compiled) + plan.xla_bytes)
+    if needed <= limit:
+        return ""
+    return (
+        f"its first results are not verified: that takes {needed / 2**20:,.0f} MB of the device's "
+        f"{limit / 2**20:,.0f}"
+    )
+
+
+def verified() -> dict[str, dict[str, str]]:
+    """What was found out so far: where -> kind -> `SAME` or `DIFFERENT`."""
+    try:
+        known = json.loads(_path().read_text())
+    except (OSError, ValueError, RuntimeError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {
+        where: {kind: said for kind, said in found.items() if kind in KINDS}
+        for where, found in known.items()
+        if isinstance(found, dict)
+    }
+
+
+def _path() -> Path:
+    return user_cache() / "verified.json"
+
+
+def _write(known: dict[str, dict[str, str]]) -> None:
+    """Writes the file in one step: nobody ever reads half of it."""
+    path = _path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

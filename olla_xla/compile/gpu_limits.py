@@ -1,0 +1,71 @@
+"""What a plan must not make worse on a GPU: a run's predicted time, and loads taken for invariant.
+
+Both are read from the final module and executable, which XLA's passes after the scheduler have been
+over. XLA's own are compiled for comparison only where the planned ones are not plainly as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hlo.gpu_executable import GpuExecutable
+from hlo.invariant_loads import invariant_loads
+from hlo.module import module_from_bytes
+from olla_xla.problem.plan import LONGEST_PATH, Plan
+from olla_xla.remat.cost.path import path_seconds
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["Ran", "reason_of_plan", "worse"]
+
+
+class Ran(NamedTuple):
+    """What a GPU runs: the final module, serialized, and the executable, where it can be read."""
+
+    module: bytes
+    executable: GpuExecutable | None
+
+
+def reason_of_plan(plan: Plan) -> str:
+    """Why a plan is not compiled, where it says itself that a run takes too long; or ""."""
+    if not plan.xla_path_seconds or not plan.is_longer(plan.path_seconds):
+        return ""
+    return _longer(plan.path_seconds, plan.xla_path_seconds)
+
+
+def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_it_is: bool) -> str:
+    """What an executable of a plan makes worse than XLA's own does, or "".
+
+    Args:
+      plan: the plan. ran: what runs it. own: gives what runs XLA's own order.
+      cost: prices operators. as_it_is: whether the module is the plan's, unchanged.
+    """
+    seconds = plan.path_seconds
+    if not as_it_is and plan.xla_path_seconds:
+        seconds = path_seconds(module_from_bytes(ran.module), cost)
+    if plan.xla_path_seconds and plan.is_longer(seconds):
+        before = path_seconds(module_from_bytes(own().module), cost)
+        if seconds > LONGEST_PATH * before:
+            return _longer(seconds, before)
+    if ran.executable is None:
+        return ""
+    wrong = invariant_loads(ran.module, ran.executable).wrong
+    if not wrong:
+        return ""
+    other = own()
+    before = 0
+    if other.executable is not None:
+        before = len(invariant_loads(other.module, other.executable).wrong)
+    if len(wrong) <= before:
+        return ""
+    return (
+        f"{len(wrong)} fusions would load as invariant what is still being written, {before} in "
+        f"XLA's own order; the first is {wrong[0][0]}"
+    )
+
+
+def _longer(seconds: float, before: float) -> str:
+    return (
+        f"a run would take {100 * (seconds / before - 1):.1f} % longer by prediction, "
+        f"{1e3 * seconds:.3f} ms instead of {1e3 * before:.3f}; max_overhead= allows that"
+    )

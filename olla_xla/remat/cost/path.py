@@ -1,0 +1,128 @@
+"""Predicted time of a module as a GPU's streams run it: in order, but for what runs beside.
+
+By default XLA issues thunks to one stream in their order (ThunkExecutor), and what it makes command
+buffers of follows the last command that is no start (CommandExecutor, mode LHS). So writing over
+memory that was read before costs nothing, however the memory is shared, and only what has a start
+and a done runs beside: a transfer between devices on a stream that all transfers share
+(ExecutionStreamAssignment), anything else on one of its own. The first takes a link, which nothing
+else uses. The second takes the device's own memory and cores from what runs meanwhile, so that no
+more of it is hidden than what it takes to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.work import trips
+
+__all__ = ["Streams", "is_transfer", "path_seconds"]
+
+_TRANSFERS = (
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
+    "reduce-scatter send recv"
+).split()
+
+
+def path_seconds(
+    module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
+) -> float:
+    """Predicted seconds of one run.
+
+    Args:
+      module: a scheduled one. cost: prices operators.
+      order: computation name -> instruction names in execution order, instead of the module's own;
+        names that the module does not have are passed over.
+    """
+    return _seconds(module.entry, cost, order or {})
+
+
+def is_transfer(opcode: str) -> bool:
+    """Whether an opcode is of a transfer between devices, or of its start."""
+    return opcode.removesuffix("-start") in _TRANSFERS
+
+
+class Streams:
+    """The clock of a sequence that is issued by the host.
+
+    Attributes:
+      now: seconds at which all that was issued to the main stream has ended.
+    """
+
+    def __init__(self, start_seconds: float) -> None:
+        self.now = 0.0
+        self._start_seconds = start_seconds
+        self._transferred = 0.0  # when the last transfer has ended
+        self._ends: dict[object, float] = {}
+        self._beside: dict[object, tuple[float, float]] = {}
+
+    def run(self, seconds: float) -> None:
+        """Something on the main stream."""
+        self.now += seconds
+
+    def start(self, key: object, seconds: float, *, transfer: bool) -> None:
+        """Something that takes so long by itself begins on another stream."""
+        if transfer:
+            self._transferred = max(self.now, self._transferred) + seconds
+            self._ends[key] = self._transferred
+        else:
+            self._beside[key] = self.now, seconds
+
+    def done(self, key: object) -> None:
+        """The main stream waits for it."""
+        if key in self._ends:
+            self.now = max(self.now, self._ends.pop(key))
+        elif key in self._beside:
+            begun, seconds = self._beside.pop(key)
+            starting = min(self._start_seconds, seconds)
+            self.now = max(self.now, begun + starting) + seconds - starting
+
+    def finish(self) -> float:
+        """Waits for all that was begun; gives the time."""
+        for key in (*self._ends, *self._beside):
+            self.done(key)
+        return self.now
+
+
+def _seconds(
+    computation: Computation, cost: CostModel, order: Mapping[str, Sequence[str]]
+) -> float:
+    sequence = _sequence(computation, order)
+    started = {_start(i) for i in sequence if i.opcode.endswith("-done")}
+    streams = Streams(cost.device.start_seconds)
+    for i in sequence:
+        if i.opcode.endswith("-done"):
+            streams.done(_start(i))
+            continue
+        inside = [_seconds(c, cost, order) for c in i.called_control]
+        if i.opcode == "conditional":
+            seconds = max(inside)
+        else:
+            seconds = trips(i) * sum(inside) if inside else cost.seconds(i)
+        if i in started:
+            transfer = is_transfer(i.opcode) or any(
+                is_transfer(k.opcode) for c in i.called_control for k in c.instructions
+            )
+            streams.start(i, seconds, transfer=transfer)
+        else:
+            streams.run(seconds)
+    return streams.finish()
+
+
+def _sequence(
+    computation: Computation, order: Mapping[str, Sequence[str]]
+) -> Iterable[Instruction]:
+    names = order.get(computation.name)
+    if names is None:
+        return computation.schedule or tuple(computation.instructions)
+    own = {i.name: i for i in computation.instructions}
+    return [own[name] for name in names if name in own]
+
+
+def _start(done: Instruction) -> Instruction:
+    """What a done waits for, behind updates and tuples."""
+    start = done.operands[0]
+    while start.opcode in ("async-update", "get-tuple-element", "bitcast"):
+        start = start.operands[0]
+    return start

@@ -1,0 +1,159 @@
+"""Looks at a machine: facts, checks in processes of their own, and models run both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from olla_xla.compile import first_use
+from olla_xla.compile.versions import versions
+from olla_xla.errors import OllaError
+from olla_xla.tools.doctor.probe import PROBES
+from olla_xla.tools.doctor.records import Check, Examination, ModelRow, RunRow
+from olla_xla.tools.measure.processes import measure
+from olla_xla.tools.measure.records import Request
+
+__all__ = ["examine"]
+
+_READ = ("JAX_", "XLA_", "OLLA_XLA_", "CUDA_VISIBLE", "NUMBA_", "XDG_CACHE_HOME")
+"""How names of variables begin that say how programs run here; none of them holds a secret."""
+
+_PACKAGES = ("numpy", "numba", "llvmlite", "jax-cuda13-plugin", "jax-cuda12-plugin", "xprof")
+
+_NO_COMMANDS = "--xla_gpu_enable_command_buffer="
+"""Has XLA make no command buffers."""
+
+_SECONDS = 600
+"""That a probe may take."""
+
+
+def examine(
+    rows: Sequence[ModelRow], steps: int, where: str, progress: Callable[[str], None]
+) -> Examination:
+    """Looks at this machine.
+
+    Args:
+      rows: steps to run. steps: how often. where: "gpu" or "cpu", what of the machine runs them.
+      progress: called with one line at each stage.
+    """
+    checks = []
+    for name in PROBES:
+        progress(name)
+        checks.append(_probed(name))
+    device = next(c for c in checks if c.name == "device")
+    checks.append(_verified())
+    kind = device.seen.partition(",")[0] if device.passed else ""
+    if where == "cpu":
+        kind = "cpu"
+    runs = [run for row in rows for run in _runs(row, steps, where, progress)] if kind else []
+    return Examination(
+        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions={"python": platform.python_version(), **versions(), **_packages()},
+        machine={
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": str(os.cpu_count()),
+            "gpu": device.seen,
+        },
+        environment={k: v for k, v in sorted(os.environ.items()) if k.startswith(_READ)},
+        device=kind,
+        checks=tuple(checks),
+        runs=tuple(runs),
+        left=() if kind else tuple(rows),
+    )
+
+
+def _probed(name: str) -> Check:
+    """What a probe saw in a process of its own."""
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    only = "cuda,cpu" if name == "device" else "cpu"
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "olla_xla.tools.doctor.probe", name],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+                "JAX_PLATFORMS": only,
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Check(name, False, f"nothing came of it within {_SECONDS} s")
+    lines = run.stdout.splitlines()
+    if run.returncode or not lines:
+        last = next((x for x in reversed(run.stderr.splitlines()) if x.strip()), "")
+        return Check(name, False, f"the process ended with code {run.returncode}: {last}")
+    found = json.loads(lines[-1])
+    return Check(name, found["passed"], found["seen"])
+
+
+def _verified() -> Check:
+    """What this installation knows of first plans on its cards."""
+    known = first_use.verified()
+    if not known:
+        return Check("first plans", None, "no kind of plan was compared with XLA's own on a card")
+    said = []
+    for where, found in sorted(known.items()):
+        of_kinds = (f"{kind} {found[kind]}" for kind in first_use.KINDS if kind in found)
+        said.append(f"{where}: {', '.join(of_kinds)}")
+    different = any(first_use.DIFFERENT in found.values() for found in known.values())
+    return Check("first plans", not different, "; ".join(said))
+
+
+def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]) -> list[RunRow]:
+    """A row planned and unplanned; on a GPU with command buffers and without."""
+    request = Request(
+        model=row.model,
+        batch_size=row.batch_size,
+        optimizer=row.optimizer,
+        steps=steps,
+        planned=True,
+        platform=where,
+        max_overhead=row.max_overhead,
+    )
+    found = []
+    for commands in (True, False) if where == "gpu" else (None,):
+        flags = _NO_COMMANDS if commands is False else ""
+        more = {None: "", True: ", command buffers", False: ", no command buffers"}[commands]
+
+        def stage(line: str, more: str = more) -> None:
+            progress(f"{row.name}{more}: {line}")
+
+        try:
+            comparison = measure(dataclasses.replace(request, xla_flags=flags), stage)
+            found.append(RunRow(row, commands, comparison))
+        except OllaError as error:
+            found.append(RunRow(row, commands, None, str(error)))
+    return found
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
+    return next(names, platform.processor())

@@ -1,0 +1,146 @@
+"""One look at a machine in a process of its own.
+
+`python -m olla_xla.tools.doctor.probe NAME`; prints a line of JSON: passed, and what was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+import olla_xla
+from hlo.gpu_executable import read_gpu_executable
+from hlo.invariant_loads import invariant_loads
+from hlo.module import HloError
+from olla_xla import targets
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.gpu_code import serialized_executable
+from olla_xla.compile.plan_store import stored_folder
+from olla_xla.errors import OllaError
+from olla_xla.memory.user_cache import user_cache
+
+__all__ = ["PROBES", "main"]
+
+Seen = tuple[bool | None, str]
+
+_CARD = "h100"
+"""The absent card whose executables are read."""
+
+
+def _step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    """A step that an order helps."""
+    hidden = [jnp.tanh(x @ w) for w in weights]
+    return [w * jnp.sum(h @ h.T) for w, h in zip(weights, hidden, strict=True)]
+
+
+def _device() -> Seen:
+    """The GPU that JAX finds, its memory, and what runs it."""
+    try:
+        found = next((d for d in jax.devices() if d.platform == "gpu"), None)
+    except RuntimeError as error:
+        return None, str(error).splitlines()[0]
+    if found is None:
+        return None, "JAX finds no GPU here"
+    limit = (found.memory_stats() or {}).get("bytes_limit")
+    size = "" if limit is None else f", {limit / 2**20:,.0f} MB for arrays"
+    return True, f"{found.device_kind}{size}, {found.client.platform_version}"
+
+
+def _targets() -> Seen:
+    """The targets that can be compiled for, without a card."""
+    here, missing = [], {}
+    for name in targets.TARGETS:
+        targets.prepare_environment(name)
+        try:
+            targets.target(name)
+            here.append(name)
+        except OllaError as error:
+            missing.setdefault(str(error).partition("; ")[2], []).append(name)
+    text = f"compile for {', '.join(here)}"
+    for hint, names in missing.items():
+        text += f"; not for {', '.join(names)}: {hint}"
+    return (True if len(here) > 1 else None), text
+
+
+def _executable() -> Seen:
+    """Whether a planned executable of an absent card is read, and accepted by the referee."""
+    targets.prepare_environment(_CARD)
+    try:
+        target = targets.target(_CARD)
+    except OllaError as error:
+        return None, str(error)
+    weights = [jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 6
+    shapes = target.place((weights, weights[0]))
+    compiled = olla_xla.plan(_step, step_limit=2000, time_limit=60).lower(*shapes).compile()
+    if not compiled.planned or compiled.plan is None:
+        return False, f"a step for {target.kind} is not planned: {compiled.reason}"
+    try:
+        executable = read_gpu_executable(serialized_executable(compiled.stage))
+    except HloError as error:
+        return False, f"the executable of a step for {target.kind} cannot be read: {error}"
+    if executable.unknown_kinds:
+        return False, f"thunks of kinds that are not known: {', '.join(executable.unknown_kinds)}"
+    report, plan = compiled.check(), compiled.plan
+    wrong = len(invariant_loads(final_module(compiled.stage), executable).wrong)
+    return not wrong, (
+        f"a step for {target.kind} is planned, {plan.predicted_bytes / 2**20:.1f} MB instead of "
+        f"{plan.xla_predicted_bytes / 2**20:.1f}; all {report.thunks} thunks are held to the "
+        f"module; a run takes {100 * plan.slowdown:+.2f} % by prediction; {wrong} loads are taken "
+        "for invariant that are not"
+    )
+
+
+def _bits() -> Seen:
+    """Whether a step on this CPU gives the same bits planned, and how long its first plan takes."""
+    began = time.perf_counter()
+    planned = olla_xla.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
+    made = [jax.random.normal(jax.random.key(k), (512, 512)) for k in range(7)]
+    expected = jax.jit(_step)(made[:6], made[6])
+    found = jax.block_until_ready(planned(made[:6], made[6]))
+    took = time.perf_counter() - began
+    same = all(bool((a == b).all()) for a, b in zip(found, expected, strict=True))
+    loops = "compiled now" if "numba" in sys.modules else "on disk"
+    bits = "the same bits" if same else "other bits"
+    where = "planned" if planned.plans and not planned.plans[-1].keeps_xla else "in XLA's order"
+    return same, f"a step on this CPU, {where}, gives {bits}; {took:.1f} s, its loops were {loops}"
+
+
+def _cache() -> Seen:
+    """Whether what can be made again can be kept."""
+    try:
+        folder = user_cache()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError) as error:
+        return False, f"the cache folder cannot be written: {error}; set XDG_CACHE_HOME"
+    plans = stored_folder()
+    kept = "plans are kept for the process" if plans is None else f"plans are kept in {plans}"
+    return True, f"{folder} can be written; {kept}"
+
+
+PROBES: dict[str, Callable[[], Seen]] = {
+    "device": _device,
+    "targets": _targets,
+    "executable": _executable,
+    "bits": _bits,
+    "cache": _cache,
+}
+"""By name."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a probe and prints what it saw."""
+    passed, seen = PROBES[arguments[0]]()
+    print(json.dumps({"passed": passed, "seen": seen}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
