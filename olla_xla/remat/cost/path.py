@@ -17,7 +17,7 @@ from hlo.module import Computation, Instruction, Module
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
-__all__ = ["Streams", "is_transfer", "path_seconds"]
+__all__ = ["Streams", "alone_seconds", "is_transfer", "path_seconds", "transfers"]
 
 _TRANSFERS = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
@@ -41,6 +41,26 @@ def path_seconds(
 def is_transfer(opcode: str) -> bool:
     """Whether an opcode is of a transfer between devices, or of its start."""
     return opcode.removesuffix("-start") in _TRANSFERS
+
+
+def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instruction]]:
+    """(done, start) of the transfers that run beside a sequence, in the order of their dones."""
+    pairs = ((i, _start(i)) for i in sequence if i.opcode.endswith("-done"))
+    return [(done, start) for done, start in pairs if _is_sent(start)]
+
+
+def alone_seconds(
+    i: Instruction, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
+) -> float:
+    """Predicted seconds of an instruction by itself, with all that it runs.
+
+    Args:
+      i: any. cost: prices operators. order: as for `path_seconds`.
+    """
+    inside = [_seconds(c, cost, order or {}) for c in i.called_control]
+    if i.opcode == "conditional":
+        return max(inside)
+    return trips(i) * sum(inside) if inside else cost.seconds(i)
 
 
 class Streams:
@@ -95,16 +115,9 @@ def _seconds(
         if i.opcode.endswith("-done"):
             streams.done(_start(i))
             continue
-        inside = [_seconds(c, cost, order) for c in i.called_control]
-        if i.opcode == "conditional":
-            seconds = max(inside)
-        else:
-            seconds = trips(i) * sum(inside) if inside else cost.seconds(i)
+        seconds = alone_seconds(i, cost, order)
         if i in started:
-            transfer = is_transfer(i.opcode) or any(
-                is_transfer(k.opcode) for c in i.called_control for k in c.instructions
-            )
-            streams.start(i, seconds, transfer=transfer)
+            streams.start(i, seconds, transfer=_is_sent(i))
         else:
             streams.run(seconds)
     return streams.finish()
@@ -118,6 +131,11 @@ def _sequence(
         return computation.schedule or tuple(computation.instructions)
     own = {i.name: i for i in computation.instructions}
     return [own[name] for name in names if name in own]
+
+
+def _is_sent(start: Instruction) -> bool:
+    inside = (k for c in start.called_control for k in c.instructions)
+    return is_transfer(start.opcode) or any(is_transfer(k.opcode) for k in inside)
 
 
 def _start(done: Instruction) -> Instruction:

@@ -31,6 +31,7 @@ from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.stacks_ilp import least
 from olla_xla.remat.loops.ways import RecipeTable
+from olla_xla.remat.overlap import hide_transfers
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
 
@@ -198,6 +199,8 @@ class ResidualChoices:
         if records not in self._known:
             changes = edits(self.module, records, self.target)
             module = Edit(self.module).rewrite(change_loops, changes).module()
+            if platform(self.target).runs_beside:
+                module = hide_transfers(module, _bodies(module, records), self._cost)
             made = [(one.name, one.original) for change in changes for one in change.made]
             copies = _alike(self.module, module, made)
             now, before = self._seconds(module), self._own_seconds
@@ -227,6 +230,17 @@ class ResidualChoices:
             for pair, gone in zip(pairs, dropped, strict=True)
             if gone
         )
+
+
+def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
+    """Names of the bodies of the loops that records change."""
+    loops = {name for record in records for name in record[:2]}
+    return {
+        i.called[0].name
+        for c in module.control_computations
+        for i in c.instructions
+        if i.name in loops and i.opcode == "while"
+    }
 
 
 def _alike(

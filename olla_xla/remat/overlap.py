@@ -1,0 +1,143 @@
+"""Orders of loops' bodies in which transfers between devices start early enough to be hidden.
+
+XLA's latency-hiding scheduler has placed the starts of a body's transfers before something was
+computed again in it. What is computed again may need what they bring sooner, or in another turn.
+Here each start, with what is made for it alone, moves to where the work up to its done takes as
+long as the transfer; all transfers share one link, which takes them one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from hlo.module import Computation, Instruction, Module
+from hlo.rewrite.edit import Edit
+from olla_xla.remat.cost.path import alone_seconds, path_seconds, transfers
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["hide_transfers"]
+
+_MOVING = frozenset(
+    "bitcast broadcast concatenate constant convert copy dynamic-slice parameter reshape slice "
+    "transpose tuple".split()
+)
+
+
+def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> Module:
+    """The module with transfers of some computations started where they are hidden.
+
+    Args:
+      module: a scheduled one. bodies: names of the computations, others stay as they are.
+      cost: prices operators.
+
+    Returns:
+      The module itself where a predicted run takes no less time.
+    """
+    found = dict(module.order)
+    for computation in module.control_computations:
+        if computation.name in bodies:
+            order = _hiding(computation, cost)
+            if order is not None:
+                found[computation.name] = tuple(i.name for i in order)
+    if found == module.order or path_seconds(module, cost, found) >= path_seconds(module, cost):
+        return module
+    return Edit(module).schedule(found).module()
+
+
+def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | None:
+    """The order of a computation; None where it has no transfers, or none can be moved."""
+    sequence = sorted(computation.schedule or (), key=lambda i: not _is_there(i))  # stable
+    dones = {start: done for done, start in transfers(sequence) if _grows(start, done)}
+    if not dones:
+        return None
+    own = {start: _made_for(start) for start in dones}
+    moved = set(itertools.chain.from_iterable(own.values()))
+    rest = [i for i in sequence if i not in moved]
+    at = {i: k for k, i in enumerate(rest)}
+    if any(done not in at for done in dones.values()):
+        return None  # one waits for another
+    begins = [0.0, *itertools.accumulate(_main_seconds(i, cost, dones) for i in rest)]
+    places: dict[int, list[list[Instruction]]] = {}
+    link = begins[-1]
+    for start in sorted(dones, key=lambda s: at[dones[s]], reverse=True):
+        group = sorted(own[start], key=sequence.index)
+        before = [o for i in group for o in (*i.operands, *i.control_predecessors) if o in at]
+        first = max((at[o] + 1 for o in before), default=0)
+        last = min(at[i] for i in (dones[start], *_waiting_for(group, rest)))
+        link = min(begins[at[dones[start]]], link) - alone_seconds(start, cost)
+        place = last
+        while place > first and begins[place] > link:
+            place -= 1
+        if place < first:
+            return None
+        link = min(link, begins[place])
+        places.setdefault(place, []).insert(0, group)
+    order = []
+    for k, i in enumerate((*rest, None)):
+        order += itertools.chain.from_iterable(places.get(k, ()))
+        order += [] if i is None else [i]
+    return order if _is_possible(order) else None
+
+
+def _is_there(i: Instruction) -> bool:
+    """Whether it is there from the beginning."""
+    while i.opcode in ("bitcast", "get-tuple-element"):
+        i = i.operands[0]
+    return i.opcode in ("constant", "parameter")
+
+
+def _grows(start: Instruction, done: Instruction) -> bool:
+    """Whether a transfer gives more bytes than it takes, as a gather does.
+
+    What gives fewer begins best as soon as all is there that it takes.
+    """
+    return _array_bytes(done) > sum(map(_array_bytes, start.operands))
+
+
+def _array_bytes(i: Instruction) -> int:
+    return sum(shape.bytes for _, shape in i.shape.indices() if not shape.is_tuple)
+
+
+def _made_for(start: Instruction) -> set[Instruction]:
+    """A start, and what is made for it alone without arithmetic: casts, conversions, slices."""
+    found = {start}
+    waiting = list(start.operands)
+    while waiting:
+        i = waiting.pop()
+        own = found.issuperset(i.users) and not _is_there(i) and not i.control_predecessors
+        if i not in found and own and _only_moves(i):
+            found.add(i)
+            waiting += i.operands
+    return found
+
+
+def _only_moves(i: Instruction) -> bool:
+    """Whether it computes nothing of an array but its elements' type and place."""
+    if i.opcode != "fusion":
+        return i.opcode in _MOVING
+    inside = i.called[0].instructions
+    return all(k.opcode in _MOVING or not k.shape.dimensions for k in inside)
+
+
+def _waiting_for(group: Sequence[Instruction], rest: Sequence[Instruction]) -> list[Instruction]:
+    """What must come after some of a group by control dependencies."""
+    inside = set(group)
+    return [i for i in rest if not inside.isdisjoint(i.control_predecessors)]
+
+
+def _main_seconds(i: Instruction, cost: CostModel, dones: Collection[Instruction]) -> float:
+    """Predicted time on the main stream; what starts beside it takes none."""
+    if i in dones or i.opcode.endswith(("-start", "-done", "-update")):
+        return 0.0
+    return alone_seconds(i, cost)
+
+
+def _is_possible(order: Sequence[Instruction]) -> bool:
+    """Whether all that an instruction reads or waits for comes before it."""
+    seen: set[Instruction] = set()
+    for i in order:
+        if not seen.issuperset((*i.operands, *i.control_predecessors)):
+            return False
+        seen.add(i)
+    return True
