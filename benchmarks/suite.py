@@ -25,6 +25,7 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.targets.target import Target
 
@@ -194,7 +195,7 @@ def _work(about: dict[str, Any]) -> None:
         say(
             xla_bytes=own.assigned_bytes,
             seconds=time.monotonic() - started,
-            step_seconds=cost.step_seconds(module_from_bytes(own.final)),
+            step_seconds=run_seconds(module_from_bytes(own.final), cost),
         )
     except OllaError as error:
         return say(error=str(error))
@@ -212,7 +213,7 @@ def _planned(
         max_overhead=options.max_overhead,
         bytes=assigned_bytes(outcome.compiled),
         seconds=time.monotonic() - started,
-        step_seconds=cost.step_seconds(module_from_bytes(final_module(outcome.compiled))),
+        step_seconds=run_seconds(module_from_bytes(final_module(outcome.compiled)), cost),
         planned=outcome.planned,
         reason=outcome.reason,
         trouble=outcome.fell_back,

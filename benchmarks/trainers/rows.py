@@ -24,6 +24,7 @@ from olla_xla.compile.outcomes import NO_GAIN
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 __all__ = ["trainer_row"]
@@ -73,7 +74,7 @@ def _work(about: dict[str, Any]) -> None:
         say(stage="XLA's own schedule")
         step = trainer.step(about["policy"], settings, target)
         compiled, seconds = _compiled(jax.jit, step)
-        own = cost.step_seconds(module_from_bytes(final_module(compiled)))
+        own = run_seconds(module_from_bytes(final_module(compiled)), cost)
         say(xla_bytes=assigned_bytes(compiled), seconds=seconds, step_seconds=own)
         del compiled  # with its code
         # A policy that is predicted to be faster allows an order alone.
@@ -91,7 +92,7 @@ def _planned(step: TrainerStep, options: dict[str, Any], cost: CostModel) -> Sui
         max_overhead=options["max_overhead"],
         bytes=assigned_bytes(compiled),
         seconds=seconds,
-        step_seconds=cost.step_seconds(module_from_bytes(final_module(compiled))),
+        step_seconds=run_seconds(module_from_bytes(final_module(compiled)), cost),
         planned=compiled.planned,
         reason=compiled.reason,
         trouble=not compiled.planned and compiled.reason != NO_GAIN,

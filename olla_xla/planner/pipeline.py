@@ -25,6 +25,7 @@ from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH, Plan
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 __all__ = ["plan_module"]
@@ -145,6 +146,6 @@ def _with_allowance(state: ModuleState) -> ModuleState:
     )
     if request.options.max_overhead is not None:
         # Part of the time of the module as it came; what was taken out may be spent again.
-        allowance = request.options.max_overhead * request.cost.step_seconds(state.own)
+        allowance = request.options.max_overhead * run_seconds(state.own, request.cost)
         allowance += 0.0 if sunk is None else sunk.less_seconds
     return dataclasses.replace(state, allowance=allowance, limit=limit)

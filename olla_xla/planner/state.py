@@ -18,7 +18,7 @@ from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
-from olla_xla.remat.cost.path import path_seconds
+from olla_xla.remat.cost.path import path_seconds, run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class ModuleState:
             xla, step_seconds, moved_bytes = sunk.total, sunk.seconds, sunk.moved
             added, added_moved = added - sunk.less_seconds, added_moved - sunk.less_moved
         elif edits.sources or self.limit is not None:
-            step_seconds = request.cost.step_seconds(self.own)
+            step_seconds = run_seconds(self.own, request.cost)
             moved_bytes = module_work(self.own, request.target).bytes
         # XLA's order of a changed module is no order of XLA's own.
         changed = edits.sources and plan.status is PlanStatus.XLA

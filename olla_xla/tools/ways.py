@@ -14,6 +14,7 @@ from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
@@ -90,7 +91,7 @@ class Ways:
         return Way(
             name=name,
             bytes=assigned_bytes(compiled),
-            seconds=self.cost.step_seconds(module),
+            seconds=run_seconds(module, self.cost),
             moved=module_work(module, self.target.platform).bytes,
             measured=self._measured(compiled) if self.target.device is None else None,
         )

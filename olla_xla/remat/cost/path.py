@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
-__all__ = ["Streams", "alone_seconds", "is_transfer", "path_seconds", "transfers"]
+__all__ = ["Streams", "alone_seconds", "is_transfer", "path_seconds", "run_seconds", "transfers"]
 
 _TRANSFERS = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
@@ -36,6 +37,12 @@ def path_seconds(
         names that the module does not have are passed over.
     """
     return _seconds(module.entry, cost, order or {})
+
+
+def run_seconds(module: Module, cost: CostModel) -> float:
+    """Predicted seconds of one run: on a GPU as its streams run it, else operators in turn."""
+    beside = platform(cost.target).runs_beside
+    return path_seconds(module, cost) if beside else cost.step_seconds(module)
 
 
 def is_transfer(opcode: str) -> bool:

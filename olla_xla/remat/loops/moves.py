@@ -20,6 +20,7 @@ from olla_xla.errors import CheckError
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem import refusals
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
 __all__ = ["Sunk", "without_moves"]
@@ -60,7 +61,7 @@ def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
     names = tuple(sink.move.name for sink in found)
     sunk = _without(planned, names, cost)
     if sunk is None:
-        own = cost.step_seconds(module)
+        own = run_seconds(module, cost)
         kept = tuple(
             sink.move.name
             for sink in found
@@ -78,7 +79,7 @@ def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
     except HloError as error:
         refusals.note("a module without what moves an array for loops", error)
         return math.inf
-    return cost.step_seconds(without)
+    return run_seconds(without, cost)
 
 
 def _without(planned: PlannedModule, names: tuple[str, ...], cost: CostModel) -> Sunk | None:
@@ -87,7 +88,7 @@ def _without(planned: PlannedModule, names: tuple[str, ...], cost: CostModel) ->
     try:
         after = PlannedModule(Edit(module).rewrite(sink_moves, names, target).module(), target)
         total, kernels = planned.own(every=True)
-        times = [cost.step_seconds(view.module) for view in (planned, after)]
+        times = [run_seconds(view.module, cost) for view in (planned, after)]
         if after.simulate().total_bytes >= total or times[1] > times[0]:
             return None
         check_rewrite(module.data, after.module.data, target, loops=True)
