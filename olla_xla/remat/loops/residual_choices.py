@@ -27,8 +27,8 @@ from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_eve
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
+from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.remat.loops.ways import RecipeTable
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
 
