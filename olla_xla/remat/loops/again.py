@@ -18,7 +18,7 @@ from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.recipe_table import ConcatOperand, Recipe, RecipeTable
-from olla_xla.remat.loops.stacks import ScanResidual
+from olla_xla.remat.loops.scan_residuals import ScanResidual
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
 
