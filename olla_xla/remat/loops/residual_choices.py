@@ -28,7 +28,7 @@ from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.stacks_ilp import least
+from olla_xla.remat.loops.residuals_ilp import least
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
 
