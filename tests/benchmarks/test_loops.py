@@ -14,7 +14,7 @@ from benchmarks.schedule import Case
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
-from olla_xla.tools import models
+from olla_xla.tools import models, variants
 from olla_xla.tools.checkpointed import POLICIES
 from olla_xla.tools.variants import Way
 
@@ -42,7 +42,7 @@ def gated(*, batch_size, optimizer):
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, ways):
+    for module in (pipeline, variants):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 

@@ -18,7 +18,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, ways):
+    for module in (pipeline, variants):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 

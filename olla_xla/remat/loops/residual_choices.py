@@ -2,8 +2,8 @@
 
 Scan residuals that hold what another one holds, and those that nothing reads, cost nothing. What
 else goes is for each price of a byte the cheapest choice (`choice`), or for an allowance of time
-the one that keeps the fewest bytes (`stacks_ilp`); its time and total are those of the module that
-has the change.
+the one that keeps the fewest bytes (`residuals_ilp`); its time and total are those of the module
+that has the change.
 """
 
 from __future__ import annotations
