@@ -2,7 +2,7 @@
 
 The step's scans are compiled as they are and with each policy. Then the step without any is planned
 at each policy's own predicted time, and at given parts of the step's; totals and times are those of
-`olla_xla.tools.ways`.
+`olla_xla.tools.variants`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from olla_xla import targets
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.checkpointed import POLICIES
-from olla_xla.tools.ways import Way, Ways
+from olla_xla.tools.variants import Way, Ways
 
 __all__ = ["CASES", "LoopsRow", "as_json", "checkpointed_scans", "loops"]
 

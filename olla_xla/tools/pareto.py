@@ -16,7 +16,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.tools.models import BuiltModel
-from olla_xla.tools.ways import Way, Ways
+from olla_xla.tools.variants import Way, Ways
 
 __all__ = ["pareto"]
 

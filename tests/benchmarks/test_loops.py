@@ -14,9 +14,9 @@ from benchmarks.schedule import Case
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
-from olla_xla.tools import models, ways
+from olla_xla.tools import models, variants
 from olla_xla.tools.checkpointed import POLICIES
-from olla_xla.tools.ways import Way
+from olla_xla.tools.variants import Way
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 LAYERS, WIDTH = 16, 64
@@ -42,7 +42,7 @@ def gated(*, batch_size, optimizer):
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, ways):
+    for module in (pipeline, variants):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 

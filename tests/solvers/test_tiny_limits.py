@@ -18,12 +18,12 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
 from olla_xla.remat.exact import choose_exactly
-from olla_xla.remat.loops.stacks_ilp import least
+from olla_xla.remat.loops.residuals_ilp import least
 from olla_xla.solvers.bounds import known, whole_units
 from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 from tests.remat.test_remat import front
-from tests.remat.test_stacks_ilp import _choices, _module
+from tests.remat.test_residuals_ilp import _choices, _module
 from tests.support.graphs import train_step
 
 SECONDS = (1e-6, 1e-3, 0.05)

@@ -10,7 +10,7 @@ from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
-from olla_xla.tools import models, pareto, ways
+from olla_xla.tools import models, pareto, variants
 from olla_xla.tools.checkpointed import checkpointed_loss, sublinear_loss
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -18,7 +18,7 @@ CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 @pytest.fixture(autouse=True)
 def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, ways):
+    for module in (pipeline, variants):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
@@ -45,7 +45,7 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
 
 def test_checkpoint_policies_reach_the_step():
     model = models.build("mlp", batch_size=8, optimizer="sgd")
-    work = ways.Ways(model, targets.target("cpu"), PlanOptions())
+    work = variants.Ways(model, targets.target("cpu"), PlanOptions())
     with checkpointed_loss("nothing_saveable"):
         again = work.compiled().as_text().count("dot(")
     assert again > work.compiled().as_text().count("dot(")

@@ -35,7 +35,7 @@ from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdi
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import proofs_table
 from olla_xla.cli.report.remedies import remedy_line
-from olla_xla.cli.report.stacks import stacks_table
+from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
-from olla_xla.tools.ways import Way
+from olla_xla.tools.variants import Way
 
 __all__ = ["pareto_table"]
 

@@ -17,8 +17,8 @@ from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.stacks import ScanResidual
-from olla_xla.remat.loops.ways import ConcatOperand, Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import ConcatOperand, Recipe, RecipeTable
+from olla_xla.remat.loops.scan_residuals import ScanResidual
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
 

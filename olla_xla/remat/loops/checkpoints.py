@@ -21,7 +21,7 @@ from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
 from olla_xla.remat.loops.nodes import Affine
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.ways import Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import Recipe, RecipeTable
 
 __all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
 

@@ -13,7 +13,12 @@ from hlo.module import Computation, Instruction, Module
 from hlo.rounding import may_depend_on_others
 from olla_xla.remat.loops.counted_loops import Loop, counted_loop
 from olla_xla.remat.loops.nodes import Affine
-from olla_xla.remat.loops.stacks import NotAResidual, ScanResidual, before_moves, residual_of
+from olla_xla.remat.loops.scan_residuals import (
+    NotAResidual,
+    ScanResidual,
+    before_moves,
+    residual_of,
+)
 
 __all__ = ["Pair", "pairs"]
 

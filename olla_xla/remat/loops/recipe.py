@@ -26,8 +26,8 @@ from olla_xla.remat.loops.again import Again, Arrays, New, uncast
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
 from olla_xla.remat.loops.nodes import Body
 from olla_xla.remat.loops.pairs import Pair, pairs
-from olla_xla.remat.loops.stacks import ScanResidual, only_hands_on
-from olla_xla.remat.loops.ways import Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import Recipe, RecipeTable
+from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 __all__ = ["edits", "recipe"]
 

@@ -2,8 +2,8 @@
 
 Scan residuals that hold what another one holds, and those that nothing reads, cost nothing. What
 else goes is for each price of a byte the cheapest choice (`choice`), or for an allowance of time
-the one that keeps the fewest bytes (`stacks_ilp`); its time and total are those of the module that
-has the change.
+the one that keeps the fewest bytes (`residuals_ilp`); its time and total are those of the module
+that has the change.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_eve
 from olla_xla.remat.loops.choice import Choice
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
-from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.remat.loops.ways import RecipeTable
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.residuals_ilp import least
 from olla_xla.remat.overlap import hide_transfers
 
 __all__ = ["ResidualChoice", "ResidualChoices"]

@@ -12,9 +12,9 @@ from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
+from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
-from olla_xla.remat.loops.stacks_ilp import least
-from olla_xla.remat.loops.ways import RecipeTable
+from olla_xla.remat.loops.residuals_ilp import least
 from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow

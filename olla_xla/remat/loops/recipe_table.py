@@ -16,7 +16,7 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.nodes import Affine, Body, Node, Terms, widens
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.stacks import ScanResidual, only_hands_on
+from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 from olla_xla.remat.purity import pure
 
 __all__ = ["ConcatOperand", "Recipe", "RecipeTable"]
