@@ -26,7 +26,9 @@ __all__ = ["analyze_dump", "analyze_model", "compare_with"]
 Progress = Callable[[str], None]
 
 
-def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None) -> Analysis:
+def analyze_model(
+    model: BuiltModel, target: Target, options: PlanOptions | None, advice: bool = False
+) -> Analysis:
     """The analysis of a model's step for a target; planned too if there are options for that."""
     with tracing(model.name):
         return analyze(
@@ -35,6 +37,7 @@ def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None
             target=target,
             plan=False if options is None else vars(options),
             title=_title(model, target),
+            advice=advice,
         )
 
 

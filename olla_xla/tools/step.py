@@ -19,6 +19,8 @@ from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, needed_dump
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.dumped import DumpedStage
+from olla_xla.compile.leaves import donatable
+from olla_xla.compile.remedies import Donating
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -46,6 +48,7 @@ class PlannedModel:
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
+      donating: what could be donated and is not; None where nobody knows.
     """
 
     plan: Plan
@@ -56,6 +59,7 @@ class PlannedModel:
     module: bytes
     scheduled: bytes
     seconds: float
+    donating: Donating | None = None
 
 
 def plan_model(
@@ -111,7 +115,11 @@ def plan_model(
 
     outcome = _Outcome(compiled.plan, compiled.planned, compiled.reason, compiled.stage, report)
     optimized = with_options if compare else None
-    return _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+    result = _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+    static = model.jit_options.get("static_argnums") or ()
+    left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
+    donating = Donating(model.step, model.jit_options, arguments, {}, left) if left else None
+    return dataclasses.replace(result, donating=donating)
 
 
 def plan_dump(

@@ -45,6 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("plan", False, "Plan too, and show both orders.", flag_values=values)
     shared.define_recomputation(values)
     shared.define_limits(values)
+    shared.define_advice(values)
     flags.DEFINE_integer(
         "largest", 15, "Tensors, modules and lines to list.", lower_bound=1, flag_values=values
     )
@@ -78,7 +79,7 @@ def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Ana
     target = targets.target(values.target)
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     progress.stage("tracing, compiling")
-    return analyze_model(model, target, options if values.plan else None)
+    return analyze_model(model, target, options if values.plan else None, values.advice)
 
 
 def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:

@@ -33,16 +33,18 @@ from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import places_table, proofs_table
-from olla_xla.cli.report.remedies import remedy_line
 from olla_xla.cli.report.stacks import stacks_table
+from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
+from olla_xla.memory.analysis.memory_view import memory_view
+from olla_xla.memory.analysis.remedy import Remedy
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import stack_rows
 from olla_xla.tools import models
-from olla_xla.tools.remedy import Remedy, remedy
 from olla_xla.tools.split import split
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
@@ -63,12 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
     )
-    flags.DEFINE_bool(
-        "advice",
-        True,
-        "Where the order saves little, whether to try what else would: up to 10 s of planning.",
-        flag_values=values,
-    )
+    shared.define_advice(values)
     shared.define_limits(values)
     shared.define_method(values)
 
@@ -118,8 +115,16 @@ def _remedy(
     if not values.advice or given is not None:
         return None
     progress.stage("looking for what else would help")
-    own = result.scheduled or result.module
-    return remedy(own, result.module, result.plan, options, target.kind)
+    plan = result.plan
+    return remedy(
+        result.scheduled or result.module,
+        memory_view(PlannedModule(scheduled_module(result.module), plan.target), "planned"),
+        options,
+        target=plan.target,
+        plan=plan,
+        device_kind=target.kind,
+        donating=result.donating,
+    )
 
 
 def _print_compiled(
@@ -142,8 +147,8 @@ def _print_compiled(
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
     console.print(line, markup=False)
     if other is not None:
-        console.print(remedy_line(other), markup=False)
-        document.add(remedy=dataclasses.asdict(other))
+        console.print(other.sentence(), markup=False)
+        document.add(remedy=other.to_dict())
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
     _print_peak(console, result.module, target.platform, values.largest)

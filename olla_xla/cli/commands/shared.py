@@ -17,6 +17,7 @@ from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
 
 __all__ = [
     "console",
+    "define_advice",
     "define_compile",
     "define_format",
     "define_hlo",
@@ -69,6 +70,16 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
     if module is not None:
         targets.prepare_environment(values.target, module.devices)
     return module
+
+
+def define_advice(values: flags.FlagValues) -> None:
+    """Defines --advice."""
+    flags.DEFINE_bool(
+        "advice",
+        True,
+        "Where little is saved, whether to try what else would help: up to 10 s of planning.",
+        flag_values=values,
+    )
 
 
 def define_model(values: flags.FlagValues) -> None:

@@ -21,6 +21,7 @@ from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
 from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
+from olla_xla.memory.analysis.remedy import Remedy
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
 
@@ -50,6 +51,7 @@ class Analysis:
       loops: those of XLA's module.
       donation: what became of donated arguments; None where nobody said which were.
       plan: the plan, or None.
+      remedy: what would help, where that was tried; else None.
     """
 
     title: str
@@ -61,6 +63,7 @@ class Analysis:
     loops: tuple[LoopView, ...]
     donation: DonationAudit | None = None
     plan: Plan | None = dataclasses.field(default=None, repr=False)
+    remedy: Remedy | None = None
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -83,6 +86,7 @@ class Analysis:
             "lower_bound_bytes": self.lower_bound_bytes,
             "loops": [loop.to_dict() for loop in self.loops],
             "donation": None if self.donation is None else self.donation.to_dict(),
+            "remedy": None if self.remedy is None else self.remedy.to_dict(),
         }
 
     def document(self) -> dict[str, Any]:

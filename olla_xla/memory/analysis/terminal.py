@@ -64,6 +64,8 @@ def _headline(analysis: Analysis) -> Text:
     )
     if size := analysis.xla.constant_bytes:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
+    if analysis.remedy is not None:
+        lines.append(analysis.remedy.sentence())
     return Text("\n".join(lines) + "\n")
 
 
