@@ -61,9 +61,7 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
     )
 
 
-def donatable(
-    compiled: Any, static: Collection[int] = (), least: int = _NOTEWORTHY
-) -> list[Leaf]:
+def donatable(compiled: Any, static: Collection[int] = (), least: int = _NOTEWORTHY) -> list[Leaf]:
     """The arguments that could be donated and are not; none where they come to little.
 
     Args:

@@ -26,7 +26,7 @@ import jax.core
 from hlo.backend import platform_of_jax
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
-from olla_xla.compile.events import PlanEvent, tell
+from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
 from olla_xla.compile.gpu_code import without_order
 from olla_xla.compile.jax_private import (
@@ -38,6 +38,7 @@ from olla_xla.compile.jax_private import (
 )
 from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.outcomes import Outcome, require_budget
+from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Shared, shared
