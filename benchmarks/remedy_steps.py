@@ -1,4 +1,4 @@
-"""Thirty small steps: 25 that recomputation or donation would help, and 5 that nothing would."""
+"""Small steps: 25 that recomputation or donation helps, and 10 that nothing helps that is tried."""
 
 from __future__ import annotations
 
@@ -82,6 +82,14 @@ def _tanh(h: Any, w: Any) -> Any:
 
 def _gelu(h: Any, w: Any) -> Any:
     return h + jax.nn.gelu(_normed(h) @ w)
+
+
+def _gelu_twice(h: Any, w: Any) -> Any:
+    return h + jax.nn.gelu(jax.nn.gelu(h @ w) @ w.T)
+
+
+def _normed_tanh(h: Any, w: Any) -> Any:
+    return h + jnp.tanh(_normed(h) @ w)
 
 
 def _gated(h: Any, w: Any) -> Any:
@@ -170,6 +178,15 @@ def _averaged(mean: Any, w: Any) -> Any:
     return jax.tree.map(lambda m, w: 0.99 * m + 0.01 * w, mean, w)
 
 
+def _counted(counts: Any, x: Any) -> Any:
+    return counts.at[jnp.argsort(x)].add(1.0)
+
+
+def _replayed(buffer: Any, rows: Any) -> Any:
+    buffer = jax.lax.dynamic_update_slice(buffer, rows, (32, 0))
+    return buffer, buffer[:64].mean()
+
+
 def _filtered(image: Any) -> Any:
     return jnp.clip(1.2 * image - 0.1, 0.0, 1.0)
 
@@ -195,8 +212,8 @@ STEPS = (
     Step("scan, gated", _over_layers(_gated), ((16, 2, 64, 64), _WIDE), (0,)),
     Step("scan, softplus", _over_layers(_softplus), (_LAYERS, _WIDE), (0,)),
     Step("scan, attention", _over_layers(_attention), ((8, 3, 64, 64), (4, 128, 64)), (0,)),
-    Step("scan, convolution", _over_layers(_convolution), ((8, 3, 3, 8, 8), (8, 32, 32, 8)), (0,)),
-    Step("scan of scans", _descent(_twice), ((4, 4, 64, 64), _WIDE), (0,)),
+    Step("scan, gelu twice", _over_layers(_gelu_twice), (_LAYERS, _WIDE), (0,)),
+    Step("scan, norm and tanh", _over_layers(_normed_tanh), (_LAYERS, _WIDE), (0,)),
     Step("recurrent, tanh", _over_time(_elman), (_SQUARE, (64, 256, 64)), (0,)),
     Step("recurrent, gated", _over_time(_gru), ((2, 64, 64), (64, 256, 64)), (0,)),
     Step("recurrent, leaky", _over_time(_leaky), (_SQUARE, (64, 256, 64)), (0,)),
@@ -204,12 +221,12 @@ STEPS = (
     Step("12 layers, tanh", _one_by_one(_tanh), ((12, 64, 64), _WIDE), (0,)),
     Step("12 layers, gelu and norm", _one_by_one(_gelu), ((12, 64, 64), _WIDE), (0,)),
     Step("12 layers, gated", _one_by_one(_gated), ((12, 2, 64, 64), _WIDE), (0,)),
-    Step("12 layers, softplus", _one_by_one(_softplus), ((12, 64, 64), _WIDE), (0,)),
+    Step("12 layers, norm and tanh", _one_by_one(_normed_tanh), ((12, 64, 64), _WIDE), (0,)),
     Step("4 layers, attention", _one_by_one(_attention), ((4, 3, 64, 64), (4, 128, 64)), (0,)),
     Step("elementwise chain", _descent(_chain), ((64,), (4096, 64)), (0,)),
-    Step("descent, not donated", _descent(lambda w, x: jnp.tanh(x @ w)), (_STATE, (8, 512))),
     Step("momentum, not donated", _momentum, (_STATE, _STATE, (8, 512))),
-    Step("momentum, half donated", _momentum, (_STATE, _STATE, (8, 512)), (0,)),
+    Step("histogram, not donated", _counted, ((65536,), (1024,))),
+    Step("replay buffer, not donated", _replayed, ((4096, 64), (16, 64))),
     Step("adam, not donated", _adam, ((_STATE, _STATE, _STATE), (8, 512))),
     Step("a cache of keys, not donated", _cached, ((8, 256, 64), (8, 64))),
     Step("particles, not donated", _particles, ((65536, 3), (65536, 3))),
@@ -220,5 +237,21 @@ STEPS = (
     Step("a product", _forward, (_STATE, (64, 512)), helped=False),
     Step("rows looked up", _looked_up, ((8192, 64), (8192,)), helped=False),
     Step("means", _means, ((4096, 128),), helped=False),
-)  # fmt: skip
+    Step(
+        "descent, not donated",
+        _descent(lambda w, x: jnp.tanh(x @ w)),
+        (_STATE, (8, 512)),
+        helped=False,
+    ),
+    Step("momentum, half donated", _momentum, (_STATE, _STATE, (8, 512)), (0,), helped=False),
+    Step(
+        "scan, convolution",
+        _over_layers(_convolution),
+        ((8, 3, 3, 8, 8), (8, 32, 32, 8)),
+        (0,),
+        helped=False,
+    ),
+    Step("scan of scans", _descent(_twice), ((4, 4, 64, 64), _WIDE), (0,), helped=False),
+    Step("12 layers, softplus", _one_by_one(_softplus), ((12, 64, 64), _WIDE), (0,), helped=False),
+)
 """By name; with the arguments that their authors donated."""

@@ -1,4 +1,4 @@
-"""Asks of 30 small steps what would help their memory, and tries each remedy that is named.
+"""Asks of 35 small steps what would help their memory, and tries each remedy that is named.
 
 Exit code 1 where a remedy is missing, where one is named that was not expected, or where it gives
 another total than was said.

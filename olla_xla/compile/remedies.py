@@ -14,7 +14,7 @@ from olla_xla.compile.jax_private import plain_jit
 from olla_xla.errors import OllaError
 from olla_xla.memory.analysis.leaves import Leaf, to_donate
 from olla_xla.memory.analysis.memory_view import MemoryView
-from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand, described
+from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand, described, most_used
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -24,8 +24,9 @@ __all__ = ["Donating", "remedy"]
 _LITTLE = 0.1
 """Part of XLA's total below which what an order saves is little, and other remedies are tried."""
 
-_OVERHEAD = 0.2
-"""What is allowed for recomputation when it is tried: a fifth of the step's predicted time."""
+_OVERHEADS = (0.2, 0.5)
+"""Parts of the step's predicted time that recomputation is allowed, one after another until one
+helps: a fifth is what most steps give much for, and half is more than computing all of it again."""
 
 _SECONDS = 10.0
 """Most that trying it may take."""
@@ -108,29 +109,41 @@ def remedy(
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         if total < (1 - _LITTLE) * plan.xla_bytes:
             return None
-    seconds = min(options.time_limit or _SECONDS, _SECONDS)
+    seconds = min(options.time_limit or _SECONDS, _SECONDS) / len(_OVERHEADS)
     asked = dataclasses.replace(options, time_limit=seconds, method="search")
     read = scheduled_module(module)
     trials = []
     if not options.recomputes and _size(read) <= _MOST_INSTRUCTIONS:
-        trials += _recomputed(module, asked, target, device_kind)
+        trials += _recomputed(module, asked, total, most_used(view)[2], target, device_kind)
     if donating is not None and donating.leaves:
         planned = None if plan is None else asked
         trials.append(donating.trial(planned, device_kind))
     return described(view, total, trials, by_hand(read))
 
 
-def _recomputed(module: bytes, options: PlanOptions, target: str, device_kind: str) -> list[Trial]:
+def _recomputed(
+    module: bytes,
+    options: PlanOptions,
+    total: int,
+    is_state: bool,
+    target: str,
+    device_kind: str,
+) -> list[Trial]:
     """What a plan comes to that may compute things again; nothing where it fails."""
-    allowed = dataclasses.replace(options, max_overhead=_OVERHEAD)
-    try:
-        found = loading.planner().plan_module(
-            module, allowed, target=target, device_kind=device_kind
-        )
-    except OllaError:
-        return []
-    setting = f"max_overhead={_OVERHEAD:g}" if found.is_rewritten else ""
-    return [Trial(setting, found.predicted_bytes, False, found.overhead)]
+    trials: list[Trial] = []
+    for overhead in _OVERHEADS:
+        allowed = dataclasses.replace(options, max_overhead=overhead)
+        try:
+            found = loading.planner().plan_module(
+                module, allowed, target=target, device_kind=device_kind
+            )
+        except OllaError:
+            break
+        setting = f"max_overhead={overhead:g}" if found.is_rewritten else ""
+        trials = [Trial(setting, found.predicted_bytes, False, found.overhead, overhead)]
+        if trials[0].helps(total) or is_state:
+            break
+    return trials
 
 
 def _size(module: Any) -> int:

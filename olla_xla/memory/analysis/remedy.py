@@ -1,4 +1,4 @@
-"""What would help a step's memory where little was found, in one line, with figures that were computed."""
+"""What would help a step's memory where little was found, in one line, with computed figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo.module import Module
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.memory_view import MemoryView
 
-__all__ = ["Remedy", "Trial", "by_hand", "described"]
+__all__ = ["Remedy", "Trial", "by_hand", "described", "most_used"]
 
 _WORTH_WHILE = 0.05
 """Part of the total from which on a remedy is one."""
@@ -25,7 +25,7 @@ _SWITCHES = (
     ("/flax/nnx/", "nnx.remat"),
     ("/flax/linen/", "nn.remat"),
 )
-"""A folder of a library's sources, in lower case, and its own switch; frameworks before what they use."""
+"""Folders of libraries' sources, in lower case, and their switches; frameworks come first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Trial:
     Attributes:
       setting: what to write, such as "max_overhead=0.2"; "" for an order alone.
       bytes: the total with it. assigned: whether that is XLA's own; otherwise it is predicted.
-      overhead: the predicted time that it adds, as a part of the step's.
+      overhead: the predicted time that it adds, as a part of the step's. allowed: that it might.
       when: under which condition, such as "if the caller is done with it"; or "".
     """
 
@@ -43,12 +43,24 @@ class Trial:
     bytes: int
     assigned: bool
     overhead: float = 0.0
+    allowed: float = 0.0
     when: str = ""
+
+    def helps(self, total: int) -> bool:
+        """Whether it saves a twentieth of a total or more."""
+        return self.bytes <= (1 - _WORTH_WHILE) * total
+
+    def in_vain(self) -> str:
+        """What it leaves, where that is no help."""
+        what = self.setting
+        if self.allowed:
+            what = f"computing things again for up to {100 * self.allowed:.0f} % more time"
+        return f"{what} leaves {_mb(self.bytes)} MB"
 
     def sentence(self) -> str:
         """What to write, and what comes of it."""
         kind = "assigned" if self.assigned else "predicted"
-        if self.setting.startswith("max_overhead") or not self.setting:
+        if self.allowed:
             more = f"{100 * self.overhead:.1f} % more time"
             what = self.setting or "olla_xla.plan"
             return f"{what} plans {_mb(self.bytes)} MB ({kind}, {more})"
@@ -78,24 +90,21 @@ class Remedy:
     @property
     def helpful(self) -> tuple[Trial, ...]:
         """The trials that save a twentieth or more."""
-        most = (1 - _WORTH_WHILE) * self.total_bytes
-        return tuple(trial for trial in self.trials if trial.bytes <= most)
+        return tuple(trial for trial in self.trials if trial.helps(self.total_bytes))
 
     def sentence(self) -> str:
         """What most of the memory is, what helps, and what is left where nothing does."""
         most = f"{_mb(self.what_bytes)} of {_mb(self.total_bytes)} MB at the peak are {self.what}"
         if found := self.helpful:
             said = "; ".join(trial.sentence() for trial in found)
-            again = any(trial.setting.startswith("max_overhead") for trial in found)
+            again = any(trial.allowed for trial in found)
             library = f"; by hand: {self.by_hand}" if self.by_hand and again else ""
             return f"What would help: {most}; {said}{library}."
         left = "a smaller batch, or another model"
         if self.is_state:
             left = "shard them over devices, or keep fewer bytes of each"
-        tried = " and ".join(
-            f"{trial.setting or 'an order'} leaves {_mb(trial.bytes)}" for trial in self.trials
-        )
-        return f"What would help: {most}, and {tried} MB: {left}."
+        tried = ", ".join(trial.in_vain() for trial in self.trials)
+        return f"What would help: {most}; {tried}: {left}."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; every field by name."""
@@ -112,11 +121,15 @@ def described(view: MemoryView, total: int, trials: Iterable[Trial], switch: str
     tried = tuple(sorted(trials, key=lambda trial: trial.bytes))
     if not tried:
         return None
+    return Remedy(*most_used(view), total, tried, switch)
+
+
+def most_used(view: MemoryView) -> tuple[str, int, bool]:
+    """What most of the memory at the peak is used for, its bytes, and whether it is arguments."""
     sums = {str(category): size for category, size in view.by_category().items()}
     sums[_STATE] = sums.pop(Category.PARAMETERS, 0) + sums.pop(Category.OPTIMIZER, 0)
     what = max(sums, key=lambda name: sums[name])
-    is_state = what in (_STATE, Category.BATCH, Category.ARGUMENTS)
-    return Remedy(what, sums[what], is_state, total, tried, switch)
+    return what, sums[what], what in (_STATE, Category.BATCH, Category.ARGUMENTS)
 
 
 def by_hand(module: Module) -> str:
