@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,9 @@ helps: a fifth is what most steps give much for, and half is more than computing
 
 _SECONDS = 10.0
 """Most that trying it may take."""
+
+_LEAST_SECONDS = 2.0
+"""That a trial gets, whatever those before it took."""
 
 _MOST_INSTRUCTIONS = 20_000
 """Modules larger than that are not planned for advice alone: that takes longer than the limit."""
@@ -109,7 +113,7 @@ def remedy(
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         if total < (1 - _LITTLE) * plan.xla_bytes:
             return None
-    seconds = min(options.time_limit or _SECONDS, _SECONDS) / len(_OVERHEADS)
+    seconds = min(options.time_limit or _SECONDS, _SECONDS)
     asked = dataclasses.replace(options, time_limit=seconds, method="search")
     read = scheduled_module(module)
     trials = []
@@ -131,8 +135,10 @@ def _recomputed(
 ) -> list[Trial]:
     """What a plan comes to that may compute things again; nothing where it fails."""
     trials: list[Trial] = []
+    limit, began = options.time_limit or _SECONDS, time.monotonic()
     for overhead in _OVERHEADS:
-        allowed = dataclasses.replace(options, max_overhead=overhead)
+        left = max(began + limit - time.monotonic(), _LEAST_SECONDS)
+        allowed = dataclasses.replace(options, max_overhead=overhead, time_limit=left)
         try:
             found = loading.planner().plan_module(
                 module, allowed, target=target, device_kind=device_kind
