@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import olla_xla
 from hlo.backend import platform
+from hlo.buffer_assignment import BufferAssignment
 from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.assignment import AssignmentReport, check_compiled, needed_dump
+from olla_xla.compile.assignment import (
+    AssignmentReport,
+    check_compiled,
+    needed_dump,
+    read_assignment,
+)
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.compile.leaves import donatable
@@ -44,6 +50,7 @@ class PlannedModel:
       planned: True when the executable runs another order than XLA's own. reason: why not, or "".
       memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
         none (GPU) or was not asked.
+      assignment: XLA's of it.
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
@@ -57,6 +64,7 @@ class PlannedModel:
     memory_optimized_bytes: int | None
     report: AssignmentReport
     module: bytes
+    assignment: BufferAssignment
     scheduled: bytes
     seconds: float
     donating: Donating | None = None
@@ -106,6 +114,7 @@ def plan_model(
             raise OllaError(f"planning failed: {compiled.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(compiled, compiled.plan, Path(folder))
+        _, assignment = read_assignment(compiled, Path(folder))
 
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
@@ -113,7 +122,9 @@ def plan_model(
     def with_options(given: dict[str, Any]) -> jax.stages.Compiled:
         return jitted().compile(compiler_options=given)
 
-    outcome = _Outcome(compiled.plan, compiled.planned, compiled.reason, compiled.stage, report)
+    outcome = _Outcome(
+        compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
+    )
     optimized = with_options if compare else None
     result = _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
     static = model.jit_options.get("static_argnums") or ()
@@ -149,7 +160,10 @@ def plan_dump(
             raise OllaError(f"planning failed: {outcome.reason}")
         stage("checking XLA's buffer assignment")
         report = check_compiled(outcome.compiled, outcome.plan, Path(folder))
-    found = _Outcome(outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report)
+        _, assignment = read_assignment(outcome.compiled, Path(folder))
+    found = _Outcome(
+        outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
+    )
     return _beside(found, target, stage, started, step.captured, step.compiled)
 
 
@@ -161,6 +175,7 @@ class _Outcome(NamedTuple):
     reason: str
     compiled: jax.stages.Compiled
     report: AssignmentReport
+    assignment: BufferAssignment
 
 
 def _beside(
@@ -195,6 +210,7 @@ def _beside(
         memory_optimized_bytes=memory_optimized,
         report=outcome.report,
         module=final_module(outcome.compiled),
+        assignment=outcome.assignment,
         scheduled=scheduled,
         seconds=time.monotonic() - started,
     )

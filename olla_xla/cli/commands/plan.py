@@ -29,6 +29,7 @@ from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
@@ -45,6 +46,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import stack_rows
 from olla_xla.tools import models
+from olla_xla.tools.assignment_report import FullReport, full_report
 from olla_xla.tools.split import split
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
@@ -64,6 +66,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
     flags.DEFINE_integer(
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
+    )
+    flags.DEFINE_bool(
+        "assignment",
+        False,
+        "List XLA's allocations, what they waste, and the places of the largest tensors.",
+        flag_values=values,
     )
     shared.define_advice(values)
     shared.define_limits(values)
@@ -98,9 +106,10 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         result = plan_model(
             model, target, options, stage=progress.stage, progress=progress, given=given
         )
+        report = _assignment(result, values, progress)
         other = _remedy(result, options, target, values, given, progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    return _print_compiled(result, target, title, values, other)
+    return _print_compiled(result, target, title, values, other, report)
 
 
 def _remedy(
@@ -127,12 +136,24 @@ def _remedy(
     )
 
 
+def _assignment(
+    result: PlannedModel, values: flags.FlagValues, progress: Progress
+) -> FullReport | None:
+    """XLA's buffer assignment against an optimal packing, if that is to be listed."""
+    if not values.assignment:
+        return None
+    progress.stage("packing what is in XLA's allocations")
+    plan = result.plan
+    return full_report(result.module, result.assignment, plan.target, plan)
+
+
 def _print_compiled(
     result: PlannedModel,
     target: targets.Target,
     title: str,
     values: flags.FlagValues,
     other: Remedy | None,
+    report: FullReport | None,
 ) -> Plan:
     """Prints what came of a plan that was compiled; returns it, with what was proven."""
     console = shared.console()
@@ -151,6 +172,9 @@ def _print_compiled(
         document.add(remedy=other.to_dict())
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
+    if report is not None:
+        allocation_table(report, values.largest).print(console)
+        tensor_table(report, values.largest).print(console)
     _print_peak(console, result.module, target.platform, values.largest)
     return _print_proofs(console, result.plan, result.module, values)
 
@@ -166,10 +190,11 @@ def _plan_lowered(
         result = plan_dump(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
+        report = _assignment(result, values, progress)
         other = _remedy(result, options, target, values, given, progress)
     devices = f", of {module.devices} devices" if module.devices > 1 else ""
     title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
-    return _print_compiled(result, target, title, values, other)
+    return _print_compiled(result, target, title, values, other, report)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
