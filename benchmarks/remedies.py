@@ -46,10 +46,10 @@ def tried(step: Step, **options: Any) -> list[Row]:
     """Asks for what would help, and does each thing that is named.
 
     Args:
-      step: to be analysed. **options: of the plans.
+      step: to be analysed. **options: of all plans.
     """
     jitted = jax.jit(step.function, donate_argnums=step.donated)
-    found = olla_xla.analyze(jitted, *step.arguments, advice=True)
+    found = olla_xla.analyze(jitted, *step.arguments, advice=options)
     remedy, total = found.remedy, found.xla.total_bytes
     if remedy is None or not remedy.helpful:
         line = "" if remedy is None else remedy.sentence()

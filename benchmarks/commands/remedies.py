@@ -26,6 +26,8 @@ _WITHIN = 0.05
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list("steps", None, "Names of steps; all by default.", flag_values=values)
+    flags.DEFINE_float("time_limit", 30.0, "Of each plan, in seconds.", 0.1, flag_values=values)
+    flags.DEFINE_integer("step_limit", 5000, "Of each plan.", 1, flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -36,7 +38,7 @@ def run(values: flags.FlagValues) -> int:
             if values.steps and step.name not in values.steps:
                 continue
             progress.stage(f"{step.name} ({number} of {len(STEPS)})")
-            rows += tried(step, time_limit=10)
+            rows += tried(step, time_limit=values.time_limit, step_limit=values.step_limit)
     document.add(rows=[dataclasses.asdict(row) for row in rows])
     console = shared.console()
     remedies_table(rows).print(console)

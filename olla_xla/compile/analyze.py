@@ -36,7 +36,7 @@ def analyze(
     target: str | Target | None = None,
     plan: bool | dict[str, Any] = False,
     title: str = "",
-    advice: bool = False,
+    advice: bool | dict[str, Any] = False,
     **kwargs: Any,
 ) -> Analysis:
     """Says what is in memory at the peak of a function, and why.
@@ -52,7 +52,8 @@ def analyze(
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
       advice: whether to try what would help, where a plan, if there is one, saves little:
-        recomputation, planned for up to 10 s, and donation, which takes another compile.
+        recomputation, planned for up to 10 s, and donation, which takes another compile. With
+        `olla_xla.plan`'s options if a dict; where it is planned, the plan's hold.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.
@@ -60,7 +61,7 @@ def analyze(
 
     Examples:
       >>> analysis = olla_xla.analyze(train_step, state, batch, target="h100")
-      >>> rich.print(analysis)
+      >>> print(analysis)
       >>> analysis.xla.by_category(), analysis.donation.trouble
     """
     where = _target(target)
@@ -80,9 +81,10 @@ def analyze(
         plan=None if planned is None else planned.plans[-1],
         leaves=parts,
     )
-    if not advice:
+    if advice is False:
         return found
-    options = PlanOptions() if planned is None else planned._options
+    options = PlanOptions(**advice) if isinstance(advice, dict) else PlanOptions()
+    options = options if planned is None else planned._options
     donating = _donating(own, args, kwargs, found, parts[0])
     tried = remedy(
         executable.module,

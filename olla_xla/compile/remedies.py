@@ -30,7 +30,7 @@ _OVERHEADS = (0.2, 0.5)
 helps: a fifth is what most steps give much for, and half is more than computing all of it again."""
 
 _SECONDS = 10.0
-"""Most that trying it may take."""
+"""Most that trying recomputation may take, where the options have no limit."""
 
 _LEAST_SECONDS = 2.0
 """That a trial gets, whatever those before it took."""
@@ -113,7 +113,7 @@ def remedy(
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         if total < (1 - _LITTLE) * plan.xla_bytes:
             return None
-    seconds = min(options.time_limit or _SECONDS, _SECONDS)
+    seconds = options.time_limit or _SECONDS
     asked = dataclasses.replace(options, time_limit=seconds, method="search")
     read = scheduled_module(module)
     trials = []

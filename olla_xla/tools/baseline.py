@@ -27,9 +27,15 @@ Progress = Callable[[str], None]
 
 
 def analyze_model(
-    model: BuiltModel, target: Target, options: PlanOptions | None, advice: bool = False
+    model: BuiltModel,
+    target: Target,
+    options: PlanOptions | None,
+    advice: PlanOptions | None = None,
 ) -> Analysis:
-    """The analysis of a model's step for a target; planned too if there are options for that."""
+    """The analysis of a model's step for a target; planned too if there are options for that.
+
+    With `advice` it is tried what would help, within these options.
+    """
     with tracing(model.name):
         return analyze(
             jax.jit(model.step, **model.jit_options),
@@ -37,7 +43,7 @@ def analyze_model(
             target=target,
             plan=False if options is None else vars(options),
             title=_title(model, target),
-            advice=advice,
+            advice=False if advice is None else vars(advice),
         )
 
 

@@ -77,7 +77,7 @@ def define_advice(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "advice",
         True,
-        "Where little is saved, whether to try what else would help: up to 10 s of planning.",
+        "Where little is saved, whether to try what else would help, for up to --time_limit.",
         flag_values=values,
     )
 
@@ -216,6 +216,6 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 
 
 def console() -> Console:
-    """For results, on stdout; tables keep their width where that is no terminal."""
+    """For results, on stdout; no line is broken where that is no terminal."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=400)
+    return found if found.is_terminal else Console(highlight=False, soft_wrap=True)

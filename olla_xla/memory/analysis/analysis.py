@@ -37,11 +37,11 @@ class Executable(NamedTuple):
     assignment: BufferAssignment | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Analysis:
     """The memory of a step, in XLA's order and planned, and a bound for every order.
 
-    In a terminal `rich.print(analysis)` shows it, in a notebook it is shown as it is.
+    `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
 
     Attributes:
       title: what was analysed. target: "cpu" or "cuda".
@@ -113,9 +113,15 @@ class Analysis:
         """
         _optional("figure", "figures").draw(self, Path(path))
 
-    def __rich__(self) -> Any:
-        """For rich: the tables that the command line prints."""
-        return _terminal().renderable(self)
+    def __repr__(self) -> str:
+        """One line: totals and bound."""
+        totals = ", ".join(f"{v.name} {v.total_bytes / 2**20:,.1f} MB" for v in self.views)
+        least = f"bound {self.lower_bound_bytes / 2**20:,.1f}"
+        return f"<Analysis of {self.title}: {totals}, {least}>"
+
+    def __str__(self) -> str:
+        """The tables that the command line prints, within 80 columns."""
+        return _terminal().text(self)
 
     def _repr_html_(self) -> str:
         """For notebooks: the same."""

@@ -60,10 +60,11 @@ class Trial:
     def sentence(self) -> str:
         """What to write, and what comes of it."""
         kind = "assigned" if self.assigned else "predicted"
+        if not self.setting:
+            return f"olla_xla.plan plans {_mb(self.bytes)} MB ({kind}, nothing computed again)"
         if self.allowed:
             more = f"{100 * self.overhead:.1f} % more time"
-            what = self.setting or "olla_xla.plan"
-            return f"{what} plans {_mb(self.bytes)} MB ({kind}, {more})"
+            return f"{self.setting} plans {_mb(self.bytes)} MB ({kind}, {more})"
         when = f", {self.when}" if self.when else ""
         return f"{self.setting} takes {_mb(self.bytes)} MB ({kind}){when}"
 
@@ -97,7 +98,7 @@ class Remedy:
         most = f"{_mb(self.what_bytes)} of {_mb(self.total_bytes)} MB at the peak are {self.what}"
         if found := self.helpful:
             said = "; ".join(trial.sentence() for trial in found)
-            again = any(trial.allowed for trial in found)
+            again = any(trial.allowed and trial.setting for trial in found)
             library = f"; by hand: {self.by_hand}" if self.by_hand and again else ""
             return f"What would help: {most}; {said}{library}."
         left = "a smaller batch, or another model"
