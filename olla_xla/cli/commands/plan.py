@@ -35,6 +35,7 @@ from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdi
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import places_table, proofs_table
 from olla_xla.cli.report.stacks import stacks_table
+from olla_xla.compile import loading
 from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.memory.analysis.memory_view import memory_view
@@ -209,7 +210,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
             module = read_module(values.hlo, platform)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
-        progress.stage("loading the planner, whose loops are compiled once")
+        progress.stage(loading.what())
         loaded()
         progress.stage("planning")
         if given is None:
