@@ -19,6 +19,7 @@ from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.solvers.rectangles import RectangleModel
+from olla_xla.version import to_install
 
 __all__ = ["BACKENDS", "solve", "solve_rectangles", "solve_special"]
 
@@ -27,6 +28,9 @@ _REGISTRY = {
     "cpsat": "olla_xla.solvers.backends.cpsat",
     "gurobi": "olla_xla.solvers.backends.gurobi",
 }
+
+_EXTRAS = ("gurobi",)
+"""Backends whose solver is an extra of this package."""
 
 _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 """Backends that may not stop at their time limit."""
@@ -80,6 +84,10 @@ def solve_with(
         started = time.monotonic()
         try:
             result = _checked(model, load()(model, limits), start)
+        except ModuleNotFoundError as error:
+            hint = f"; {to_install(name)}" if name in _EXTRAS else ""
+            failures.append(f"{name}: {error.name} is missing{hint}")
+            continue
         except Exception as error:  # a solver may raise anything; it is reported, never lost
             failures.append(f"{name}: {type(error).__name__}: {error}")
             continue

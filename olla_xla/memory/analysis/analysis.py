@@ -24,6 +24,7 @@ from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.analysis.remedy import Remedy
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
+from olla_xla.version import to_install
 
 __all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
 
@@ -183,7 +184,7 @@ def _optional(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(f"olla_xla.memory.analysis.{name}")
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is missing; pip install 'olla-xla[{extra}]'") from error
+        raise InputError(f"{error.name} is missing; {to_install(extra)}") from error
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
