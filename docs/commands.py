@@ -81,7 +81,7 @@ COMMANDS = (
     _olla(
         "plan --model=mlp --batch_size=2048 --memory_budget=5MiB --time_limit=10",
         Figure(_BUDGET, r"was reached is ([\d.,]+) MB", r"was reached is ([\d.,]+) MB"),
-        code=1,
+        code=2,
     ),
     Command(
         (),
