@@ -10,6 +10,7 @@ import jax
 
 import olla_xla
 from benchmarks.remedy_steps import Step
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.capture import capture
 from olla_xla.memory.analysis.remedy import Trial
 
@@ -77,5 +78,4 @@ def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
         jitted = jax.jit(step.function, donate_argnums=tuple({*step.donated, *more}))
         return capture(jitted.lower(*step.arguments)).assigned_bytes
     planned = olla_xla.plan(step.function, donate_argnums=step.donated, **given, **options)
-    plan = planned.lower(*step.arguments).compile().plan
-    return plan.assigned_bytes
+    return assigned_bytes(planned.lower(*step.arguments).compile().stage)

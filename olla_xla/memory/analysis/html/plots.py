@@ -33,7 +33,7 @@ _SAMPLES = 1500
 _MANY = 3000
 """Tensors from which on rectangles have no outline: there would be little else to see."""
 _GREY = "#808590"
-_ZOOMS = {"ctrl": True}
+_ZOOMS = "ctrl"
 """Keys to hold for the wheel to zoom; else it scrolls the page."""
 
 
