@@ -50,7 +50,7 @@ class Trial:
         """Whether it saves a twentieth of a total or more."""
         return self.bytes <= (1 - _WORTH_WHILE) * total
 
-    def in_vain(self) -> str:
+    def left(self) -> str:
         """What it leaves, where that is no help."""
         what = self.setting
         if self.allowed:
@@ -104,7 +104,7 @@ class Remedy:
         left = "a smaller batch, or another model"
         if self.is_state:
             left = "shard them over devices, or keep fewer bytes of each"
-        tried = ", ".join(trial.in_vain() for trial in self.trials)
+        tried = ", ".join(trial.left() for trial in self.trials)
         return f"What would help: {most}; {tried}: {left}."
 
     def to_dict(self) -> dict[str, Any]:
