@@ -13,7 +13,7 @@ from olla_xla.problem.options import PlanOptions
 
 pytestmark = pytest.mark.quick
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FIGURES = [figure for command in COMMANDS for figure in command.figures]
 
 
