@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     import olla_xla.check as check
     from olla_xla.compile.analyze import analyze
     from olla_xla.compile.decorator import plan
-    from olla_xla.compile.events import PlanEvent, on_plan
+    from olla_xla.compile.events import on_plan
     from olla_xla.compile.max_batch import max_batch
     from olla_xla.compile.measure import measure
+    from olla_xla.compile.plan_event import PlanEvent
     from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
+    from olla_xla.compile.report import Report, report
     from olla_xla.compile.stages import PlannedCompiled
     from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.pieces.transform import FissionPlan, fission
@@ -67,6 +69,7 @@ __all__ = [
     "PlanWarning",
     "PlannedCompiled",
     "PlannedFunction",
+    "Report",
     "SolverError",
     "VersionError",
     "__version__",
@@ -77,6 +80,7 @@ __all__ = [
     "measure",
     "on_plan",
     "plan",
+    "report",
     "sublinear",
 ]
 
@@ -85,17 +89,19 @@ _MODULES = {
     "Analysis": "memory.analysis.analysis",
     "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
-    "PlanEvent": "compile.events",
+    "PlanEvent": "compile.plan_event",
     "PlanOptions": "problem.options",
     "PlanWarning": "compile.planned_function",
     "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.planned_function",
+    "Report": "compile.report",
     "fission": "pieces.transform",
     "max_batch": "compile.max_batch",
     "measure": "compile.measure",
     "analyze": "compile.analyze",
     "on_plan": "compile.events",
     "plan": "compile.decorator",
+    "report": "compile.report",
     "sublinear": "remat.segments.transform",
 }
 

@@ -47,8 +47,9 @@ class BudgetError(LimitError):
         detail = f" ({reason})" if reason else ""
         mib = -(-least_bytes // 2**20)
         super().__init__(
-            f"memory_budget={budget_bytes:,} bytes cannot be met{detail}; the least that was "
-            f"reached is {least_bytes:,} bytes, so ask for memory_budget='{mib}MiB' or more"
+            f"memory_budget of {budget_bytes / 2**20:,.1f} MB cannot be met{detail}; the least "
+            f"that was reached is {least_bytes / 2**20:,.1f} MB, so ask for "
+            f"memory_budget='{mib}MiB' or more"
         )
         self.budget_bytes = budget_bytes
         self.least_bytes = least_bytes

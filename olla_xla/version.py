@@ -1,9 +1,11 @@
 """The version of this package, and the versions of JAX that it knows."""
 
 import importlib.metadata
+import json
 import re
+from pathlib import Path
 
-__all__ = ["OLDEST_JAX", "TOO_NEW_JAX", "__version__", "old_jax"]
+__all__ = ["OLDEST_JAX", "TOO_NEW_JAX", "__version__", "old_jax", "to_install"]
 
 __version__ = "0.1.0"
 
@@ -21,3 +23,22 @@ def old_jax() -> str:
         return ""
     needed = ".".join(map(str, OLDEST_JAX))
     return f"olla_xla needs jax>={needed}, this is {found}; pip install -U jax jaxlib"
+
+
+def to_install(extra: str) -> str:
+    """How to get an extra, as it works where the package came from.
+
+    That is a checkout, which has a pyproject.toml, an archive or repository that pip was given, or
+    an index.
+    """
+    if (Path(__file__).parents[1] / "pyproject.toml").is_file():
+        return f"uv sync --extra {extra}"
+    try:
+        given = importlib.metadata.distribution("olla-xla").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        given = None
+    if not given:
+        return f"pip install 'olla-xla[{extra}]'"
+    found = json.loads(given)
+    kind = found.get("vcs_info", {}).get("vcs", "")
+    return f"pip install 'olla-xla[{extra}] @ {f'{kind}+' * bool(kind)}{found['url']}'"

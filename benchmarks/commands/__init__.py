@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "loops": "what scans keep: every policy of jax.checkpoint against our plans",
     "kernels": "kernels that may round otherwise: the same memory as in XLA's own order",
+    "remedies": "what analyze says would help 35 steps, tried: are its figures right",
     "scale": "planning as the graph grows: operators against seconds and memory",
     "sharded": "steps over eight devices: bits, bytes of a device, collectives, overlap",
     "sublinear": "feature-map memory and step time of recomputation in segments",

@@ -96,13 +96,13 @@ _MIB = 2**20
 
 
 def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
-    """Tells `progress` of incumbents and bounds, in MiB."""
+    """Tells `progress` of incumbents and bounds, in MB of 2^20 bytes."""
     if progress is None:
         return None
 
     def on_progress(value: float | None, bound: float) -> None:
-        best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
-        progress(f"{way}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
+        best = "none yet" if value is None else f"{value / _MIB:.2f} MB"
+        progress(f"{way}: incumbent {best}, bound {bound / _MIB:.2f} MB")
 
     return on_progress
 

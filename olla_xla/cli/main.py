@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.cli.commands import COMMANDS
+from olla_xla.cli.commands import COMMANDS, FURTHER
 from olla_xla.cli.program import Program
 
 __all__ = ["main"]
@@ -12,6 +12,7 @@ main = Program(
     about="Plans the memory of JAX programs: a better execution order, identical results.",
     package="olla_xla.cli.commands",
     commands=COMMANDS,
+    further=FURTHER,
     others="for bench, estimate and figures type python -m benchmarks NAME in a checkout",
 ).main
 """Runs one command; see `Program.main`."""

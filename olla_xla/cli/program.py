@@ -11,7 +11,7 @@ import difflib
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,16 @@ from olla_xla.cli import document
 from olla_xla.errors import InputError, OllaError, VersionError
 from olla_xla.version import __version__, old_jax
 
-__all__ = ["Program"]
+__all__ = ["FOR_DEVELOPERS", "Program"]
 
 _LIST_TARGETS = "--list_targets"
 _VERSION = "--version"
 _TO_STDOUT = "-"
-_HELP = ("-h", "--help", "-help", "--helpfull", "--helpshort", "help")
+_FULL_HELP = "--helpfull"
+_HELP = ("-h", "--help", "-help", _FULL_HELP, "--helpshort", "help")
+
+FOR_DEVELOPERS = frozenset(("backend", "form", "loops", "method", "seed", "step_limit"))
+"""Flags that a command's help leaves out, but for --helpfull: few users ever turn them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Program:
     Attributes:
       name: as it is typed. about: the first line of its help.
       package: of its commands, a module each. commands: their names -> what they do, in one line.
+      further: commands that stand under a heading of their own, at the end.
       others: where other commands are, for who looks for one that is not here; or "".
     """
 
@@ -43,6 +48,7 @@ class Program:
     about: str
     package: str
     commands: Mapping[str, str]
+    further: Collection[str] = ()
     others: str = ""
 
     def main(self, argv: Sequence[str] | None = None) -> int:
@@ -77,16 +83,13 @@ class Program:
             command = importlib.import_module(f"{self.package}.{name}")
             values = flags.FlagValues()
             command.define_flags(values)
-            owns_json = "json" in values
-            if not owns_json:
-                _define_json(values)
+            _define_json(values)
             if any(argument in _HELP for argument in rest):
-                print(_help(program, command, values))
+                print(_help(program, command, values, full=_FULL_HELP in rest))
                 return 0
             operands = getattr(command, "OPERANDS", ())
             given = _parsed(values, program, _normal(rest), operands)
-            path = None if owns_json else values["json"].value
-            return _run(command, values, given, path)
+            return _run(command, values, given, values["json"].value)
         except OllaError as error:
             return _failed(program, error)
         except KeyboardInterrupt:
@@ -95,14 +98,16 @@ class Program:
 
     def _overview(self) -> str:
         width = max(map(len, self.commands))
-        lines = [f"  {name:{width}}  {summary}" for name, summary in self.commands.items()]
+        lines = {name: f"  {name:{width}}  {what}" for name, what in self.commands.items()}
+        further = [lines.pop(name) for name in self.further]
         return "\n".join(
             [
                 self.about,
                 "",
                 f"{self.name} COMMAND [--flag=value ...]",
                 "",
-                *lines,
+                *lines.values(),
+                *(["", "Further:", "", *further] if further else []),
                 "",
                 f"{self.name} COMMAND --help lists the flags of a command, {self.name} "
                 f"{_LIST_TARGETS} what",
@@ -202,10 +207,13 @@ def _print_targets() -> None:
     report.targets_table().print(shared.console())
 
 
-def _help(program: str, command: Any, values: flags.FlagValues) -> str:
+def _help(program: str, command: Any, values: flags.FlagValues, full: bool) -> str:
     lines = [f"{program} [--flag=value ...]", "", (command.__doc__ or "").strip(), ""]
-    for name in sorted(values):
+    shown = [name for name in sorted(values) if full or name not in FOR_DEVELOPERS]
+    for name in shown:
         flag = values[name]
         default = "" if flag.default in (None, "") else f" (default {flag.default_as_str})"
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {flag.help}{default}")
+    if left := len(list(values)) - len(shown):
+        lines += ["", f"{program} {_FULL_HELP} lists {left} more, which few need."]
     return "\n".join(lines)

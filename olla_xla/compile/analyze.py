@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,12 @@ from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import jit_parameters, plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
+from olla_xla.compile.remedies import Donating, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.memory.analysis.donation import Outcome
 from olla_xla.memory.analysis.leaves import Leaf
+from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target, target
 
 __all__ = ["analyze"]
@@ -30,6 +34,7 @@ def analyze(
     target: str | Target | None = None,
     plan: bool | dict[str, Any] = False,
     title: str = "",
+    advice: bool | dict[str, Any] = False,
     **kwargs: Any,
 ) -> Analysis:
     """Says what is in memory at the peak of a function, and why.
@@ -44,6 +49,9 @@ def analyze(
         where the arguments are.
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
+      advice: whether to try what would help, where a plan, if there is one, saves little:
+        recomputation, planned for up to 10 s, and donation, which takes another compile. With
+        `olla_xla.plan`'s options if a dict; where it is planned, the plan's hold.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.
@@ -51,7 +59,7 @@ def analyze(
 
     Examples:
       >>> analysis = olla_xla.analyze(train_step, state, batch, target="h100")
-      >>> rich.print(analysis)
+      >>> print(analysis)
       >>> analysis.xla.by_category(), analysis.donation.trouble
     """
     where = _target(target)
@@ -63,7 +71,7 @@ def analyze(
     if planned is not None:
         _, best, _ = _compiled(planned, args, kwargs, where)
     name = getattr(fn, "__name__", type(fn).__name__)
-    return analyze_module(
+    found = analyze_module(
         executable,
         platform,
         title=title or (name if where is None else f"{name}, {where.name}"),
@@ -71,6 +79,33 @@ def analyze(
         plan=None if planned is None else planned.plans[-1],
         leaves=parts,
     )
+    if advice is False:
+        return found
+    options = PlanOptions(**advice) if isinstance(advice, dict) else PlanOptions()
+    options = options if planned is None else planned._options
+    donating = _donating(own, args, kwargs, found, parts[0])
+    tried = remedy(
+        executable.module,
+        found.views[-1],
+        options,
+        target=platform,
+        plan=found.plan,
+        device_kind="" if where is None else where.kind,
+        donating=donating,
+    )
+    return dataclasses.replace(found, remedy=tried)
+
+
+def _donating(
+    fn: Any, args: Any, kwargs: Any, found: Analysis, taken: list[Leaf]
+) -> Donating | None:
+    """What could be donated of a function's arguments and is not, by its audit; None if nothing."""
+    function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
+    if found.donation is None or function is None or options is None:
+        return None
+    paths = {row.path for row in found.donation.trouble if row.outcome is Outcome.POSSIBLE}
+    leaves = [leaf for leaf in taken if leaf.path in paths]
+    return Donating(function, options, args, kwargs, leaves) if leaves else None
 
 
 def _target(given: str | Target | None) -> Target | None:

@@ -75,8 +75,8 @@ def plan(
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
-        `in_place`, `memory_budget`, `max_overhead`, `loops`, `method`, `backend`), and `jax.jit`'s
-        own arguments. By default nothing is computed twice; with
+        `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
+        and `jax.jit`'s own arguments. By default nothing is computed twice; with
         `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
         as lowers memory most within 5% more predicted time.
 

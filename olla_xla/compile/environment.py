@@ -7,7 +7,16 @@ import os
 
 from olla_xla.errors import InputError
 
-__all__ = ["any_jax", "disabled", "log_is_json", "patience", "strict", "switch", "switch_if_set"]
+__all__ = [
+    "any_jax",
+    "disabled",
+    "log_is_json",
+    "patience",
+    "report_at_exit",
+    "strict",
+    "switch",
+    "switch_if_set",
+]
 
 _PATIENCE = 60.0
 
@@ -38,6 +47,11 @@ def any_jax() -> bool:
 def strict() -> bool:
     """OLLA_XLA_STRICT: where XLA's schedule would be fallen back on, an error says why."""
     return switch("OLLA_XLA_STRICT")
+
+
+def report_at_exit() -> bool:
+    """OLLA_XLA_REPORT: whether the table of all plans is written as the program ends."""
+    return switch("OLLA_XLA_REPORT")
 
 
 def log_is_json() -> bool:

@@ -17,7 +17,7 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.memory.analysis.derivatives import derivatives
 from olla_xla.memory.analysis.leaves import Leaf, not_donated, to_donate
 
-__all__ = ["donation_hint", "leaves"]
+__all__ = ["donatable", "donation_hint", "leaves"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -44,22 +44,7 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
     Args:
       compiled: a `jax.stages.Compiled`. static: as in `leaves`.
     """
-    try:
-        # Formats take a while, so what no output is like in shape and type is left out before.
-        alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
-        given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
-        if sum(_bytes(i) for i in given if _type(i) in alike) < _NOTEWORTHY:
-            return ""
-        if not _possible(*leaves(compiled, static=static)):
-            return ""
-        # Only now is it worth while to read the module: it has names, and tells derivatives.
-        module = _module(compiled)
-        taken, returned = leaves(compiled, module, static)
-        found = _possible(taken, [r for r in returned if r.number not in derivatives(module)])
-    except (AttributeError, NotImplementedError, TypeError, ValueError, HloError) as error:
-        # A hint must not keep a step from running.
-        _logger.debug("no donation hint", exc_info=error)
-        return ""
+    found = donatable(compiled, static)
     size = sum(argument.bytes for argument in found)
     if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
         return ""  # XLA's own count takes it a while, so it comes last.
@@ -74,6 +59,31 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
         "saves that memory if the caller is done with "
         f"{'it' if one else 'them'}"
     )
+
+
+def donatable(compiled: Any, static: Collection[int] = (), least: int = _NOTEWORTHY) -> list[Leaf]:
+    """The arguments that could be donated and are not; none where they come to little.
+
+    Args:
+      compiled: a `jax.stages.Compiled`. static: as in `leaves`.
+      least: bytes of all of them below which none is named.
+    """
+    try:
+        # Formats take a while, so what no output is like in shape and type is left out before.
+        alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
+        given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
+        if sum(_bytes(i) for i in given if _type(i) in alike) < least:
+            return []
+        if not _possible(*leaves(compiled, static=static)):
+            return []
+        # Only now is it worth while to read the module: it has names, and tells derivatives.
+        module = _module(compiled)
+        taken, returned = leaves(compiled, module, static)
+        return _possible(taken, [r for r in returned if r.number not in derivatives(module)])
+    except (AttributeError, NotImplementedError, TypeError, ValueError, HloError) as error:
+        # A hint must not keep a step from running.
+        _logger.debug("no donation hint", exc_info=error)
+        return []
 
 
 def _module(compiled: Any) -> Module:

@@ -12,7 +12,9 @@ import logging
 import os
 import threading
 
-__all__ = ["begin", "finish", "planner"]
+__all__ = ["begin", "finish", "planner", "what"]
+
+_FIRST = "compiling the planner's loops, once after installation"
 
 _logger = logging.getLogger("olla_xla")
 
@@ -30,6 +32,12 @@ def planner():
     import olla_xla.planner
 
     return olla_xla.planner
+
+
+def what() -> str:
+    """What loading does: the first time after installation it compiles the planner's loops."""
+    loops = importlib.import_module("olla_xla.memory.lifetimes").live_spans
+    return "loading" if loops.is_kept else _FIRST
 
 
 def finish() -> None:

@@ -1,51 +1,53 @@
 """The largest batch that fits a memory: in XLA's order, planned, and with recomputation.
 
-A compile that ends at XLA's schedule is enough to predict the totals of a batch size. Totals grow
-nearly in proportion to it, so a line through two of them points at the answer, and a bracket that
-closes around it takes a handful of sizes. What was found is then compiled in full, with the next
-larger size: the totals that are reported are XLA's own.
+A compile that ends at XLA's schedule is enough to predict the totals of a batch size. Totals lie
+nearly on a line, so two of them point at the answer; that and the next larger size are compiled in
+full, which confirms or corrects it: the totals that are reported are XLA's own. What XLA schedules
+on the way is kept, so that plans are predicted without compiles of their own: six for XLA and
+a plan where the lines hold.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 
-import olla_xla.planner as planner
-from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.captured import Captured
-from olla_xla.compile.compiles import Compiles
-from olla_xla.compile.planned import compile_given
-from olla_xla.errors import BudgetError, LimitError
-from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.compile.batch_ways import (
+    FIRST,
+    Batches,
+    Make,
+    NotCompiled,
+    Planned,
+    Progress,
+    Recomputed,
+    Way,
+    Xla,
+)
+from olla_xla.errors import LimitError
 from olla_xla.problem.options import PlanOptions, parse_bytes
-from olla_xla.problem.plan import Plan
 
 __all__ = ["LargestBatch", "MaxBatch", "max_batch"]
-
-Make = Callable[[int], jax.stages.Lowered]
-Progress = Callable[[str], None]
 
 _LARGEST = 2**24
 """A batch that nothing is looked for beyond: its size does not seem to matter."""
 
+_STRAIGHT = 3
+"""Of so many sizes between two bounds all but one are along a line, the last is in the middle."""
+
+_MUCH = 0.15
+"""Part of the memory that is left from which on a size is not tried beside the next one."""
+
 _REACH = 32
 """Times the largest size known to fit that is tried next, at most, while none is too large."""
 
-_QUICK = {"xla_backend_optimization_level": 0}
-"""Compiler options: nothing is run, and machine code has no part in memory."""
-
-_NEAR = 0.02
-"""Part of the memory within which a predicted total is near enough to end the predictions."""
-
-_FIRST = 1.3
-"""Times the answer without recomputation that is tried first with it."""
+_FAR = 64
+"""Times the largest size of a line's points up to which it is followed: what confirms its answer
+costs as much as a point that would make it surer, and is one too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +146,11 @@ def max_batch(
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
     work = _BatchSearch(make, memory_bytes, multiple_of, progress or (lambda line: None))
     with _no_rematerialization():
-        xla = work.answer(_Xla(work), None, start)
-        planned = work.answer(_Planned(work, base), xla, start)
+        xla = work.answer(Xla(work), None, start)
+        planned = work.answer(Planned(work, base), xla, start)
         recomputed = None
         if max_overhead > 0:
-            recomputed = work.answer(_Recomputed(work, again), planned, start)
+            recomputed = work.answer(Recomputed(work, again), planned, start)
     seconds = time.monotonic() - started
     return MaxBatch(memory_bytes, xla, planned, recomputed, tuple(work.points), seconds)
 
@@ -164,26 +166,15 @@ def _no_rematerialization() -> Iterator[None]:
         jax.config.update("jax_compiler_enable_remat_pass", before)
 
 
-class _BatchSearch:
-    """Batch sizes as XLA schedules them, and the search for the largest that fits."""
+class _BatchSearch(Batches):
+    """The search for the largest size that fits."""
 
     def __init__(self, make: Make, memory: int, unit: int, progress: Progress) -> None:
-        self.make, self.memory, self.unit, self.progress = make, memory, unit, progress
-        self.points: list[tuple[str, int, int]] = []
-        self._captured: dict[int, Captured] = {}
+        super().__init__(make, progress)
+        self.memory, self.unit = memory, unit
+        self._rise = 0.0  # bytes by which one more adds to what was predicted last
 
-    def captured(self, batch: int) -> Captured:
-        """A batch size as XLA schedules it."""
-        if batch not in self._captured:
-            self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
-            compiles = Compiles(self.make(batch), _QUICK, {})
-            try:
-                self._captured[batch] = compiles.capture()
-            finally:
-                compiles.forget()
-        return self._captured[batch]
-
-    def answer(self, way: _Way, before: LargestBatch | None, start: int) -> LargestBatch:
+    def answer(self, way: Way, before: LargestBatch | None, start: int) -> LargestBatch:
         """The largest batch that fits in a way, compiled, and the next one.
 
         Args:
@@ -191,10 +182,10 @@ class _BatchSearch:
           start: to try first, where none is known to fit.
         """
         fits = 0 if before is None else before.batch
-        predicted = self._predicted(way, fits, int(fits * _FIRST) or start)
+        predicted = self._predicted(way, fits, int(fits * FIRST) or start)
         try:
             batch = self._confirmed(way, predicted)
-        except _NotCompiled as refused:
+        except NotCompiled as refused:
             assert before is not None, "XLA's own way refuses nothing"
             self.progress(f"{way.name}: {refused}")
             return dataclasses.replace(before, way=way.name, reason=str(refused))
@@ -211,13 +202,13 @@ class _BatchSearch:
         self.progress(f"{way.name}: batch {batch:,} fits, {batch + self.unit:,} does not")
         return found
 
-    def _confirmed(self, way: _Way, batch: int) -> int:
+    def _confirmed(self, way: Way, batch: int) -> int:
         """The largest size whose assigned total fits, near the one that was predicted.
 
         Raises:
-          _NotCompiled: a size cannot be compiled this way.
+          NotCompiled: a size cannot be compiled this way.
         """
-        low, high, at, step, halve = 0, 0, batch or self.unit, self.unit, False
+        low, high, at, step, turns = 0, 0, batch or self.unit, self.unit, 0
         sizes: dict[int, int] = {}
         while True:
             sizes[at] = size = way.assigned(at)
@@ -225,12 +216,14 @@ class _BatchSearch:
             if high and high - low <= self.unit:
                 return low
             along = self._along(sizes, at, high)
-            if low and high:  # along the line, then in the middle, in turns
-                at, halve = (low + high) // 2 if halve else along, not halve
+            if low and high:  # along the line, and now and then in the middle
+                turns += 1
+                at = (low + high) // 2 if turns % _STRAIGHT == 0 else along
             elif high:  # down, and further
                 at = min(along, high - step)
-            else:  # up: by one first, which is most often too large, then further
-                at = max(along, low + step) if len(sizes) > 1 else low + step
+            else:  # up: by one first, which is most often too large; far where much is left
+                much = self.memory - size > _MUCH * self.memory
+                at = max(along, low + step) if much or len(sizes) > 1 else low + step
             step *= 2
             at = max(self._rounded(at), low + self.unit)
             at = min(at, high - self.unit) if high else at
@@ -239,21 +232,24 @@ class _BatchSearch:
         """The size at which a line through what is known meets the memory, from one size on."""
         near = sorted(sizes, key=lambda b: (abs(sizes[b] - self.memory), b))[:2]
         rise = (sizes[near[-1]] - sizes[near[0]]) / max(abs(near[-1] - near[0]), 1)
-        each = abs(rise) or sizes[at] / at
+        each = abs(rise) or self._rise or sizes[at] / at
         many = (self.memory - sizes[at]) / max(each * self.unit, 1)
         # The largest that fits, or, where that is known to fit, the one after it.
         return at + self.unit * (math.floor(many) if at == high else max(math.floor(many), 1))
 
-    def _predicted(self, way: _Way, low: int, start: int) -> int:
+    def _predicted(self, way: Way, low: int, start: int) -> int:
         """The largest size whose predicted total fits, or all but fits; `low` fits.
 
         Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
         """
         high, rounds = None, 0
         # Sizes that are compiled already cost no compile: two of them make a line.
-        known = sorted((b for b in self._captured if b <= low), reverse=True)[:2]
-        points = [(b, way.predicted(b)) for b in known] if way.is_linear else []
+        points = [(b, way.predicted(b)) for b in self.known()] if way.is_linear else []
+        for b, size in points:
+            self.point(way.name, b, size)
         guess = self._rounded(start) if not points else self._next(points, low, None, way.growth)
+        if self._follows(points, guess):
+            return max(guess, low)
         while high is None or high - low > self.unit:
             guess = max(guess, low + self.unit)
             guess = guess if high is None else min(guess, high - self.unit)
@@ -262,7 +258,7 @@ class _BatchSearch:
                     f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
                 )
             size = way.predicted(guess)
-            self.points.append((way.name, guess, size))
+            self.point(way.name, guess, size)
             self.progress(f"batch {guess:,}, {way.name}: {size / 2**20:,.0f} MB predicted")
             if size <= self.memory:
                 low = guess
@@ -272,9 +268,18 @@ class _BatchSearch:
                 points.append((guess, size))
             rounds += 1
             guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
-            if way.is_linear and len(points) > 1 and abs(size - self.memory) <= _NEAR * self.memory:
-                return max(self._next(points, low, high, way.growth), low)
+            straight = self._next(points, low, high, way.growth)
+            if way.is_linear and self._follows(points, straight):
+                return max(straight, low)
         return low
+
+    def _follows(self, points: list[tuple[int, int]], guess: int) -> bool:
+        """Whether a line through two totals leads to a guess that is not far from them."""
+        if len(points) < 2:
+            return False
+        (batch, size), (other, other_size) = sorted(points)[-2:]
+        self._rise = max((other_size - size) / max(other - batch, 1), 0.0)
+        return self._rise > 0 and guess <= _FAR * other
 
     def _next(
         self,
@@ -297,127 +302,3 @@ class _BatchSearch:
 
     def _rounded(self, batch: int) -> int:
         return max(batch // self.unit, 1) * self.unit
-
-
-class _NotCompiled(Exception):
-    """A size cannot be compiled in a way; it says why."""
-
-
-class _Way(abc.ABC):
-    """A way to make a batch fit.
-
-    Attributes:
-      name: of the way. is_linear: whether its totals lie on a line.
-      growth: times the largest size known to fit that is tried next, where nothing points at one.
-    """
-
-    name = "xla"
-    is_linear = True
-    growth = 4.0
-
-    def __init__(self, work: _BatchSearch) -> None:
-        self.work = work
-        self._assigned: dict[int, int] = {}
-
-    @abc.abstractmethod
-    def predicted(self, batch: int) -> int:
-        """The predicted total; what no plan gets below, where it does not fit."""
-
-    @abc.abstractmethod
-    def compiled(self, batch: int) -> int | None:
-        """XLA's total of the batch, compiled this way; None where there is nothing to compile.
-
-        Raises:
-          _NotCompiled: what was planned is not what would run.
-        """
-
-    def overhead(self, batch: int) -> float:
-        """Predicted time that is added, as a part of the step's."""
-        return 0.0
-
-    def assigned(self, batch: int) -> int:
-        """XLA's total, or the predicted one where there is nothing to compile."""
-        if batch not in self._assigned:
-            self.work.progress(f"batch {batch:,}, {self.name}: compiling")
-            size = self.compiled(batch)
-            if size is None:
-                return self.predicted(batch)
-            self._assigned[batch] = size
-        return self._assigned[batch]
-
-    def is_compiled(self, batch: int) -> bool:
-        """Whether `assigned` is XLA's."""
-        return batch in self._assigned
-
-
-class _Xla(_Way):
-    """XLA's own order."""
-
-    def predicted(self, batch: int) -> int:
-        captured = self.work.captured(batch)
-        module = scheduled_module(captured.module)
-        return PlannedModule(module, captured.platform).simulate().total_bytes
-
-    def compiled(self, batch: int) -> int | None:
-        compiles = Compiles(self.work.make(batch), _QUICK, {})
-        try:
-            return assigned_bytes(compiles.own())
-        finally:
-            compiles.forget()
-
-
-class _Planned(_Way):
-    """A planned order; that of the size before is one that competes."""
-
-    name = "planned"
-
-    def __init__(self, work: _BatchSearch, options: PlanOptions) -> None:
-        super().__init__(work)
-        self.options = options
-        self._plans: dict[int, Plan | int] = {}
-        self._last: Plan | None = None
-
-    def plan(self, batch: int) -> Plan | int:
-        """The plan for a batch, or the least that was reached where the budget cannot be met."""
-        if batch not in self._plans:
-            captured, last = self.work.captured(batch), self._last
-            try:
-                found = planner.plan_module(
-                    captured.module,
-                    self.options,
-                    target=captured.platform,
-                    alternative_orders=None if last is None else lambda: last.order,
-                    device_kind=captured.device_kind,
-                )
-                self._plans[batch] = self._last = found
-            except BudgetError as error:
-                self._plans[batch] = error.least_bytes
-        return self._plans[batch]
-
-    def predicted(self, batch: int) -> int:
-        found = self.plan(batch)
-        return found if isinstance(found, int) else found.predicted_bytes
-
-    def compiled(self, batch: int) -> int | None:
-        found = self.plan(batch)
-        if isinstance(found, int):
-            return None
-        # With no budget: what XLA assigns is compared with it by the caller.
-        outcome = compile_given(
-            self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
-        )
-        if not outcome.planned and not found.keeps_xla:
-            raise _NotCompiled(f"batch {batch:,} is not compiled as planned: {outcome.reason}")
-        return assigned_bytes(outcome.compiled)
-
-    def overhead(self, batch: int) -> float:
-        found = self.plan(batch)
-        return 0.0 if isinstance(found, int) else found.overhead
-
-
-class _Recomputed(_Planned):
-    """A plan that computes things again, to fit."""
-
-    name = "recomputed"
-    is_linear = False
-    growth = _FIRST

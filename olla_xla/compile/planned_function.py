@@ -26,7 +26,8 @@ import jax.core
 from hlo.backend import platform_of_jax
 from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, together, verification
-from olla_xla.compile.events import PlanEvent, tell
+from olla_xla.compile.capture import capture
+from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
 from olla_xla.compile.gpu_code import without_order
 from olla_xla.compile.jax_private import (
@@ -38,11 +39,13 @@ from olla_xla.compile.jax_private import (
 )
 from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.outcomes import Outcome, require_budget
+from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
+from olla_xla.compile.policy import CheckpointPolicy, policy_of
 from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.compile.stages import PlannedLowered, PlannedTraced
-from olla_xla.errors import FallbackError, JitError, OllaError
+from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
@@ -263,6 +266,26 @@ class PlannedFunction:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit`'s: the shapes of the results."""
         return self._jitted.eval_shape(*args, **kwargs)
+
+    def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        """What the plan for these arguments keeps of scans, as a policy of `jax.checkpoint`.
+
+        It plans them if that was not done. Residuals go by the names that `checkpoint_name` gave
+        them; the policy says which are kept and have none.
+
+        Raises:
+          CheckError: there is no plan for them.
+
+        Examples:
+          >>> print(step.as_policy(state, batch))
+          jax.checkpoint_policies.save_only_these_names('mlp_up', 'attention_out')
+        """
+        traced = self._jitted.trace(*args, **kwargs)
+        lowered = traced.lower()
+        outcome = self._outcome(lowered, _device_key(args, kwargs))
+        if outcome.plan is None:
+            raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
+        return policy_of(traced.jaxpr, capture(lowered).view, outcome.plan)
 
     def clear_cache(self) -> None:
         """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""

@@ -87,7 +87,9 @@ class PlanningSession:
         if trouble := _too_late(options, _ALL_OF_PLANNING * (time.thread_time() - began)):
             self._error = LimitError(trouble)
             return None
-        with waiting(compiles.name):  # What is loaded, or compiled once, is no search.
+        with waiting(
+            compiles.name, loading.what()
+        ):  # What is loaded, or compiled once, is no search.
             loading.finish()
         try:
             plan = self.plan = planned_within(compiles.name, captured, options, options)

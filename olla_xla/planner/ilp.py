@@ -107,10 +107,10 @@ def order_by_ilp(
 
 
 def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:
-    """Tells `progress` of incumbents and bounds, in MiB."""
+    """Tells `progress` of incumbents and bounds, in MB of 2^20 bytes."""
 
     def on_progress(value: float | None, bound: float) -> None:
-        best = "none yet" if value is None else f"{value / _MIB:.2f} MiB"
-        progress(f"{backend}, {name}: incumbent {best}, bound {bound / _MIB:.2f} MiB")
+        best = "none yet" if value is None else f"{value / _MIB:.2f} MB"
+        progress(f"{backend}, {name}: incumbent {best}, bound {bound / _MIB:.2f} MB")
 
     return on_progress

@@ -18,6 +18,7 @@ from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
+from olla_xla.version import to_install
 
 __all__ = ["BACKENDS", "solve", "solve_special"]
 
@@ -26,6 +27,9 @@ _REGISTRY = {
     "cpsat": "olla_xla.solvers.backends.cpsat",
     "gurobi": "olla_xla.solvers.backends.gurobi",
 }
+
+_EXTRAS = ("gurobi",)
+"""Backends whose solver is an extra of this package."""
 
 _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 """Backends that may not stop at their time limit."""
@@ -77,6 +81,10 @@ def solve_with(
         started = time.monotonic()
         try:
             result = _checked(model, load()(model, limits), start)
+        except ModuleNotFoundError as error:
+            hint = f"; {to_install(name)}" if name in _EXTRAS else ""
+            failures.append(f"{name}: {error.name} is missing{hint}")
+            continue
         except Exception as error:  # a solver may raise anything; it is reported, never lost
             failures.append(f"{name}: {type(error).__name__}: {error}")
             continue

@@ -27,6 +27,7 @@ from hlo.backend import is_host, platform
 from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
 from olla_xla.errors import InputError
+from olla_xla.version import to_install
 
 __all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
 
@@ -191,7 +192,7 @@ def _is_installed(plugin: str) -> bool:
 
 def _described(found: Card, count: int) -> tuple[Any, ...]:
     """Compile-only devices of a card."""
-    hint = f"pip install 'olla-xla[{found.plugin}]'"
+    hint = to_install(found.plugin)
     needs = f"target={found.name} needs JAX's CUDA plugin"
     # Without the check JAX would name its plugins' entry points rather than what is missing.
     if importlib.util.find_spec("jax_plugins") is None:

@@ -23,8 +23,16 @@ __all__ = ["analyze_dump", "analyze_model", "compare_with"]
 Progress = Callable[[str], None]
 
 
-def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None) -> Analysis:
-    """The analysis of a model's step for a target; planned too if there are options for that."""
+def analyze_model(
+    model: BuiltModel,
+    target: Target,
+    options: PlanOptions | None,
+    advice: PlanOptions | None = None,
+) -> Analysis:
+    """The analysis of a model's step for a target; planned too if there are options for that.
+
+    With `advice` it is tried what would help, within these options.
+    """
     with tracing(model.name):
         return analyze(
             jax.jit(model.step, **model.jit_options),
@@ -32,6 +40,7 @@ def analyze_model(model: BuiltModel, target: Target, options: PlanOptions | None
             target=target,
             plan=False if options is None else vars(options),
             title=_title(model, target),
+            advice=False if advice is None else vars(advice),
         )
 
 

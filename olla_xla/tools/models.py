@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from olla_xla.errors import InputError, OllaError
+from olla_xla.version import to_install
 
 __all__ = ["BuiltModel", "build", "load", "tracing", "zoo"]
 
@@ -151,7 +152,7 @@ def load(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name in ("flax", "optax"):
             raise InputError(
-                f"model {name} needs {error.name}; pip install 'olla-xla[examples]'"
+                f"model {name} needs {error.name}; {to_install('examples')}"
             ) from error
         raise InputError(f"cannot import model {name}: {error}") from error
     except Exception as error:  # whatever the user's module raises while it is imported

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import olla_xla
 from hlo.backend import platform
+from hlo.buffer_assignment import BufferAssignment
 from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.assignment import AssignmentReport, check_compiled
+from olla_xla.compile.assignment import AssignmentReport, check_compiled, read_assignment
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.dumped import DumpedStage
+from olla_xla.compile.leaves import donatable
+from olla_xla.compile.remedies import Donating
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -40,10 +43,12 @@ class PlannedModel:
       planned: True when the executable runs another order than XLA's own. reason: why not, or "".
       memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
         none (GPU) or was not asked.
+      assignment: XLA's of it.
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
+      donating: what could be donated and is not; None where nobody knows.
     """
 
     plan: Plan
@@ -52,8 +57,10 @@ class PlannedModel:
     memory_optimized_bytes: int | None
     report: AssignmentReport
     module: bytes
+    assignment: BufferAssignment
     scheduled: bytes
     seconds: float
+    donating: Donating | None = None
 
 
 def plan_model(
@@ -98,6 +105,7 @@ def plan_model(
         raise OllaError(f"planning failed: {compiled.reason}")
     stage("checking XLA's buffer assignment")
     report = check_compiled(compiled, compiled.plan)
+    _, assignment = read_assignment(compiled)
 
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
@@ -105,9 +113,15 @@ def plan_model(
     def with_options(given: dict[str, Any]) -> jax.stages.Compiled:
         return jitted().compile(compiler_options=given)
 
-    outcome = _Outcome(compiled.plan, compiled.planned, compiled.reason, compiled.stage, report)
+    outcome = _Outcome(
+        compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
+    )
     optimized = with_options if compare else None
-    return _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+    result = _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+    static = model.jit_options.get("static_argnums") or ()
+    left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
+    donating = Donating(model.step, model.jit_options, arguments, {}, left) if left else None
+    return dataclasses.replace(result, donating=donating)
 
 
 def plan_dump(
@@ -135,7 +149,10 @@ def plan_dump(
         raise OllaError(f"planning failed: {outcome.reason}")
     stage("checking XLA's buffer assignment")
     report = check_compiled(outcome.compiled, outcome.plan)
-    found = _Outcome(outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report)
+    _, assignment = read_assignment(outcome.compiled)
+    found = _Outcome(
+        outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
+    )
     return _beside(found, target, stage, started, step.captured, step.compiled)
 
 
@@ -147,6 +164,7 @@ class _Outcome(NamedTuple):
     reason: str
     compiled: jax.stages.Compiled
     report: AssignmentReport
+    assignment: BufferAssignment
 
 
 def _beside(
@@ -181,6 +199,7 @@ def _beside(
         memory_optimized_bytes=memory_optimized,
         report=outcome.report,
         module=final_module(outcome.compiled),
+        assignment=outcome.assignment,
         scheduled=scheduled,
         seconds=time.monotonic() - started,
     )

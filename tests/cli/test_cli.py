@@ -12,6 +12,7 @@ import pytest
 
 import olla_xla
 from olla_xla.cli import main
+from olla_xla.cli.commands import COMMANDS
 from olla_xla.compile import plan_files
 from olla_xla.problem.plan import Plan
 
@@ -183,9 +184,45 @@ def test_table(capsys, tmp_path, unjittable, monkeypatch):
 def test_help(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0 and "measure" in out
+    first, further = out.split("Further:")
+    assert first.index("  plan ") < first.index("  check ") < first.index("  cache ")
+    assert "  place " in further and "  place " not in first
     code, out, _ = run(capsys, "plan", "--help")
     assert code == 0 and "--time_limit" in out and "dumped module" in out
+    assert "--step_limit" not in out and "plan --helpfull lists 5 more" in out
+    code, out, _ = run(capsys, "plan", "--helpfull")
+    assert code == 0 and "--step_limit" in out and "few need" not in out
     assert run(capsys)[0] == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_json(capsys, name):
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0 and "\n  --json: " in out
+
+
+def test_the_assignment_is_part_of_plan(capsys, tmp_path):
+    path = tmp_path / "found.json"
+    code, out, err = run(
+        capsys, "plan", "--model=mlp", "--batch_size=8", "--assignment", "--noadvice",
+        "--largest=3", f"--json={path}", *LIMITS,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "XLA's allocations, what their values need" in out
+    assert "each tensor's planned and actual place" in out
+    titles = [table["title"] for table in json.loads(path.read_text())["tables"]]
+    assert sum("allocations" in title for title in titles) == 1
+
+
+def test_check_is_the_gate(capsys):
+    code, _, err = run(capsys, "check", "--model=mlp")
+    assert code == 2 and "--baseline=FILE, which olla_xla plan --plan_out" in only_error(err)
+
+
+def test_an_objection_that_cannot_be_read(capsys, tmp_path):
+    assert run(capsys, "objection")[0] == 2
+    code, _, err = run(capsys, "objection", str(tmp_path / "none"))
+    assert code == 2 and "none" in only_error(err)
 
 
 @pytest.mark.parametrize(

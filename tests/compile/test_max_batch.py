@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
+from examples.zoo import load
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
+from olla_xla.compile import batch_ways
 from olla_xla.compile import max_batch as module
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
 from tests.support.compiles import total_bytes
 
@@ -93,7 +96,7 @@ def test_the_next_size(points, low, high, halve, expected):
 @pytest.mark.parametrize("truth", [0, 1, 3, 40, 41, 47, 64, 200])
 @pytest.mark.parametrize("predicted", [0, 1, 40])
 def test_what_is_assigned_decides(predicted, truth):
-    class Way(module._Xla):
+    class Way(module.Xla):
         def assigned(self, batch):
             seen.append(batch)
             return 900 if batch <= truth else 1100
@@ -101,7 +104,7 @@ def test_what_is_assigned_decides(predicted, truth):
     seen = []
     work = module._Work(lower, 1000, 1, print)
     assert work._confirmed(Way(work), predicted) == truth
-    assert min(seen) > 0 and len(set(seen)) <= 2 + 2 * abs(truth - predicted).bit_length()
+    assert min(seen) > 0 and len(set(seen)) <= 2 + 3 * abs(truth - predicted).bit_length()
 
 
 def test_the_command(capsys, tmp_path):
@@ -134,7 +137,11 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
         refused.append(plan)
         return Outcome(lowered.compile(), None, False, "the referee refuses it")
 
-    monkeypatch.setattr(module, "compile_given", compile_given)
+    def chosen(compiles, plan, applied, captured):
+        return compile_given(compiles._lowered, plan)
+
+    monkeypatch.setattr(batch_ways, "compile_given", compile_given)
+    monkeypatch.setattr(batch_ways, "chosen", chosen)
     memory = total_bytes(lower(400).compile())
     found = olla_xla.max_batch(lower, memory, options=OPTIONS)
     assert len(refused) == 2  # one plan for each way
@@ -144,18 +151,31 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
     assert "the referee refuses it" in batch_verdict(found)
 
 
-def test_few_sizes_are_compiled():
-    """Two that predict and two that confirm, for each way; recomputation is on no line."""
-    lowered = []
+@pytest.mark.parametrize(
+    ("function", "memory", "most"), [("resnet18", "1GiB", 6), (step, "2MiB", 10)]
+)
+def test_six_compiles_for_two_ways(monkeypatch, function, memory, most):
+    """Two that predict, and two that confirm for each way; more where totals are on no line."""
+    compiles = []
+    for name in ("_compiled", "_scheduled"):
+        real = getattr(Compiles, name)
 
-    def counted(batch):
-        lowered.append(batch)
-        return lower(batch)
+        def counted(*args, real=real):
+            compiles.append(args)
+            return real(*args)
 
-    memory = total_bytes(lower(4000).compile())
-    found = olla_xla.max_batch(counted, memory, max_overhead=0, options=OPTIONS)
-    assert found.xla.batch == 4000 and found.planned.batch > 4000
-    assert len(lowered) <= 12, lowered
+        monkeypatch.setattr(Compiles, name, counted)
+
+    def lowered(batch):
+        if function == "resnet18":
+            train, arguments, options = load("resnet18")(batch_size=batch, optimizer="sgd")
+            return jax.jit(train, **options).lower(*arguments)
+        x = jax.ShapeDtypeStruct((batch, 64), jnp.float32)
+        return jax.jit(function, donate_argnums=0).lower(W, x)
+
+    found = olla_xla.max_batch(lowered, memory, max_overhead=0, options=OPTIONS)
+    assert 0 < found.xla.batch <= found.planned.batch
+    assert len(compiles) <= most
 
 
 @pytest.mark.parametrize("answer", [0, 1, 7, 640, 1866])

@@ -10,7 +10,7 @@ from examples.zoo import load
 from olla_xla.compile.capture import capture
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.peak_rows import peak_rows
-from olla_xla.memory.analysis.terminal import renderable
+from olla_xla.memory.analysis.terminal import tables_of
 from olla_xla.planner import graphs
 
 
@@ -52,7 +52,7 @@ def test_tables_count_tensors_and_no_gaps():
     step, arguments, options = load("mlp")(batch_size=4, optimizer="adam")
     view = (analysis := olla_xla.analyze(jax.jit(step, **options), *arguments)).xla
     tensors = sum(t.category is not Category.UNUSED for t in view.tensors)
-    titles = [str(getattr(part, "title", "")) for part in renderable(analysis).renderables]
+    titles = [table.title for table in tables_of(analysis)]
     assert any(f"of {tensors:,} tensors at the peak" in title for title in titles), titles
 
 

@@ -117,6 +117,77 @@ def test_orders_theme_and_keys(page, analysis):
     assert page.evaluate(width) == whole
 
 
+def rows_of(page, name):
+    return page.locator(f"#{name} tbody tr").all_inner_texts()
+
+
+def test_columns_sort(page):
+    page.keyboard.press("Escape")
+    sizes = [float(row.split("\t")[0].replace(",", "")) for row in rows_of(page, "tensors")]
+    assert sizes == sorted(sizes, reverse=True)
+    page.click("#tensors th:nth-child(3)")
+    whats = [row.split("\t")[2] for row in rows_of(page, "tensors")]
+    key = "(a) => [...a].sort((x, y) => String(x).localeCompare(y))"
+    assert whats == page.evaluate(key, whats) and len(set(whats)) > 3
+    page.click("#tensors th:nth-child(3)")
+    assert [row.split("\t")[2] for row in rows_of(page, "tensors")] != whats
+    page.click("#tensors th:nth-child(1)")
+
+
+def test_the_legend_filters(page):
+    everything = rows_of(page, "tensors")
+    page.click("#categories tr:has-text('optimizer state')")
+    found = rows_of(page, "tensors")
+    assert 0 < len(found) < len(everything) and all("optimizer state" in row for row in found)
+    assert page.locator("#categories tr.only").count() == 1
+    page.click("#categories tr:has-text('optimizer state')")
+    assert rows_of(page, "tensors") == everything
+
+
+def test_sums_by_module_and_by_line_add_up(page):
+    for name in ("modules", "lines"):
+        shares = [float(row.split("\t")[1]) for row in rows_of(page, name)]
+        assert len(shares) > 3 and abs(sum(shares) - 100) < 0.1 * len(shares)
+    page.click("#lines tbody tr:has-text('lenet.py')")
+    assert page.input_value("#search").startswith("examples/zoo/lenet.py:")
+    page.keyboard.press("Escape")
+
+
+def test_more_rows(page):
+    rows = "Array.from({length: 450}, (_, k) => [k, [k, 'a']])"
+    page.evaluate(f"fill('loops', ['MB', 'what'], {rows})")
+    assert len(rows_of(page, "loops")) == 200
+    page.evaluate("document.querySelector('#loops ~ button.more').click()")
+    assert len(rows_of(page, "loops")) == 400
+    page.evaluate("document.querySelector('#loops ~ button.more').click()")
+    assert len(rows_of(page, "loops")) == 450 and not page.locator("#loops ~ button.more").count()
+
+
+def test_the_wheel_scrolls_the_page_unless_ctrl_is_held(page):
+    page.evaluate("scrollTo(0, 0)")
+    page.mouse.move(*page.evaluate(PLACE, [1, 0]))
+    shown = "olla.document.get_model_by_name('steps-1')"
+    width = f"{shown}.end - {shown}.start"
+    whole = page.evaluate(width)
+    page.mouse.wheel(0, 300)
+    page.wait_for_function("scrollY > 0", timeout=READY)
+    assert page.evaluate(width) == whole
+    page.evaluate("scrollTo(0, 0)")
+    page.mouse.move(*page.evaluate(PLACE, [1, 0]))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"{width} < {whole}", timeout=READY)
+    page.keyboard.up("Control")
+    page.keyboard.press("0")
+
+
+def test_on_a_telephone_nothing_is_wider_than_the_screen(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert not page.locator("#tensors th.secondary").first.is_visible()
+    page.set_viewport_size({"width": 1400, "height": 1400})
+
+
 def test_nothing_went_wrong(page):
     """Last: no error on the console, and nothing was fetched."""
     assert not [text for kind, text in page.said if kind == "error"]

@@ -232,7 +232,7 @@ def test_the_clock_stops_the_search():
 def test_progress_is_reported():
     lines: list[str] = []
     _search(train_step(5), bound_bytes=0, step_limit=None, progress=lines.append)
-    assert lines and all("MiB" in line for line in lines)
+    assert lines and all(" MB" in line for line in lines)
 
 
 @pytest.mark.parametrize("n", [0, 1])

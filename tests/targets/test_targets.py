@@ -84,7 +84,7 @@ def test_the_planner_prices_the_card_that_is_compiled_for(monkeypatch):
 def test_what_no_plugin_here_compiles_is_said():
     if importlib.util.find_spec("jax_plugins.xla_cuda12"):
         pytest.skip("the plugin for CUDA 12 is there")
-    with pytest.raises(InputError, match=r"target=v100 needs .* pip install 'olla-xla\[cuda12\]'"):
+    with pytest.raises(InputError, match=r"target=v100 needs .* uv sync --extra cuda12"):
         targets.target("v100")
 
 

@@ -8,21 +8,25 @@ A command's module has a docstring, shown as its help, and two functions:
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "FURTHER"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
     "analyze": "what is in memory at the peak of a step, and why; reports",
+    "check": "guard memory in CI: fail if a step takes more than its baseline",
     "diff": "what takes more memory: two plans, analyses, HLO dumps or versions of jax",
-    "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
-    "doctor": "look at this machine, run models on its GPU both ways, write a page to send in",
-    "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
-    "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",
-    "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
-    "cache": "plans that are kept on disk for reuse: list, check and remove them",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
+    "measure": "run a model planned and unplanned; compare outputs, memory and time",
+    "cache": "plans that are kept on disk for reuse: list, check and remove them",
+    "doctor": "look at this machine, run models on its GPU both ways, write a page to send in",
+    "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",
+    "objection": "look again at a case that the referee objected to",
+    "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, which is its module's -> what it does, in one line."""
+
+FURTHER = ("doctor", "graph", "objection", "place", "table")
+"""Those that few need: they stand under a heading of their own."""

@@ -26,7 +26,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.memory.analysis.terminal import renderable
+from olla_xla.memory.analysis.terminal import text
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model
@@ -45,6 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("plan", False, "Plan too, and show both orders.", flag_values=values)
     shared.define_recomputation(values)
     shared.define_limits(values)
+    shared.define_advice(values)
     flags.DEFINE_integer(
         "largest", 15, "Tensors, modules and lines to list.", lower_bound=1, flag_values=values
     )
@@ -69,7 +70,9 @@ def run(values: flags.FlagValues) -> int:
             if path is not None:
                 write(path)
     document.add(**found.document())
-    shared.console().print(renderable(found, values.largest))
+    console = shared.console()
+    width = console.width if console.is_terminal else None
+    console.print(text(found, values.largest, width), markup=False, soft_wrap=True)
     return 0
 
 
@@ -78,7 +81,8 @@ def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Ana
     target = targets.target(values.target)
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     progress.stage("tracing, compiling")
-    return analyze_model(model, target, options if values.plan else None)
+    advice = options if values.advice else None
+    return analyze_model(model, target, options if values.plan else None, advice)
 
 
 def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:

@@ -31,6 +31,7 @@ from olla_xla.tools import models
 from olla_xla.tools.measure.processes import gpu_kind, measure
 from olla_xla.tools.measure.records import Request
 from olla_xla.tools.step import plan_model
+from olla_xla.version import to_install
 
 __all__ = ["define_flags", "run"]
 
@@ -72,7 +73,7 @@ def run(values: flags.FlagValues) -> int:
     if not device:
         raise InputError(
             "not measured: target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's "
-            "CUDA plugin, pip install 'olla-xla[cuda13]'; --target=h100 compiles without a card"
+            f"CUDA plugin, {to_install('cuda13')}; --target=h100 compiles without a card"
         )
     request = Request(
         model=values.model,

@@ -30,20 +30,25 @@ from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.allocations import allocation_table, tensor_table
 from olla_xla.cli.report.peak import find_peak, peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import proofs_table
-from olla_xla.cli.report.remedies import remedy_line
 from olla_xla.cli.report.scan_residuals import stacks_table
+from olla_xla.compile import loading
+from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
+from olla_xla.memory.analysis.memory_view import memory_view
+from olla_xla.memory.analysis.remedy import Remedy
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, graphs, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import residual_rows
 from olla_xla.tools import models
-from olla_xla.tools.remedy import Remedy, remedy
+from olla_xla.tools.assignment_report import FullReport, full_report
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
 
 __all__ = ["define_flags", "run"]
@@ -64,11 +69,12 @@ def define_flags(values: flags.FlagValues) -> None:
         "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
     )
     flags.DEFINE_bool(
-        "advice",
-        True,
-        "Where the order saves little, whether to try what else would: up to 10 s of planning.",
+        "assignment",
+        False,
+        "List XLA's allocations, what they waste, and the places of the largest tensors.",
         flag_values=values,
     )
+    shared.define_advice(values)
     shared.define_limits(values)
     shared.define_method(values)
 
@@ -101,9 +107,10 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         result = plan_model(
             model, target, options, stage=progress.stage, progress=progress, given=given
         )
+        report = _assignment(result, values, progress)
         other = _remedy(result, options, target, values, given, progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    return _print_compiled(result, target, title, values, other)
+    return _print_compiled(result, target, title, values, other, report)
 
 
 def _remedy(
@@ -118,8 +125,27 @@ def _remedy(
     if not values.advice or given is not None:
         return None
     progress.stage("looking for what else would help")
-    own = result.scheduled or result.module
-    return remedy(own, result.module, result.plan, options, target.kind)
+    plan = result.plan
+    return remedy(
+        result.scheduled or result.module,
+        memory_view(PlannedModule(scheduled_module(result.module), plan.target), "planned"),
+        options,
+        target=plan.target,
+        plan=plan,
+        device_kind=target.kind,
+        donating=result.donating,
+    )
+
+
+def _assignment(
+    result: PlannedModel, values: flags.FlagValues, progress: Progress
+) -> FullReport | None:
+    """XLA's buffer assignment against an optimal packing, if that is to be listed."""
+    if not values.assignment:
+        return None
+    progress.stage("packing what is in XLA's allocations")
+    plan = result.plan
+    return full_report(result.module, result.assignment, plan.target, plan)
 
 
 def _print_compiled(
@@ -128,6 +154,7 @@ def _print_compiled(
     title: str,
     values: flags.FlagValues,
     other: Remedy | None,
+    report: FullReport | None,
 ) -> Plan:
     """Prints what came of a plan that was compiled; returns it."""
     console = shared.console()
@@ -142,10 +169,13 @@ def _print_compiled(
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
     console.print(line, markup=False)
     if other is not None:
-        console.print(remedy_line(other), markup=False)
-        document.add(remedy=dataclasses.asdict(other))
+        console.print(other.sentence(), markup=False)
+        document.add(remedy=other.to_dict())
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(check_line(result.report), markup=False)
+    if report is not None:
+        allocation_table(report, values.largest).print(console)
+        tensor_table(report, values.largest).print(console)
     _print_peak(console, result.module, target.platform, values.largest)
     _print_proofs(console, result.plan)
     return result.plan
@@ -162,10 +192,11 @@ def _plan_lowered(
         result = plan_dump(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
+        report = _assignment(result, values, progress)
         other = _remedy(result, options, target, values, given, progress)
     devices = f", of {module.devices} devices" if module.devices > 1 else ""
     title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
-    return _print_compiled(result, target, title, values, other)
+    return _print_compiled(result, target, title, values, other, report)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
@@ -180,7 +211,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
             module = read_module(values.hlo, platform)
         except HloError as error:
             raise ModuleFormatError(str(error)) from error
-        progress.stage("loading the planner, whose loops are compiled once")
+        progress.stage(loading.what())
         loaded()
         progress.stage("planning")
         if given is None:

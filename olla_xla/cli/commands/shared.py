@@ -17,6 +17,7 @@ from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
 
 __all__ = [
     "console",
+    "define_advice",
     "define_compile",
     "define_format",
     "define_hlo",
@@ -69,6 +70,16 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
     if module is not None:
         targets.prepare_environment(values.target, module.devices)
     return module
+
+
+def define_advice(values: flags.FlagValues) -> None:
+    """Defines --advice."""
+    flags.DEFINE_bool(
+        "advice",
+        True,
+        "Where little is saved, whether to try what else would help, for up to --time_limit.",
+        flag_values=values,
+    )
 
 
 def define_model(values: flags.FlagValues) -> None:
@@ -205,6 +216,6 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 
 
 def console() -> Console:
-    """For results, on stdout; tables keep their width where that is no terminal."""
+    """For results, on stdout; no line is broken where that is no terminal."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=400)
+    return found if found.is_terminal else Console(highlight=False, soft_wrap=True)

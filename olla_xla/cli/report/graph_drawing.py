@@ -11,6 +11,7 @@ import networkx as nx
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.to_networkx import to_networkx
+from olla_xla.version import to_install
 
 __all__ = ["MOST_OPERATORS", "draw_graph"]
 
@@ -38,7 +39,7 @@ def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str)
         import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise InputError("pictures need matplotlib; pip install 'olla-xla[figures]'") from error
+        raise InputError(f"pictures need matplotlib; {to_install('figures')}") from error
     g = to_networkx(graph)
     levels = list(nx.topological_generations(g))
     for depth, nodes in enumerate(levels):

@@ -11,10 +11,7 @@ from olla_xla.tools.table import Row
 __all__ = ["matrix_summary", "matrix_table"]
 
 _HEADINGS = (
-    "target:",
-    "model:",
-    "batch",
-    "optimizer:",
+    "model, batch, optimizer, target:",
     "XLA",
     "XLA mem.",
     "planned",
@@ -34,13 +31,12 @@ def matrix_table(rows: Sequence[Row]) -> Table:
     """A line for each row; totals in MB as XLA assigned them."""
     lines = []
     for row in rows:
-        cell = (row.cell.target, row.cell.model, str(row.cell.batch_size), row.cell.optimizer)
         if row.error:
-            lines.append((*cell, "failed", *["-"] * (len(_HEADINGS) - len(cell) - 1)))
+            lines.append((_name(row), "failed", *["-"] * (len(_HEADINGS) - 2)))
             continue
         lines.append(
             (
-                *cell,
+                _name(row),
                 megabytes(row.xla_bytes),
                 megabytes(row.memory_optimized_bytes),
                 megabytes(row.planned_bytes),
@@ -76,6 +72,11 @@ def matrix_summary(rows: Sequence[Row]) -> list[str]:
             why = "the bound proves it" if proven else f"gap {percent(row.lifetime_gap)} %"
             lines.append(f"{row.cell}: an order helps nothing ({why}).")
     return lines
+
+
+def _name(row: Row) -> str:
+    cell = row.cell
+    return f"{cell.model}, {cell.batch_size}, {cell.optimizer}, {cell.target}"
 
 
 def _listed(names: Sequence[str]) -> str:

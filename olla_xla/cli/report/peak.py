@@ -120,13 +120,20 @@ def peak_table(peak: Peak, count: int = 10) -> Table:
         (
             megabytes(t.bytes, 2),
             t.category,
-            t.name,
-            short_location(t.location),
-            short_operation(t.op_name),
+            _what(t),
         )
         for t in shown
     ]
-    return Table(("MB", "category:", "tensor:", "source line:", "operation:"), rows, title)
+    return Table(("MB", "category:", "what:"), rows, title)
+
+
+def _what(tensor: LiveTensor) -> str:
+    """An argument's path, or the user's line; else the operation, or the instruction's name."""
+    if tensor.category == "argument":
+        return tensor.op_name or tensor.name
+    if tensor.location:
+        return short_line(tensor.location)
+    return short_operation(tensor.op_name) if tensor.op_name else tensor.name
 
 
 def short_location(location: str) -> str:

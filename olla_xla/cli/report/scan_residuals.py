@@ -31,17 +31,16 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
     cells = [
         (
             megabytes(row.bytes),
-            f"{row.loop}, {row.iterations} iterations",
+            f"{row.iterations:,}",
             _fate(row),
-            short_location(row.location),
-            short_operation(row.op_name),
+            short_location(row.location) if row.location else short_operation(row.op_name),
         )
         for row in rows[:count]
     ]
-    return Table(("MB", "loop:", ":", "source line:", "operation:"), cells, title)
+    return Table(("MB", "iterations", "kept:", "what:"), cells, title)
 
 
 def _fate(row: ResidualRow) -> str:
     if row.slices == row.iterations:
-        return "kept"
-    return f"{row.slices} slices at a time" if row.slices else "computed again"
+        return "all"
+    return f"{row.slices} at a time" if row.slices else "computed again"

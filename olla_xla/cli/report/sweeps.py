@@ -11,8 +11,8 @@ from olla_xla.cli.report.units import megabytes, percent, seconds
 __all__ = ["sweep_table"]
 
 _HEADINGS = (
-    "model:", "batch", "target:", "optimizer:", "mode:", "before", "planned", "less %", "bound",
-    "gap %", "loss %", "time +%", "order s", "error:",
+    "model, batch, target, optimizer, mode:", "before", "planned", "less %", "bound", "gap %",
+    "loss %", "time +%", "order s", "error:",
 )  # fmt: skip
 
 
@@ -26,7 +26,8 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
-    key = tuple(str(row[k]) for k in ("model", "batch_size", "target", "optimizer", "mode"))
+    names = ("model", "batch_size", "target", "optimizer", "mode")
+    key = (", ".join(str(row[name]) for name in names),)
     if row.get("error"):
         return (*key, *["-"] * 8, row["error"])
     before, planned = row["xla_bytes"], row["planned_bytes"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from olla_xla.cli import document
+from olla_xla.problem.text_table import text_table, wrapped
 
 __all__ = ["Table"]
+
+_NARROWEST = 40
+"""Columns that a terminal is taken to have at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,30 +31,12 @@ class Table:
     title: str = ""
 
     def print(self, console: Console) -> None:
-        """Prints title and table; the title is never folded."""
+        """Prints title and table, within 80 columns or as many as a wider terminal has."""
         document.add_table(self.title, self.headings, self.rows)
-        if self.title:
-            console.print(self.title, markup=False, soft_wrap=True)
-        console.print(self.rich())
-
-    def rich(self) -> RichTable:
-        """The table without its title."""
-        table = RichTable(
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            show_header=any(heading.strip(":") for heading in self.headings),
-        )
-        for heading in self.headings:
-            left = heading.endswith(":")
-            table.add_column(
-                heading.removesuffix(":"),
-                justify="left" if left else "right",
-                overflow="fold" if left else "ellipsis",
-                no_wrap=not left,
-            )
-        for row in self.rows:
-            table.add_row(*(cell.replace("[", r"\[") for cell in row))
-        return table
+        width = max(console.width, _NARROWEST) if console.is_terminal else None
+        parts = [wrapped(self.title, width)] if self.title else []
+        parts += [text_table(self.headings, self.rows, width), ""]
+        console.print("\n".join(parts), markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
         """As a Markdown table, with a trailing newline."""

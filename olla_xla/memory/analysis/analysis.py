@@ -21,8 +21,10 @@ from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
 from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
+from olla_xla.memory.analysis.remedy import Remedy
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
+from olla_xla.version import to_install
 
 __all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
 
@@ -36,11 +38,11 @@ class Executable(NamedTuple):
     assignment: BufferAssignment | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Analysis:
     """The memory of a step, in XLA's order and planned, and a bound for every order.
 
-    In a terminal `rich.print(analysis)` shows it, in a notebook it is shown as it is.
+    `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
 
     Attributes:
       title: what was analysed. target: "cpu" or "cuda".
@@ -50,6 +52,7 @@ class Analysis:
       loops: those of XLA's module.
       donation: what became of donated arguments; None where nobody said which were.
       plan: the plan, or None.
+      remedy: what would help, where that was tried; else None.
     """
 
     title: str
@@ -61,6 +64,7 @@ class Analysis:
     loops: tuple[LoopView, ...]
     donation: DonationAudit | None = None
     plan: Plan | None = dataclasses.field(default=None, repr=False)
+    remedy: Remedy | None = None
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -83,6 +87,7 @@ class Analysis:
             "lower_bound_bytes": self.lower_bound_bytes,
             "loops": [loop.to_dict() for loop in self.loops],
             "donation": None if self.donation is None else self.donation.to_dict(),
+            "remedy": None if self.remedy is None else self.remedy.to_dict(),
         }
 
     def document(self) -> dict[str, Any]:
@@ -109,9 +114,15 @@ class Analysis:
         """
         _optional("figure", "figures").draw(self, Path(path))
 
-    def __rich__(self) -> Any:
-        """For rich: the tables that the command line prints."""
-        return _terminal().renderable(self)
+    def __repr__(self) -> str:
+        """One line: totals and bound."""
+        totals = ", ".join(f"{v.name} {v.total_bytes / 2**20:,.1f} MB" for v in self.views)
+        least = f"bound {self.lower_bound_bytes / 2**20:,.1f}"
+        return f"<Analysis of {self.title}: {totals}, {least}>"
+
+    def __str__(self) -> str:
+        """The tables that the command line prints, within 80 columns."""
+        return _terminal().text(self)
 
     def _repr_html_(self) -> str:
         """For notebooks: the same."""
@@ -173,7 +184,7 @@ def _optional(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(f"olla_xla.memory.analysis.{name}")
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is missing; pip install 'olla-xla[{extra}]'") from error
+        raise InputError(f"{error.name} is missing; {to_install(extra)}") from error
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

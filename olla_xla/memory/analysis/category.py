@@ -25,3 +25,8 @@ class Category(enum.StrEnum):
 
     CONSTANTS = "constants"
     """Part of the executable; no total has them."""
+
+    @property
+    def short(self) -> str:
+        """In a word or two, for columns of tables."""
+        return {"ACTIVATIONS": "activations", "AGAIN": "computed again"}.get(self.name, str(self))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
-
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Mapping
+from html import escape
+from typing import NamedTuple
 
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.category import Category
@@ -17,8 +13,12 @@ from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.live_tensor import LiveTensor
 from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.peak_rows import peak_rows
+from olla_xla.problem.text_table import text_table, wrapped
 
-__all__ = ["html", "megabytes", "renderable", "where"]
+__all__ = ["TextTable", "headline", "html", "megabytes", "tables_of", "text", "what", "where"]
+
+_NOTEBOOK = 120
+"""Characters of a line in a notebook."""
 
 
 def megabytes(size: float, digits: int = 1) -> str:
@@ -27,28 +27,50 @@ def megabytes(size: float, digits: int = 1) -> str:
 
 
 def html(analysis: Analysis) -> str:
-    """The tables as HTML, colours included."""
-    console = Console(file=io.StringIO(), record=True, width=150, highlight=False)
-    console.print(renderable(analysis))
-    return console.export_html(
-        inline_styles=True, code_format='<pre style="line-height:1.25">{code}</pre>'
-    )
+    """The tables as HTML, in a monospaced font whatever the page's is."""
+    style = "font-family: ui-monospace, monospace; line-height: 1.3; white-space: pre"
+    return f'<pre style="{style}">{escape(text(analysis, width=_NOTEBOOK))}</pre>'
 
 
-def renderable(analysis: Analysis, count: int = 15) -> RenderableType:
+def text(analysis: Analysis, count: int = 15, width: int | None = 80) -> str:
+    """The tables as plain text.
+
+    Args:
+      analysis: to be told. count: rows of tensors, modules and lines.
+      width: characters of a line at most; None: as many as it takes.
+    """
+    tables = tables_of(analysis, count)
+    lines = [wrapped(line, width) for line in headline(analysis)]
+    parts = ["\n".join(lines)]
+    for table in tables:
+        body = text_table(table.headings, table.rows, width)
+        parts.append(f"{wrapped(table.title, width)}\n{body}")
+    return "\n\n".join(parts)
+
+
+class TextTable(NamedTuple):
+    """A table of text cells; headings that end in a colon are aligned left, without it."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
     """The tables, with so many rows of tensors, modules and lines."""
     last = analysis.views[-1]
-    parts: list[RenderableType] = [_headline(analysis), _categories(analysis)]
-    parts += [_tensors(last, count), _sums("module", last.by_module(), last, count)]
+    parts = [_categories(analysis), _tensors(last, count)]
+    parts += [_sums("module", last.by_module(), last, count)]
     parts += [_sums("line", last.by_line(), last, count)]
     if analysis.loops:
         parts.append(_loops(analysis, count))
     if analysis.donation is not None:
         parts.append(_donation(analysis.donation, count))
-    return Group(*parts)
+    return parts
 
 
-def _headline(analysis: Analysis) -> Text:
+def headline(analysis: Analysis) -> list[str]:
+    """What was analysed, its totals, the bound, and what would help; a line each."""
     lines = [analysis.title]
     for view in analysis.views:
         kind = "assigned" if view.assigned else "predicted"
@@ -64,39 +86,19 @@ def _headline(analysis: Analysis) -> Text:
     )
     if size := analysis.xla.constant_bytes:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
-    return Text("\n".join(lines) + "\n")
+    if analysis.remedy is not None:
+        lines.append(analysis.remedy.sentence())
+    return lines
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
-    """An empty table; headings that end in a colon are aligned left, without it."""
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style=""
-    )
-    for heading in headings:
-        left = heading.endswith(":")
-        table.add_column(
-            heading.removesuffix(":"),
-            justify="left" if left else "right",
-            overflow="fold" if left else "ellipsis",
-            no_wrap=not left,
-        )
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))
-
-
-def _categories(analysis: Analysis) -> Table:
+def _categories(analysis: Analysis) -> TextTable:
     names = [f"{view.name}, MB" for view in analysis.views]
-    title = "What memory is used for at the peak"
-    table = _table(title, ("category:", *names, "in every order, MB"))
-    for name, sizes in peak_rows(analysis):
-        _row(table, name, *(megabytes(size) for size in sizes))
-    return table
+    rows = [(name, *(megabytes(size) for size in sizes)) for name, sizes in peak_rows(analysis)]
+    headings = ("category:", *names, "in every order, MB")
+    return TextTable("What memory is used for at the peak", headings, rows)
 
 
-def _tensors(view: MemoryView, count: int) -> Table:
+def _tensors(view: MemoryView, count: int) -> TextTable:
     tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
     shown = tensors[:count]
     share = 100 * view.found_share
@@ -104,21 +106,16 @@ def _tensors(view: MemoryView, count: int) -> Table:
         f"{len(shown)} largest of {len(tensors):,} tensors at the peak of {view.name}; "
         f"{share:.1f} % of the bytes lead to a line or an argument"
     )
-    headings = ("MB", "category:", "tensor:", "where:", "operation:", "steps:", "last read by:")
-    table = _table(title, headings)
-    for tensor in shown:
-        is_argument = tensor.operator == "parameter"  # whose name repeats its path
-        _row(
-            table,
-            megabytes(tensor.bytes, 2),
-            tensor.category,
-            tensor.shape if is_argument else f"{tensor.name} {tensor.shape}".strip(),
-            where(tensor),
-            "/".join(tensor.op_name.split("/")[-3:]),
-            f"{tensor.start:,}-{tensor.stop:,}",
-            short_line(tensor.holder_line) or tensor.holder,
-        )
-    return table
+    rows = [(megabytes(t.bytes, 2), t.category.short, t.shape, what(t)) for t in shown]
+    return TextTable(title, ("MB", "category:", "shape:", "what:"), rows)
+
+
+def what(tensor: LiveTensor) -> str:
+    """What a tensor is: an argument's path, the step's own line, or why there is neither."""
+    line = short_line(tensor.line)
+    if tensor.argument or line:
+        return tensor.argument or line
+    return "/".join(tensor.op_name.split("/")[-3:]) or tensor.name or tensor.why
 
 
 def where(tensor: LiveTensor) -> str:
@@ -132,39 +129,41 @@ def where(tensor: LiveTensor) -> str:
     return ", ".join(part for part in found if part) or tensor.why
 
 
-def _sums(what: str, sums: Mapping[str, int], view: MemoryView, count: int) -> Table:
-    table = _table(f"By {what}", ("MB", "%", f"{what}:"))
-    for name, size in list(sums.items())[:count]:
-        share = f"{100 * size / max(view.total_bytes, 1):.1f}"
-        _row(table, megabytes(size), share, short_line(name) or "(none)")
-    return table
-
-
-def _loops(analysis: Analysis, count: int) -> Table:
-    table = _table("Loops", ("loop:", "line:", "times", "steps", "stacks", "MB", "largest stack:"))
-    for loop in analysis.loops[:count]:
-        stacks = loop.stacks
-        _row(
-            table,
-            loop.name,
-            short_line(loop.line),
-            "?" if loop.trips is None else f"{loop.trips:,}",
-            f"{loop.stop - loop.start:,}",
-            str(len(stacks)),
-            megabytes(sum(s.bytes for s in stacks)),
-            f"{stacks[0].shape} {short_line(stacks[0].line)}" if stacks else "",
+def _sums(name: str, sums: Mapping[str, int], view: MemoryView, count: int) -> TextTable:
+    rows = [
+        (
+            megabytes(size),
+            f"{100 * size / max(view.total_bytes, 1):.1f}",
+            short_line(key) or "(none)",
         )
-    return table
+        for key, size in list(sums.items())[:count]
+    ]
+    return TextTable(f"By {name}", ("MB", "%", f"{name}:"), rows)
 
 
-def _donation(donation: DonationAudit, count: int) -> Table:
+def _loops(analysis: Analysis, count: int) -> TextTable:
+    rows = [
+        (
+            megabytes(sum(s.bytes for s in loop.stacks)),
+            str(len(loop.stacks)),
+            "?" if loop.trips is None else f"{loop.trips:,}",
+            short_line(loop.line) or loop.name,
+            f"{loop.stacks[0].shape} {short_line(loop.stacks[0].line)}" if loop.stacks else "",
+        )
+        for loop in analysis.loops[:count]
+    ]
+    return TextTable("Loops", ("MB", "stacks", "times", "what:", "largest stack:"), rows)
+
+
+def _donation(donation: DonationAudit, count: int) -> TextTable:
     found = [
         f"{donation.count(o)} {o} ({megabytes(donation.bytes(o))} MB)"
         for o in Outcome
         if donation.count(o)
     ]
     title = f"Donation: {donation.requested} requested; {', '.join(found) or 'no arguments'}"
-    table = _table(title, ("MB", "argument:", "outcome:", "why:"))
-    for row in donation.trouble[:count]:
-        _row(table, megabytes(row.bytes, 2), f"{row.path} {row.type}", row.outcome, row.why)
-    return table
+    rows = [
+        (megabytes(row.bytes, 2), f"{row.path} {row.type}", str(row.outcome), row.why)
+        for row in donation.trouble[:count]
+    ]
+    return TextTable(title, ("MB", "what:", "outcome:", "why:"), rows)

@@ -125,7 +125,7 @@ class Run:
         """One line of progress."""
         assert self.least is not None
         self.progress(
-            f"{phase}: {self.best_exact[0] / _MIB:.1f} MiB, least peak "
+            f"{phase}: {self.best_exact[0] / _MIB:.1f} MB, least peak "
             f"{self.least.peak / _MIB:.1f}, bound {self.cuts.bound / _MIB:.1f}, "
             f"{self.limits.steps} steps"
         )

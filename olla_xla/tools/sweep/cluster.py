@@ -8,6 +8,7 @@ from typing import Any
 from olla_xla.errors import InputError, OllaError
 from olla_xla.tools.sweep.grid import Cell, Settings
 from olla_xla.tools.sweep.process import run_process
+from olla_xla.version import to_install
 
 __all__ = ["run_dask"]
 
@@ -30,7 +31,7 @@ def run_dask(
     try:
         from distributed import Client, as_completed
     except ModuleNotFoundError as error:
-        raise InputError("--executor=dask needs distributed; pip install distributed") from error
+        raise InputError(f"--executor=dask needs distributed; {to_install('dask')}") from error
     try:
         client = Client(address, timeout="10s")
     except (OSError, ValueError) as error:

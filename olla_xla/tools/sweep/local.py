@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 from olla_xla.tools.sweep.grid import Cell, Settings
 from olla_xla.tools.sweep.process import KILLED, run_process
@@ -57,4 +56,11 @@ def run_local(
 
 
 def _room(running: dict[Any, Any], worker_bytes: int) -> bool:
-    return not running or psutil.virtual_memory().available >= worker_bytes
+    return not running or _available() >= worker_bytes
+
+
+def _available() -> int:
+    """Bytes that processes can take without swapping, as Linux estimates them."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":") for line in lines)
+    return 1024 * int(fields["MemAvailable"].split()[0])

@@ -30,6 +30,7 @@ def page(analysis: Analysis) -> str:
     data = {
         "views": [view_tables(view, texts) for view in analysis.views],
         "categories": [[str(c), COLORS[c]] for c in Category],
+        "short": [c.short for c in Category],
         "unused": list(Category).index(Category.UNUSED),
         "loops": [
             [loop.name, short_line(loop.line), loop.start, loop.stop, loop.trips, loop.inside_bytes]
@@ -99,6 +100,9 @@ def _certificate(analysis: Analysis) -> str:
             f"<tr><th>plan</th><td>{plan.status}</td><td>{plan.seconds:.1f} s of planning, gap "
             f"{100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}</td></tr>"
         )
+    if analysis.remedy is not None:
+        sentence = html.escape(analysis.remedy.sentence().removeprefix("What would help: "))
+        rows.append(f"<tr><th>what would help</th><td></td><td>{sentence}</td></tr>")
     return "".join(rows)
 
 
@@ -107,8 +111,10 @@ def _categories(analysis: Analysis) -> str:
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
     rows = [f"<tr><th>at the peak, MB</th>{names}<th>in every order</th></tr>"]
     colors = {str(category): color for category, color in COLORS.items()}
+    known = [str(category) for category in Category]
     for name, sizes in peak_rows(analysis):
         cells = "".join(f"<td>{size / MEGABYTE:,.1f}</td>" for size in sizes)
         mark = f'<i class="mark" style="background:{colors[name]}"></i>' if name in colors else ""
-        rows.append(f"<tr><th>{mark}{html.escape(name)}</th>{cells}</tr>")
+        number = f' data-category="{known.index(name)}"' if name in known else ""
+        rows.append(f"<tr{number}><th>{mark}{html.escape(name)}</th>{cells}</tr>")
     return "".join(rows)

@@ -33,6 +33,8 @@ _SAMPLES = 1500
 _MANY = 3000
 """Tensors from which on rectangles have no outline: there would be little else to see."""
 _GREY = "#808590"
+_ZOOMS = "ctrl"
+"""Keys to hold for the wheel to zoom; else it scrolls the page."""
 
 
 def sampled(view: MemoryView) -> np.ndarray:
@@ -84,7 +86,7 @@ def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> An
     plot = _figure(
         f"timeline-{number}", steps, 300, "MB in use", y_range=Range1d(start=0, end=1.06 * top)
     )
-    wheel = WheelZoomTool(dimensions="width")
+    wheel = WheelZoomTool(dimensions="width", modifiers=_ZOOMS)
     plot.add_tools(PanTool(dimensions="width"), wheel, BoxZoomTool(dimensions="width"), ResetTool())
     plot.toolbar.active_scroll = wheel
     at = sampled(view)
@@ -136,7 +138,7 @@ def _addresses(view: MemoryView, number: int, steps: Range1d) -> Any:
         y_range=Range1d(start=0, end=top, bounds="auto", name=f"addresses-{number}-y"),
         output_backend="webgl",
     )  # fmt: skip
-    wheel, hover = WheelZoomTool(), HoverTool(tooltips=None, renderers=[])
+    wheel, hover = WheelZoomTool(modifiers=_ZOOMS), HoverTool(tooltips=None, renderers=[])
     tap = TapTool(behavior="inspect", renderers=[])
     plot.add_tools(PanTool(), wheel, BoxZoomTool(), ResetTool(), hover, tap)
     plot.toolbar.active_scroll = wheel

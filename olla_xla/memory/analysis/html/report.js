@@ -12,6 +12,7 @@ const olla = {
   at: 0, // step that the table shows
   chosen: -1,
   matches: null, // Uint8Array by tensor, or null where nothing is searched
+  only: new Set(), // numbers of the categories that are shown; none: all
 
   get view() { return DATA.views[this.order]; },
   get columns() { return this.view.columns; },
@@ -129,10 +130,24 @@ const olla = {
       if (!source.tags.includes("rectangles")) continue;
       const ids = source.data.id, alpha = new Float32Array(ids.length);
       for (let k = 0; k < ids.length; k++) {
-        alpha[k] = !this.matches || this.matches[ids[k]] ? 0.85 : 0.06;
+        alpha[k] = this.isShown(ids[k]) && (!this.matches || this.matches[ids[k]]) ? 0.85 : 0.06;
       }
       source.data = { ...source.data, alpha };
     }
+  },
+
+  isShown(k) {
+    return !this.only.size || this.only.has(this.columns.category[k]);
+  },
+
+  filter(category) {
+    if (!this.only.delete(category)) this.only.add(category);
+    $("categories").classList.toggle("filtered", this.only.size > 0);
+    for (const row of $("categories").querySelectorAll("tr[data-category]")) {
+      row.classList.toggle("only", this.only.has(Number(row.dataset.category)));
+    }
+    this.shade();
+    this.table();
   },
 
   // Tables.
@@ -148,7 +163,7 @@ const olla = {
     const everything = this.matches !== null;
     for (let k = 0; k < c.name.length; k++) {
       const here = c.start[k] <= this.at && this.at < c.stop[k];
-      if (everything ? this.matches[k] : here) found.push(k);
+      if (this.isShown(k) && (everything ? this.matches[k] : here)) found.push(k);
     }
     found.sort((a, b) => c.bytes[b] - c.bytes[a]);
     const sum = found.reduce((s, k) => s + c.bytes[k], 0);
@@ -156,19 +171,43 @@ const olla = {
       `In memory at step ${this.at}${this.at === this.view.peak ? ", the peak" : ""} ` +
       `(${text(this.view.running[this.at])})`;
     $("table-title").textContent = `${what}: ${found.length}` +
-      (everything ? "" : `, ${mb(sum)} MB of ${mb(this.view.total)} MB allocated`) +
-      (found.length > ROWS ? `; the ${ROWS} largest` : "");
-    const rows = found.slice(0, ROWS).map((k) => {
+      (everything ? "" : `, ${mb(sum)} MB of ${mb(this.view.total)} MB allocated`);
+    const rows = found.map((k) => {
       const t = this.row(k);
-      return [k, [mb(t.bytes), t.category, t.argument && !t.op ? "" : t.name, t.shape,
-        t.argument || t.line, t.op, `${t.start}-${t.stop}`, t.holderLine || t.holder]];
+      return [k, [t.bytes, [DATA.short[c.category[k]], t.category[1]], t.argument || t.line, t.shape,
+        t.argument && !t.op ? "" : t.name, t.op, t.start, t.holderLine || t.holder]];
     });
-    fill("tensors", ["MB", "what", "tensor", "shape", "where", "operation", "steps",
-      "last read by"], rows, (k) => this.choose(this.order, k));
-    if (!everything && this.at === this.view.peak) {
+    const none = !this.only.size || this.only.has(DATA.unused);
+    if (!everything && none && this.at === this.view.peak) {
       for (const [why, bytes] of this.view.unused) {
-        append("tensors", [mb(bytes), DATA.categories[DATA.unused], "", "", text(why), "", "", ""]);
+        rows.push([-1, [bytes, DATA.categories[DATA.unused], text(why), "", "", "", 0, ""]]);
       }
+    }
+    fill("tensors", ["MB", "category", "what", "shape|whole secondary", "tensor|secondary",
+      "operation|secondary", "from step|number secondary", "last read by|secondary"], rows,
+    (k) => k >= 0 && this.choose(this.order, k));
+    this.sums(found);
+  },
+
+  // Bytes by module and by line of the tensors that the table lists.
+  sums(found) {
+    const modules = new Map(), lines = new Map();
+    let whole = 0;
+    const add = (sums, key, bytes) => sums.set(key, (sums.get(key) ?? 0) + bytes);
+    for (const k of found) {
+      const t = this.row(k), isArgument = t.argument && !t.op;
+      whole += t.bytes;
+      add(modules, t.module || (t.argument ? "(arguments)" : "(none)"), t.bytes);
+      add(lines, isArgument || (t.argument && !t.line) ? "(arguments)" : t.line || "(none)", t.bytes);
+    }
+    for (const [id, sums] of [["modules", modules], ["lines", lines]]) {
+      const rows = [...sums].map(([key, bytes]) =>
+        [key, [bytes, (100 * bytes / Math.max(whole, 1)).toFixed(1), key]]);
+      fill(id, ["MB", "%|number", id === "lines" ? "line" : "module"], rows, (key) => {
+        if (id === "modules" || key.startsWith("(")) return;
+        $("search").value = key;
+        this.search(key);
+      });
     }
   },
 
@@ -238,33 +277,55 @@ function mark(color) {
   return square;
 }
 
-function cells(row, values) {
+function cells(row, values, kinds) {
   values.forEach((value, k) => {
     const cell = row.insertCell();
-    if (k === 0) cell.className = "number";
+    cell.className = kinds[k];
     if (Array.isArray(value)) cell.append(mark(value[1]), value[0]);
-    else cell.textContent = value;
+    else cell.textContent = k === 0 ? mb(value) : value;
   });
 }
 
-function append(id, values) {
-  cells($(id).tBodies[0].insertRow(), values);
-}
+const SORTS = {}; // by table: [column, whether it descends]
 
-function fill(id, headings, rows, click) {
-  const table = $(id);
+// Fills a table; headings are "name|classes of the column", the first column is of bytes. A click on
+// a heading sorts by it, and a button below shows more rows.
+function fill(id, headings, rows, click, shown = ROWS) {
+  const table = $(id), names = headings.map((h) => h.split("|")[0]);
+  const kinds = headings.map((h, k) => (k === 0 ? "number" : h.split("|")[1] ?? ""));
+  const [column, down] = SORTS[id] ?? [0, true];
+  const value = (row) => (Array.isArray(row[1][column]) ? row[1][column][0] : row[1][column]);
+  const compare = (a, b) => {
+    const [x, y] = [value(a), value(b)], [m, n] = [Number(x), Number(y)];
+    return x !== "" && y !== "" && !isNaN(m) && !isNaN(n) ? m - n : String(x).localeCompare(y);
+  };
+  const sorted = [...rows].sort((a, b) => (down ? -1 : 1) * compare(a, b));
   table.replaceChildren();
   const head = table.createTHead().insertRow();
-  for (const heading of headings) {
+  names.forEach((name, k) => {
     const cell = document.createElement("th");
-    cell.textContent = heading;
+    cell.className = `${kinds[k].replace("number", "")} sorts`;
+    cell.textContent = name + (k === column ? (down ? " \u25be" : " \u25b4") : "");
+    cell.setAttribute("aria-sort", k === column ? (down ? "descending" : "ascending") : "none");
+    cell.onclick = () => {
+      SORTS[id] = [k, k === column ? !down : kinds[k].includes("number")];
+      fill(id, headings, rows, click, shown);
+    };
     head.append(cell);
-  }
+  });
   const body = table.createTBody();
-  for (const [key, values] of rows) {
+  for (const [key, values] of sorted.slice(0, shown)) {
     const row = body.insertRow();
-    cells(row, values);
+    cells(row, values, kinds);
     if (click) row.onclick = () => click(key);
+  }
+  table.parentElement.querySelector("button.more")?.remove();
+  if (rows.length > shown) {
+    const more = document.createElement("button");
+    more.className = "more";
+    more.textContent = `more rows (${rows.length - shown} left)`;
+    more.onclick = () => fill(id, headings, rows, click, shown + ROWS);
+    table.after(more);
   }
 }
 
@@ -286,11 +347,14 @@ function start(view) {
       $("orders").append(button);
     });
   }
-  fill("loops", ["most in use, MB", "loop", "line", "times", "steps"],
-    DATA.loops.map((l) => [l, [mb(l[5]), l[0], l[1], l[4] ?? "?", `${l[2]}-${l[3]}`]]),
+  fill("loops", ["most in use, MB", "line", "loop|secondary", "times|number", "from step|number"],
+    DATA.loops.map((l) => [l, [l[5], l[1], l[0], l[4] ?? "?", l[2]]]),
     (l) => olla.range(l[2], l[3]));
-  fill("donation", ["MB", "argument", "type", "outcome", "why"],
-    DATA.donation.map((d) => [d, [mb(d[2]), d[0], d[1], d[3], d[4]]]));
+  fill("donation", ["MB", "argument", "type|whole", "outcome", "why"],
+    DATA.donation.map((d) => [d, [d[2], d[0], d[1], d[3], d[4]]]));
+  for (const row of $("categories").querySelectorAll("tr[data-category]")) {
+    row.onclick = () => olla.filter(Number(row.dataset.category));
+  }
   $("loops-section").hidden = !DATA.loops.length;
   $("donation-section").hidden = !DATA.donation.length;
   $("theme").onclick = theme;

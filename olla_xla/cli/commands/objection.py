@@ -1,0 +1,29 @@
+"""Looks again at a case that the referee objected to; nothing is compiled.
+
+The warning of a step that runs XLA's own executable names the file that has the case in it. Exit
+code 1 if the referee still objects.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from olla_xla.cli.commands import shared
+from olla_xla.compile import objection
+
+__all__ = ["OPERANDS", "define_flags", "run"]
+
+OPERANDS = ("FILE",)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The command has no flags of its own."""
+
+
+def run(values: flags.FlagValues, path: str) -> int:
+    """Asks the referee once more; CheckError if it still objects."""
+    objection.load(Path(path)).check()
+    shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
+    return 0

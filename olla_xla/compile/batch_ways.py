@@ -1,0 +1,253 @@
+"""Ways in which a batch fits a memory: in XLA's order, planned, with recomputation."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+
+import jax
+
+import olla_xla.planner as planner
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Applied, Compiles
+from olla_xla.compile.outcomes import Outcome, chosen
+from olla_xla.compile.planned import compile_given
+from olla_xla.errors import BudgetError
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+__all__ = [
+    "FIRST",
+    "Batches",
+    "Make",
+    "NotCompiled",
+    "Planned",
+    "Progress",
+    "Recomputed",
+    "Way",
+    "Xla",
+]
+
+Make = Callable[[int], jax.stages.Lowered]
+Progress = Callable[[str], None]
+
+_QUICK = {"xla_backend_optimization_level": 0}
+"""Compiler options: nothing is run, and machine code has no part in memory."""
+
+_APART = 0.7
+"""Part of the larger of two sizes that the other is at most, for a line through them."""
+
+FIRST = 1.3
+"""Times the answer without recomputation that is tried first with it."""
+
+
+class Batches:
+    """Batch sizes as XLA schedules them, and the totals that were predicted for them.
+
+    Args:
+      make: lowers the step for a size. progress: called with a line at each compile.
+
+    Attributes:
+      points: (way, batch, predicted bytes), in order.
+    """
+
+    def __init__(self, make: Make, progress: Progress) -> None:
+        self.make, self.progress = make, progress
+        self.points: list[tuple[str, int, int]] = []
+        self._captured: dict[int, Captured] = {}
+
+    def captured(self, batch: int) -> Captured:
+        """A batch size as XLA schedules it."""
+        if batch not in self._captured:
+            self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
+            compiles = Compiles(self.make(batch), _QUICK, {})
+            try:
+                self._captured[batch] = compiles.capture()
+            finally:
+                compiles.forget()
+        return self._captured[batch]
+
+    def keep(self, batch: int, captured: Captured) -> None:
+        """Keeps what XLA scheduled in a compile of its own accord."""
+        self._captured.setdefault(batch, captured)
+
+    def known(self) -> list[int]:
+        """Two sizes whose schedules are at hand and that are apart; or fewer."""
+        sizes = sorted(self._captured)
+        lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
+        return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
+
+    def point(self, way: str, batch: int, size: int) -> None:
+        """Notes a predicted total, once."""
+        if (way, batch, size) not in self.points:
+            self.points.append((way, batch, size))
+
+
+class NotCompiled(Exception):
+    """A size cannot be compiled in a way; it says why."""
+
+
+class Way(abc.ABC):
+    """A way to make a batch fit.
+
+    Attributes:
+      name: of the way. is_linear: whether its totals lie on a line.
+      growth: times the largest size known to fit that is tried next, where nothing points at one.
+    """
+
+    name = "xla"
+    is_linear = True
+    growth = 4.0
+
+    def __init__(self, work: Batches) -> None:
+        self.work = work
+        self._assigned: dict[int, int] = {}
+
+    @abc.abstractmethod
+    def predicted(self, batch: int) -> int:
+        """The predicted total; what no plan gets below, where it does not fit."""
+
+    @abc.abstractmethod
+    def compiled(self, batch: int) -> int | None:
+        """XLA's total of the batch, compiled this way; None where there is nothing to compile.
+
+        Raises:
+          NotCompiled: what was planned is not what would run.
+        """
+
+    def overhead(self, batch: int) -> float:
+        """Predicted time that is added, as a part of the step's."""
+        return 0.0
+
+    def assigned(self, batch: int) -> int:
+        """XLA's total, or the predicted one where there is nothing to compile."""
+        if batch not in self._assigned:
+            self.work.progress(f"batch {batch:,}, {self.name}: compiling")
+            size = self.compiled(batch)
+            if size is None:
+                return self.predicted(batch)
+            self._assigned[batch] = size
+        return self._assigned[batch]
+
+    def is_compiled(self, batch: int) -> bool:
+        """Whether `assigned` is XLA's."""
+        return batch in self._assigned
+
+
+class Xla(Way):
+    """XLA's own order."""
+
+    def predicted(self, batch: int) -> int:
+        """As `Way.predicted`."""
+        captured = self.work.captured(batch)
+        module = scheduled_module(captured.module)
+        return PlannedModule(module, captured.platform).simulate().total_bytes
+
+    def compiled(self, batch: int) -> int | None:
+        """As `Way.compiled`."""
+        compiles = Compiles(self.work.make(batch), _QUICK, {})
+        try:
+            captured, compiled = compiles.captured()
+        finally:
+            compiles.forget()
+        self.work.keep(batch, captured)
+        return assigned_bytes(compiled)
+
+
+class Planned(Way):
+    """A planned order; that of the size before is one that competes."""
+
+    name = "planned"
+
+    def __init__(self, work: Batches, options: PlanOptions) -> None:
+        super().__init__(work)
+        self.options = options
+        self._plans: dict[int, Plan | int] = {}
+        self._last: Plan | None = None
+
+    def plan(self, batch: int) -> Plan | int:
+        """The plan for a batch, or the least that was reached where the budget cannot be met."""
+        if batch not in self._plans:
+            self._plans[batch] = self._made(self.work.captured(batch))
+        return self._plans[batch]
+
+    def _made(self, captured: Captured) -> Plan | int:
+        last = self._last
+        try:
+            self._last = planner.plan_module(
+                captured.module,
+                self.options,
+                target=captured.platform,
+                alternative_orders=None if last is None else lambda: last.order,
+                device_kind=captured.device_kind,
+            )
+        except BudgetError as error:
+            return error.least_bytes
+        return self._last
+
+    def predicted(self, batch: int) -> int:
+        """As `Way.predicted`."""
+        found = self.plan(batch)
+        return found if isinstance(found, int) else found.predicted_bytes
+
+    def compiled(self, batch: int) -> int | None:
+        """As `Way.compiled`."""
+        found = self._plans.get(batch)
+        if isinstance(found, int):
+            return None
+        if found is None:
+            return self._within(batch)
+        # With no budget: what XLA assigns is compared with it by the caller.
+        outcome = compile_given(
+            self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
+        )
+        return self._total(batch, found, outcome)
+
+    def _within(self, batch: int) -> int | None:
+        """Plans inside of the one compile that then runs the plan."""
+        compiles, seen = Compiles(self.work.make(batch), _QUICK, {}), []
+
+        def answer(platform: str, module: bytes) -> bytes | None:
+            captured = compiles.taken(platform, module, None)
+            self.work.keep(batch, captured)
+            plan = self._plans[batch] = self._made(captured)
+            if isinstance(plan, int) or plan.keeps_xla:
+                return None
+            planned, objects = compiles.write(module, plan)
+            seen.append((captured, objects))
+            return None if objects else planned
+
+        try:
+            compiled = compiles.handed_over("", answer)
+            found = self._plans[batch]
+            self.work.point(self.name, batch, self.predicted(batch))
+            if isinstance(found, int):
+                return None
+            if found.keeps_xla:
+                return assigned_bytes(compiled)
+            ((captured, objects),) = seen
+            applied = Applied(compiled, objects, True) if objects else None
+            applied = applied or compiles.judged(compiled, found)
+            return self._total(batch, found, chosen(compiles, found, applied, captured))
+        finally:
+            compiles.forget()
+
+    def _total(self, batch: int, plan: Plan, outcome: Outcome) -> int:
+        if not outcome.planned and not plan.keeps_xla:
+            raise NotCompiled(f"batch {batch:,} is not compiled as planned: {outcome.reason}")
+        return assigned_bytes(outcome.compiled)
+
+    def overhead(self, batch: int) -> float:
+        """As `Way.overhead`."""
+        found = self.plan(batch)
+        return 0.0 if isinstance(found, int) else found.overhead
+
+
+class Recomputed(Planned):
+    """A plan that computes things again, to fit."""
+
+    name = "recomputed"
+    is_linear = False
+    growth = FIRST

@@ -1,0 +1,78 @@
+"""What one signature of a planned function came to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from olla_xla.compile.outcomes import Outcome
+
+__all__ = ["PlanEvent"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEvent:
+    """One signature of a planned function, compiled.
+
+    Attributes:
+      function: its name.
+      planned: whether it runs another order than XLA's own.
+      reason: why it does not, or "".
+      fell_back: whether that is because something went wrong, rather than nothing gained.
+      bytes: XLA's total for what runs. xla_bytes: for its own order, assigned or predicted.
+        lower_bound_bytes: no order takes fewer. All per device; None where nothing was planned.
+      overhead: predicted time that the plan adds by computing things again, as a part of the
+        step's; None where nothing was planned.
+      seconds: that this process took to plan and to compile.
+      search_seconds: that the search for the plan took, maybe in another process or run.
+      processes: how many processes agreed on it; 1 where only this one was concerned.
+    """
+
+    function: str
+    planned: bool
+    reason: str
+    fell_back: bool
+    bytes: int | None
+    xla_bytes: int | None
+    lower_bound_bytes: int | None
+    overhead: float | None
+    seconds: float
+    search_seconds: float
+    processes: int
+
+    @classmethod
+    def of(cls, function: str, outcome: Outcome, seconds: float) -> PlanEvent:
+        """The event of an outcome."""
+        plan = outcome.plan
+        return cls(
+            function=function,
+            planned=outcome.planned,
+            reason=outcome.reason,
+            fell_back=outcome.fell_back,
+            bytes=None if plan is None else plan.assigned_bytes,
+            xla_bytes=None if plan is None else plan.xla_bytes,
+            lower_bound_bytes=None if plan is None else plan.lower_bound_bytes,
+            overhead=None if plan is None else round(plan.overhead, 5),
+            seconds=round(seconds, 3),
+            search_seconds=0.0 if plan is None else round(plan.seconds, 3),
+            processes=max(len(outcome.members), 1),
+        )
+
+    @property
+    def saved(self) -> float:
+        """The part of XLA's total that is saved; 0 where nothing was planned."""
+        if self.bytes is None or not self.xla_bytes:
+            return 0.0
+        return 1 - self.bytes / self.xla_bytes
+
+    def __str__(self) -> str:
+        """A line for a reader; sizes in MB of 2^20 bytes."""
+        together = f" in {self.processes} processes" if self.processes > 1 else ""
+        took = f"{self.seconds:.1f} s with XLA's compile"
+        if not self.planned or self.bytes is None or self.xla_bytes is None:
+            total = "" if self.bytes is None else f"{self.bytes / 2**20:,.1f} MB, "
+            return f"{self.function}: {total}XLA's own schedule{together}: {self.reason}; {took}"
+        return (
+            f"{self.function}: {self.xla_bytes / 2**20:,.1f} -> {self.bytes / 2**20:,.1f} MB "
+            f"({-100 * self.saved:+.1f} %), {100 * (self.overhead or 0):+.1f} % predicted "
+            f"time{together}; {took}"
+        )

@@ -1,0 +1,248 @@
+"""A plan as what people keep in their code: the names for a policy of `jax.checkpoint`.
+
+A plan says which scan residuals loops keep, by the elements of XLA's loops; a policy says it by
+names that `checkpoint_name` gave. Names leave no trace in what XLA compiles, so the residuals of
+XLA's loops are held against those of the function's scans, in order, by sizes and operations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hlo.module import Module
+from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.sources import source_line
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.segments.trace import inlined
+
+__all__ = ["CheckpointPolicy", "Unnamed", "policy_of"]
+
+
+class Unnamed(NamedTuple):
+    """A scan residual that a plan keeps and that no `checkpoint_name` names.
+
+    Attributes:
+      bytes: of all its slices. operation: what makes it, such as "dot_general", or "".
+      line: "file:line" of that, or "".
+    """
+
+    bytes: int
+    operation: str
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointPolicy:
+    """Which scan residuals a plan keeps, as a policy of `jax.checkpoint`; it prints as code.
+
+    What enters a scan's body is kept by every policy, and stands in neither list.
+
+    Attributes:
+      names: of residuals that are kept, in the order of the program.
+      recomputed: names of those that are made again.
+      unnamed: those that are kept and have no name, largest first: without names for them the
+        policy makes them again, and its total differs from the plan's.
+    """
+
+    names: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    unnamed: tuple[Unnamed, ...]
+
+    def policy(self) -> Callable[..., Any]:
+        """For `jax.checkpoint(body, policy=...)` around the body of the scan."""
+        return jax.checkpoint_policies.save_only_these_names(*self.names)
+
+    def maxtext(self) -> str:
+        """As MaxText's flags."""
+        kept = [f"{name}=device" for name in self.names]
+        made = [f"{name}=remat" for name in self.recomputed]
+        return " ".join(["remat_policy=custom", *kept, *made])
+
+    def __str__(self) -> str:
+        """As code, with a line for each residual that has no name."""
+        given = ", ".join(map(repr, self.names))
+        lines = [f"jax.checkpoint_policies.save_only_these_names({given})"]
+        lines += [
+            f"# no name: {one.bytes / 2**20:,.1f} MB of {one.operation or 'a value'}"
+            f"{f' at {short_line(one.line)}' * bool(one.line)}"
+            for one in self.unnamed
+        ]
+        return "\n".join(lines)
+
+
+class _Residual(NamedTuple):
+    """What a scan stacks: its bytes, primitive and names; whether it enters the body as it is."""
+
+    bytes: int
+    primitive: str
+    names: tuple[str, ...]
+    enters: bool
+
+
+class _Kept(NamedTuple):
+    """What XLA's loop stacks, in the order of its state, and whether the plan keeps it."""
+
+    bytes: int
+    operation: str
+    line: str
+    kept: bool
+
+
+def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
+    """The policy that comes nearest to what a plan keeps.
+
+    Args:
+      jaxpr: of the function, as `jax.jit(f).trace(...).jaxpr` is.
+      module: as XLA scheduled it. plan: of that module.
+    """
+    scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
+    names: dict[str, bool] = {}
+    unnamed: list[Unnamed] = []
+    for iterations, kept in _loops(module, plan):
+        fitting = [scan for scan in scans if scan[0] == iterations and scan[1]]
+        if not fitting:
+            continue
+        best = max(fitting, key=lambda scan: _weight(kept, scan[1]))
+        scans.remove(best)
+        for row, residual in _aligned(kept, best[1]):
+            if residual is not None and residual.enters:
+                continue
+            found = () if residual is None else residual.names
+            for name in found:
+                names[name] = names.get(name, False) or row.kept
+            if row.kept and not found:
+                unnamed.append(Unnamed(row.bytes, row.operation, row.line))
+    return CheckpointPolicy(
+        tuple(name for name, kept in names.items() if kept),
+        tuple(name for name, kept in names.items() if not kept),
+        tuple(sorted(unnamed, key=lambda one: -one.bytes)),
+    )
+
+
+def _loops(module: Module, plan: Plan) -> Iterator[tuple[int, list[_Kept]]]:
+    """(iterations, stacks) of every loop that stacks for another."""
+    records = {record[:2]: record for record in plan.loops}
+    for pair in pairs(module, plan.target):
+        record = records.get((pair.writer.i.name, pair.reader.i.name))
+        gone = frozenset(record[2]) if record is not None else frozenset()
+        yield pair.writer.iterations, _stacked(pair, gone)
+
+
+def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
+    found = []
+    for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
+        made = residual.value.i
+        op_name = made.op_name or residual.update.i.op_name
+        line = source_line(made) or source_line(residual.update.i)
+        operation = op_name.rpartition("/")[2]
+        found.append(_Kept(residual.bytes, operation, line, residual.written not in gone))
+    return found
+
+
+def _scans(jaxpr: Any) -> Iterator[tuple[int, list[_Residual]]]:
+    """(length, what it stacks) of every scan of a jaxpr, those inside of others too."""
+    equations, _ = inlined(jaxpr)
+    for equation in equations:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _scans(inner)
+        if equation.primitive.name == "scan":
+            yield equation.params["length"], _residuals(equation)
+
+
+def _residuals(scan: Any) -> list[_Residual]:
+    """What a scan stacks, in order; what its body returns as it entered is marked."""
+    body, length = scan.params["jaxpr"], scan.params["length"]
+    body = getattr(body, "jaxpr", body)
+    equations, outputs = inlined(body)
+    made = {id(out): equation for equation in equations for out in equation.outvars}
+    names = _names(equations)
+    found = []
+    for outer, inner in zip(scan.outvars, outputs, strict=True):
+        if tuple(outer.aval.shape) != (length, *inner.aval.shape):
+            continue  # carried on
+        maker = made.get(id(inner))
+        while maker is not None and maker.primitive.name == "name":
+            maker = made.get(id(maker.invars[0]))
+        size = int(np.prod(outer.aval.shape)) * outer.aval.dtype.itemsize
+        primitive = "" if maker is None else maker.primitive.name
+        own = names.get(id(inner), ())
+        found.append(_Residual(size, primitive, own, maker is None and not own))
+    return found
+
+
+def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:
+    """By a variable's id: the names that it has, or that what it is made of elementwise has.
+
+    A derivative's factor, as cos(x) of sin(x), is made of what is named and takes no fewer bytes:
+    where that is kept, nothing else of it need be. What a name is given to has none itself: a
+    policy does not keep it for what reads it beside the named value, such as tanh's derivative.
+    """
+    named = {
+        id(equation.outvars[0]): equation.params["name"]
+        for equation in equations
+        if equation.primitive.name == "name"
+    }
+    sources: dict[int, frozenset[int]] = {}
+    for equation in equations:
+        taken = [v for v in equation.invars if not hasattr(v, "val")]  # literals have values
+        arrays = [v for v in taken if getattr(v.aval, "shape", ())]
+        for out in equation.outvars:
+            alike = all(v.aval.shape == getattr(out.aval, "shape", None) for v in arrays)
+            found = frozenset([id(out)])
+            if alike and arrays and id(out) not in named and len(equation.outvars) == 1:
+                found = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
+            sources[id(out)] = found
+    return {
+        variable: (named[next(iter(found))],)
+        for variable, found in sources.items()
+        if len(found) == 1 and next(iter(found)) in named
+    }
+
+
+def _fit(row: _Kept, residual: _Residual) -> float:
+    """How well a stack of XLA's fits a residual of a scan; 0 where it cannot be it."""
+    if row.bytes != residual.bytes:
+        return 0.0
+    if residual.enters:
+        return 1.0
+    return 2.0 if row.operation == residual.primitive else 0.1
+
+
+def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> np.ndarray:
+    """float64 [rows + 1, residuals + 1]: the best fit of what begins at either, in order."""
+    best = np.zeros((len(rows) + 1, len(residuals) + 1))
+    for i in range(len(rows) - 1, -1, -1):
+        for j in range(len(residuals) - 1, -1, -1):
+            fit = _fit(rows[i], residuals[j])
+            both = best[i + 1, j + 1] + fit if fit else 0.0
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], both)
+    return best
+
+
+def _weight(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> float:
+    return float(_table(rows, residuals)[0, 0])
+
+
+def _aligned(
+    rows: Sequence[_Kept], residuals: Sequence[_Residual]
+) -> Iterator[tuple[_Kept, _Residual | None]]:
+    """Each stack of XLA's with the residual that it is, or None where it is none that is known."""
+    best, j = _table(rows, residuals), 0
+    for i, row in enumerate(rows):
+        while j < len(residuals) and best[i, j + 1] == best[i, j]:
+            j += 1
+        fits = j < len(residuals) and _fit(row, residuals[j]) > 0
+        if fits and best[i, j] == best[i + 1, j + 1] + _fit(row, residuals[j]):
+            yield row, residuals[j]
+            j += 1
+        else:
+            yield row, None

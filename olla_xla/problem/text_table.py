@@ -1,0 +1,118 @@
+"""Rows of cells as plain text, as wide as they are or as narrow as a screen.
+
+On a screen of `width` characters cells of text are broken, between words and between the parts of
+paths alone, and columns that still do not fit stand in a table of their own below, beside the first
+column once more. No line ends in spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["text_table", "wrapped"]
+
+_GAP = 2
+"""Spaces between columns."""
+
+_BREAKS = re.compile(r"(?<=[ /])|(?<=\])(?=\[)|(?=\[')")
+"""Where a cell may be broken: no shape is."""
+
+
+def text_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> str:
+    """Rows under headings; no newline at the end.
+
+    Args:
+      headings: one for each column; those that end in a colon are aligned left, without it.
+      rows: as many cells each as there are headings.
+      width: characters of a line at most; None: as many as it takes.
+    """
+    left = [heading.endswith(":") for heading in headings]
+    names = [heading.removesuffix(":") for heading in headings]
+    columns = [[name, *(row[k] for row in rows)] for k, name in enumerate(names)]
+    widths = [max(map(len, column)) for column in columns]
+    if width is not None and _total(widths) > width:
+        widths = _narrowed(columns, widths, left, width)
+    blocks = _blocks(widths, width)
+    return "\n\n".join(_block(columns, widths, left, block) for block in blocks)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """A line of text, broken between words where it is longer than a screen is wide."""
+    return text if width is None else "\n".join(_lines(text, width))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _narrowed(
+    columns: Sequence[Sequence[str]], widths: Sequence[int], left: Sequence[bool], width: int
+) -> list[int]:
+    """The widths with those of text made smaller, the widest first, until a line fits."""
+    found = list(widths)
+    least = [
+        max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))
+        if is_left
+        else whole
+        for column, whole, is_left in zip(columns, widths, left, strict=True)
+    ]
+    while _total(found) > width:
+        slack = [k for k in range(len(found)) if found[k] > least[k]]
+        if not slack:
+            break
+        found[max(slack, key=lambda k: found[k])] -= 1
+    return found
+
+
+def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """The columns of each table: the first one, and as many of the others as fit."""
+    blocks: list[list[int]] = [[]]
+    for k in range(len(widths)):
+        more = [*blocks[-1], k]
+        if width is not None and len(more) > 2 and _total([widths[j] for j in more]) > width:
+            blocks.append([0, k])
+        else:
+            blocks[-1] = more
+    return blocks
+
+
+def _block(
+    columns: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    left: Sequence[bool],
+    block: Sequence[int],
+) -> str:
+    lines = []
+    for number in range(len(columns[block[0]])):
+        cells = [_lines(columns[k][number], widths[k]) for k in block]
+        for line in range(max(map(len, cells))):
+            parts = [
+                _padded(cell[line] if line < len(cell) else "", widths[k], left[k])
+                for cell, k in zip(cells, block, strict=True)
+            ]
+            lines.append((" " * _GAP).join(parts).rstrip())
+        if not number:
+            if not any(lines):
+                lines = []  # no column has a name
+            else:
+                lines.append((" " * _GAP).join("-" * widths[k] for k in block))
+    return "\n".join(lines)
+
+
+def _padded(text: str, width: int, left: bool) -> str:
+    return f"{text:<{width}}" if left else f"{text:>{width}}"
+
+
+def _lines(cell: str, width: int) -> list[str]:
+    """A cell in lines of at most so many characters, but for pieces that are longer."""
+    if len(cell) <= width:
+        return [cell]
+    lines = [""]
+    for piece in _BREAKS.split(cell):
+        if lines[-1] and len(f"{lines[-1]}{piece}".rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.strip() for line in lines]

@@ -1,0 +1,73 @@
+"""A plan handed over as a policy of `jax.checkpoint`, which put by hand gives the plan's total."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import olla_xla
+from olla_xla.compile.capture import capture
+
+ARGUMENTS = jnp.zeros((16, 2, 64, 64)), jnp.zeros((2048, 64))
+LIMITS = {"time_limit": 5, "step_limit": 2000, "donate_argnums": 0}
+
+
+def named(h, w):
+    up = checkpoint_name(h @ w[0], "up")
+    down = checkpoint_name(jnp.sin(up) @ w[1], "down")
+    return h + jnp.sin(down), None
+
+
+def half_named(h, w):
+    up = h @ w[0]
+    return h + jnp.sin(checkpoint_name(jnp.sin(up) @ w[1], "down")), None
+
+
+def step_of(body):
+    def step(w, x):
+        def loss(w):
+            return (jax.lax.scan(body, x, w)[0] ** 2).mean()
+
+        return w - jax.grad(loss)(w)
+
+    return step
+
+
+@pytest.mark.parametrize("overhead", [0.1, 0.5])
+def test_by_hand_it_gives_the_plans_total(overhead):
+    planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
+    policy = planned.as_policy(*ARGUMENTS)
+    assert not policy.unnamed and sorted((*policy.names, *policy.recomputed)) == ["down", "up"]
+    assert bool(policy.names) == (overhead == 0.1) and policy.recomputed
+    by_hand = step_of(jax.checkpoint(named, policy=policy.policy()))
+    total = olla_xla.plan(by_hand, **LIMITS).lower(*ARGUMENTS).compile().plan.assigned_bytes
+    assert abs(total / planned.plans[-1].assigned_bytes - 1) <= 0.05
+    jitted = jax.jit(by_hand, donate_argnums=0).lower(*ARGUMENTS)
+    assert abs(capture(jitted).assigned_bytes / planned.plans[-1].assigned_bytes - 1) <= 0.1
+
+
+def test_what_is_kept_and_has_no_name_is_told_with_its_line():
+    policy = olla_xla.plan(step_of(half_named), **LIMITS).as_policy(*ARGUMENTS)
+    assert policy.names == ("down",)
+    first = policy.unnamed[0]
+    assert first.bytes == 8 * 2**20 and "test_policy.py:" in first.line
+    text = str(policy)
+    assert text.startswith("jax.checkpoint_policies.save_only_these_names('down')\n# no name: 8.0")
+
+
+def test_as_maxtexts_flags():
+    policy = olla_xla.plan(step_of(named), max_overhead=0.1, **LIMITS).as_policy(*ARGUMENTS)
+    (kept,), (made,) = policy.names, policy.recomputed
+    assert policy.maxtext() == f"remat_policy=custom {kept}=device {made}=remat"
+
+
+def test_without_scans_there_is_nothing_to_name():
+    step = olla_xla.plan(lambda w, x: jnp.tanh(x @ w).sum(), time_limit=1)
+    policy = step.as_policy(jnp.zeros((64, 64)), jnp.zeros((8, 64)))
+    assert (policy.names, policy.recomputed, policy.unnamed) == ((), (), ())
+
+
+def test_without_a_plan_it_says_why():
+    step = olla_xla.plan(step_of(named), enabled=False)
+    with pytest.raises(olla_xla.CheckError, match="step has no plan: enabled=False"):
+        step.as_policy(*ARGUMENTS)
