@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from olla_xla.pieces.estimate import accumulator, is_narrow
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 
@@ -51,27 +52,21 @@ _PieceFunction = Callable[[Piece, Sequence[Any]], tuple[list[Any], list[Any]]]
 
 
 def run_region(
-    region: Region, values: Mapping[Any, Any], pieces: Pieces, accumulate_dtype: Any
+    region: Region, values: Mapping[Any, Any], pieces: int, accumulate_dtype: Any
 ) -> dict[Any, Any]:
-    """The results of a region by variable.
+    """The results of a region by variable, from so many pieces or as many as there can be.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
     """
     inputs = [v for v, _ in region.cut_inputs]
-    forward = _Forward(region, pieces, accumulate_dtype)
+    of = Pieces.of(region.units, min(pieces, region.units))
+    forward = _Forward(region, of, accumulate_dtype)
     whole, cut = [values[v] for v in region.whole_inputs], [values[v] for v in inputs]
-    narrow = any(_is_narrow(x.dtype, accumulate_dtype) for x in whole)
+    narrow = any(is_narrow(x.dtype, accumulate_dtype) for x in whole)
     sums, stacked = (_with_own_backward(forward) if narrow else forward)(whole, cut)
     made = dict(zip(region.sums, sums, strict=True))
     made.update(zip((v for v, _ in region.stacked), stacked, strict=True))
     return made
-
-
-def _is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
-    """Whether sums of this type are to be accumulated in a wider one."""
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return False
-    return jnp.promote_types(dtype, accumulate_dtype) != dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,12 +182,7 @@ def _over_pieces(
       xs: arrays and the dimensions along which they are cut. sums: what is added up.
       stacked: along which dimensions the others are joined.
     """
-    wide = [
-        jnp.promote_types(s.dtype, accumulate_dtype)
-        if _is_narrow(s.dtype, accumulate_dtype)
-        else s.dtype
-        for s in sums
-    ]
+    wide = [accumulator(s.dtype, accumulate_dtype) for s in sums]
 
     def of_piece(count: int) -> Callable[..., Any]:
         def run(start: Any, parts: Sequence[Any]) -> Any:

@@ -88,11 +88,24 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         of_operand = e.invars[0].aval.shape[f.ins[0]]
         if params["slice_sizes"][f.ins[0]] == of_operand:
             params["slice_sizes"] = _with(params["slice_sizes"], f.ins[0], piece.size(of_operand))
+    elif f.component is not None:
+        first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
+        values = [values[0], _counted_from(first, values[1], f.component), *values[2:]]
+        params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
     made = _bind(e, params, values)
     if name == "iota" and dim == params["dimension"]:
         first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
         return [made[0] + jnp.asarray(first).astype(made[0].dtype)]
     return made
+
+
+def _counted_from(first: Any, indices: Any, component: int) -> Any:
+    """Indices one component of which counts from another place; signed, for some lie before it."""
+    dtype = jnp.promote_types(indices.dtype, jnp.int32)
+    if not jnp.issubdtype(dtype, jnp.signedinteger):
+        dtype = jnp.int32
+    shift = jnp.zeros(indices.shape[-1], dtype).at[component].set(jnp.asarray(first, dtype))
+    return indices.astype(dtype) - shift
 
 
 _SHAPES = {
@@ -114,7 +127,7 @@ def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
     def function(*values: Any) -> list[Any]:
         given = dict(zip(s.graph.inputs, values, strict=True))
         pieces = {v: x for v, x in given.items() if v in s.cut}
-        whole = {v: x for v, x in given.items() if v not in s.cut}
+        whole = {v: x for v, x in given.items() if v not in s.cut} | s.graph.constants
         whole, pieces = run_piece(s.graph.equations, s.chosen, whole, pieces, piece)
         made = {**whole, **pieces}
         return [

@@ -116,7 +116,7 @@ def test_rows_are_cut(names, pieces, is_given, seed):
     ours = olla_xla.fission(function, axis=axis, pieces=pieces if is_given else 2)
     check(function, ours, args)
     if is_given:
-        assert ours.explain(*args).axis.startswith("dimension 0 of")
+        assert ours.explain(*args).regions[0].axis.startswith("dimension 0 of")
 
 
 @settings(max_examples=10, deadline=None)
