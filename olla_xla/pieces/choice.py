@@ -1,4 +1,4 @@
-"""What is cut: of the axes through the largest values the one that leaves least, again and again."""
+"""What is cut: of the axes through the largest values the one that leaves least, repeatedly."""
 
 from __future__ import annotations
 
@@ -136,7 +136,10 @@ def choose(
     if best.regions:
         return best
     where = " along that axis" if seeds is not None else ""
-    raise InputError(f"nothing of {name} can be cut{where}: {_reason(ends)}")
+    reason = _reason(ends)
+    if ends.left:
+        reason = f"the best cut leaves {min(ends.left):,} of {whole:,} bytes; {reason}"
+    raise InputError(f"nothing of {name} can be cut{where}: {reason}")
 
 
 def _one_more(
@@ -156,13 +159,16 @@ def _one_more(
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
     best: _Candidate | None = None
+    known: set[tuple[Any, int]] = set()
     for seed in [seeds] if seeds is not None else _seeds(step):
+        if known.issuperset(seed.items()):
+            continue
         s = spread(step, seed)
+        known.update(s.cut.items())
         regions, ended = settled(s)
         if ends is not None and step is ends.graph:
             ends.blocked.extend(b for b in s.blocked if b.dim != SUM)
             ends.sums.extend(_sum_before(s, i) for i in ended)
-            ends.regions.extend(regions)
         for region in regions:
             if region.twice and not may_repeat:
                 continue
@@ -174,9 +180,11 @@ def _one_more(
                 tried = first
             count = len(tried.steps) - len(cut.steps) + 1
             left = tried.peaks(part)[k : k + count]
+            if ends is not None:
+                ends.left.append(max(left))
             # What runs twice takes time: it must leave less by more than a little.
             new = _Candidate(tried, _rank(left, whole), bool(region.twice), max(left))
-            if max(left) < whole and (best is None or new.key < best.key):
+            if max(left) <= whole and (best is None or new.key < best.key):
                 best = new
     return None if best is None else best.cut
 
@@ -196,13 +204,13 @@ class _Ends:
 
     Attributes:
       blocked: equations at their ends. sums: those that they need of all pieces.
-      regions: what could have been cut.
+      left: estimates of the most bytes with what could be cut.
     """
 
     graph: Graph
     blocked: list[Blocked]
     sums: list[int]
-    regions: list[Region]
+    left: list[int]
 
 
 def _sum_before(s: Spread, i: int) -> int:
@@ -225,7 +233,7 @@ def _reason(ends: _Ends) -> str:
             f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that sum, "
             f"{e.outvars[0].aval.str_short()}"
         )
-    if not ends.blocked or (ends.regions and not mixing):
+    if not ends.blocked or (ends.left and not mixing):
         return "no value inside that XLA keeps is large beside what it is given and returns"
     first = max(mixing or ends.blocked, key=lambda b: nbytes(b.value))
     e = graph.equations[first.equation]

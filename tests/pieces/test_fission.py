@@ -158,7 +158,7 @@ def test_several_regions():
 
 
 def test_a_function_with_a_part_in_pieces_is_cut_again():
-    w, vocabulary = [normal(16, 16) * 0.3 for _ in range(3)], normal(16, 1024) * 0.3
+    w, vocabulary = [normal(16, 16) * 0.3 for _ in range(3)], normal(16, 4096) * 0.3
 
     def tail(vocabulary, x):
         return jnp.mean(jax.nn.logsumexp(x @ vocabulary, -1))
