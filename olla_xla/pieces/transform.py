@@ -18,7 +18,7 @@ from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
-__all__ = ["FissionPlan", "FissionRegion", "fission"]
+__all__ = ["FissionPlan", "FissionRegion", "fission", "in_pieces"]
 
 Axis = int | tuple[int | None, ...] | None
 
@@ -142,6 +142,26 @@ def fission(
     return in_pieces
 
 
+def in_pieces(
+    fun: Callable[..., Any], pieces: int, on_cut: Callable[[FissionPlan], None]
+) -> Callable[..., Any]:
+    """`fission(fun, pieces=pieces)`, of which `on_cut` is told each time it is traced.
+
+    A region that has fewer indices than pieces runs in as many as it has.
+    """
+    how = _How(
+        getattr(fun, "__name__", type(fun).__name__), None, None, None, jnp.dtype(jnp.float32)
+    )
+
+    @functools.wraps(fun)
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        traced = _trace(fun, how, args, kwargs, pieces)
+        on_cut(_explained(traced))
+        return jax.tree.unflatten(traced.result, traced.run(traced.values))
+
+    return cut
+
+
 @dataclasses.dataclass(frozen=True)
 class _How:
     """What `fission` was asked for."""
@@ -202,9 +222,16 @@ class _Traced:
 
 
 def _trace(
-    fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fun: Callable[..., Any],
+    how: _How,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    most: int | None = None,
 ) -> _Traced:
-    """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
+    """Traces and cuts into `most` pieces, if that is given, where there can be as many.
+
+    Arguments that are no arrays are fixed by the trace.
+    """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
     equations, outputs, constants = inlined(jaxpr)
@@ -214,12 +241,12 @@ def _trace(
     if how.axis is not None:
         dims = [d for d, a in zip(_dims(how.axis, args, kwargs), call.arrays, strict=True) if a]
         seeds = _seeds(jaxpr.invars, dims)
-    cut = choose(graph, seeds, how.pieces, how.name, how.accumulate_dtype)
+    cut = choose(graph, seeds, how.pieces or most, how.name, how.accumulate_dtype)
     units = max(region.units for region in cut.regions)
     if how.pieces is not None and how.pieces > units:
         raise LimitError(f"pieces={how.pieces} is more than the {units} that can be made")
     values = [*call.values, *constants.values()]
-    traced = _Traced(cut, how.pieces or pieces_for(cut), values, call.result)
+    traced = _Traced(cut, how.pieces or most or pieces_for(cut), values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
 
 

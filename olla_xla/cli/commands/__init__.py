@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "check": "XLA's buffer assignment against the optimal packing, tensor by tensor",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
+    "fit": "the fewest pieces, run one after another, with which a model fits a memory budget",
     "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
     "cache": "plans that are kept on disk for reuse: list, check and remove them",
