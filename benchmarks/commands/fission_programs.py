@@ -14,7 +14,7 @@ import time
 
 from absl import flags
 
-from benchmarks import fission_programs as bench
+from benchmarks.fission import programs as bench
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress

@@ -22,7 +22,7 @@ from olla_xla.pieces.transform import FissionPlan, in_pieces
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["FissionChoice", "FissionFunction", "Trial", "fission_function"]
+__all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fission_function"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -137,6 +137,15 @@ def fission_function(
     return FissionFunction(function, jit_options, ways)
 
 
+def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
+    """XLA's total of a function in its own order, in bytes, and the predicted time of a step."""
+    compiled = lowered.compile()
+    chip = devices_of(lowered)[0]
+    target = platform_of_jax(chip.platform).name
+    cost = CostModel(device(target, chip.device_kind), target)
+    return assigned_bytes(compiled), cost.step_seconds(module_from_bytes(final_module(compiled)))
+
+
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves, tree = jax.tree.flatten((args, kwargs))
     return tree, tuple(
@@ -228,12 +237,8 @@ class _Search:
     def _compile(self, pieces: int) -> None:
         """Compiles in XLA's own order."""
         lowered = self._jitted(pieces).lower(*self._args, **self._kwargs)
-        compiled = lowered.compile()
-        chip = devices_of(lowered)[0]
-        target = platform_of_jax(chip.platform).name
-        cost = CostModel(device(target, chip.device_kind), target)
-        seconds = cost.step_seconds(module_from_bytes(final_module(compiled)))
-        self._trials[pieces] = Trial(pieces, assigned_bytes(compiled), seconds, seconds)
+        total, seconds = compiled_cost(lowered)
+        self._trials[pieces] = Trial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces: int) -> bool:
         """Whether a plan with so many pieces meets the budget."""

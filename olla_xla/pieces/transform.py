@@ -35,6 +35,7 @@ class FissionRegion:
       first_line, last_line: where the first and the last of them are in the user's code.
       sums: shapes of what is added up over the pieces. stacked: of what is made piece by piece.
       value: shape of the largest value that is not made whole. value_bytes: of it, whole.
+      value_line: where it is made in the user's code.
     """
 
     axis: str
@@ -48,6 +49,7 @@ class FissionRegion:
     stacked: tuple[str, ...]
     value: str
     value_bytes: int
+    value_line: str
 
     def __str__(self) -> str:
         twice = f", {self.twice} of which run before as well," if self.twice else ""
@@ -65,12 +67,15 @@ class FissionPlan:
       pieces: how many were asked for or chosen; a region of fewer units runs in fewer.
       regions: what runs in pieces, in the order in which it runs.
       largest_before, largest_after: bytes of the largest value that is made, without and with.
+      peak_before, peak_after: an estimate of the most bytes that are live, besides arguments.
     """
 
     pieces: int
     regions: tuple[FissionRegion, ...]
     largest_before: int
     largest_after: int
+    peak_before: int
+    peak_after: int
 
     def __str__(self) -> str:
         return (
@@ -143,7 +148,7 @@ def fission(
 
 
 def in_pieces(
-    fun: Callable[..., Any], pieces: int, on_cut: Callable[[FissionPlan], None]
+    fun: Callable[..., Any], pieces: int | None, on_cut: Callable[[FissionPlan], None]
 ) -> Callable[..., Any]:
     """`fission(fun, pieces=pieces)`, of which `on_cut` is told each time it is traced.
 
@@ -317,6 +322,8 @@ def _explained(traced: _Traced) -> FissionPlan:
         regions=tuple(_described(r, pieces) for r in traced.cut.regions),
         largest_before=largest((graph,), 1),
         largest_after=largest(traced.cut.steps, pieces),
+        peak_before=dataclasses.replace(traced.cut, steps=(graph,)).peak(1),
+        peak_after=traced.cut.peak(pieces),
     )
 
 
@@ -339,4 +346,5 @@ def _described(r: Region, pieces: int) -> FissionRegion:
         stacked=tuple(v.aval.str_short() for v, _ in r.stacked),
         value=value.aval.str_short(),
         value_bytes=nbytes(value),
+        value_line=next(line_of(e) for e in r.equations if value in e.outvars),
     )

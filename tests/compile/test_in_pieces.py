@@ -116,3 +116,28 @@ def test_the_command(capsys):
     assert re.search(r"In \d+ pieces it meets the budget: [\d.]+ of 3\.0 MB", shown)
     assert main(["olla_xla", "fit", *flags]) == 2
     assert "give --model=NAME and --memory_budget=BYTES" in capsys.readouterr().err
+
+
+def mlp(batch_size, optimizer):
+    """Nothing of it is large beside its weights."""
+    function, (w, *_), options = head(batch_size, optimizer)
+    del function
+    return (lambda w: jax.tree.map(lambda a: a * 0.9, w)), (w,), options
+
+
+def test_analyze_proposes_pieces(capsys):
+    flags = ["--batch_size=512", "--largest=1"]
+    assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:head", *flags]) == 0
+    shown = capsys.readouterr().out
+    found = re.search(
+        r"float32\[512,2048\] at test_in_pieces\.py:\d+ \(4\.0 MB\) need not be whole: in (\d+) "
+        r"pieces \(olla_xla\.fission\) the step needs ([\d.]+) MB \(assigned\) instead of ([\d.]+)",
+        shown,
+    )
+    assert found is not None, shown
+    args = arguments()
+    cut = olla_xla.fission(step, pieces=int(found[1]))
+    assert float(found[2]) == pytest.approx(total(cut, *args) / 2**20, abs=0.06)
+    assert float(found[3]) == pytest.approx(total(step, *args) / 2**20, abs=0.06)
+    assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:mlp", *flags]) == 0
+    assert "What would help" not in capsys.readouterr().out

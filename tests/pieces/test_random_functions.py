@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import fission_programs as bench
 from benchmarks.__main__ import main
+from benchmarks.fission import programs as bench
 
 ROW_BY_ROW = st.sampled_from(sorted(bench.ROW_BY_ROW))
 HOW = st.integers(2, bench.ROWS), st.booleans(), st.booleans(), st.integers(0, 9)
