@@ -2,7 +2,8 @@
 
 Each runs in a process of its own. Resident: by how much the process's memory rose at most while the
 step ran, and its arguments. Time: the best of --runs. The last columns are the time in pieces as a
-part of the time whole, measured and predicted, which no load that both bear changes.
+part of the time whole: by the clock, of the process's work on all cores, which other processes
+change little, and predicted.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(values: flags.FlagValues) -> int:
 def _table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Table:
     headings = (
         "step:", "along:", "pieces", "assigned, MB", "in pieces", "resident, MB", "in pieces ",
-        "s", "in pieces  ", "time", "predicted",
+        "s", "in pieces  ", "time", "work", "predicted",
     )  # fmt: skip
     return Table(headings, [_row(*row) for row in rows], "")
 
@@ -77,5 +78,5 @@ def _row(name: str, whole: dict[str, Any], pieces: dict[str, Any]) -> tuple[str,
         *(megabytes(x["assigned_bytes"]) for x in both),
         *resident,
         *(f"{x['seconds']:.3f}" for x in both),
-        *(f"{pieces[k] / whole[k]:.2f}" for k in ("seconds", "predicted_seconds")),
+        *(f"{pieces[k] / whole[k]:.2f}" for k in ("seconds", "cpu_seconds", "predicted_seconds")),
     )

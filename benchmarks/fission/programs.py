@@ -110,7 +110,11 @@ def _batch_norm(x: Any, w: Any) -> Any:
 
 
 def _recurrence(x: Any, w: Any, reverse: bool = False) -> Any:
-    return lax.scan(lambda c, row: (jnp.tanh(c @ w + row),) * 2, x[0], x, reverse=reverse)[1]
+    def body(c: Any, row: Any) -> tuple[Any, Any]:
+        c = jnp.tanh(c @ w + row)
+        return c, c
+
+    return lax.scan(body, x[0], x, reverse=reverse)[1]
 
 
 def _pooled(x: Any, w: Any) -> Any:

@@ -18,6 +18,7 @@ from olla_xla.compile.jax_private import devices_of, plain_jit
 from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_function, under_trace
 from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
+from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
@@ -170,6 +171,7 @@ class _Search:
         assert ways.options.budget_bytes is not None
         self._function, self._jit_options, self._ways = function, dict(jit_options), ways
         self._args, self._kwargs = args, kwargs
+        self._shardings = leaf_shardings(args, kwargs, jit_options.get("in_shardings"))
         self._budget = ways.options.budget_bytes
         self._trials: dict[int, Trial] = {}
         self._planned: dict[int, PlannedFunction] = {}
@@ -226,7 +228,7 @@ class _Search:
     def _in(self, pieces: int) -> Callable[..., Any]:
         if pieces == 1:
             return self._function
-        return in_pieces(self._function, pieces, self._cut)
+        return in_pieces(self._function, pieces, self._cut, self._shardings)
 
     def _cut(self, plan: FissionPlan) -> None:
         self._plan = plan

@@ -14,10 +14,13 @@ from typing import Any
 
 from jax.lax import GatherScatterMode
 
-__all__ = ["ELEMENTWISE", "REDUCTIONS", "SUM", "Factor", "factors_of"]
+__all__ = ["ELEMENTWISE", "REDUCTIONS", "SHARDINGS", "SUM", "Factor", "factors_of"]
 
 SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
+
+SHARDINGS = ("sharding", "out_sharding")
+"""Parameters that say how a result is sharded; where they are free, they are of no use to a piece."""
 
 Dims = tuple[int | None, ...]
 
@@ -77,7 +80,7 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
         return []
     name = e.primitive.name
     found: list[Factor] = []
-    if all(map(_is_free, (e.params.get("sharding"), e.params.get("out_sharding")))):
+    if all(_is_free(e.params.get(k)) for k in SHARDINGS):
         if name in ELEMENTWISE:
             found = _elementwise(e)
         elif name in _RULES:
@@ -93,8 +96,13 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def _is_free(sharding: Any) -> bool:
-    """Whether it says nothing: transposed casts name the sharding of a mesh without devices."""
-    return sharding is None or getattr(getattr(sharding, "mesh", None), "empty", False)
+    """Whether it says nothing, as on a mesh without devices, or of axes that XLA shards itself."""
+    mesh = getattr(sharding, "mesh", None)
+    return (
+        sharding is None
+        or getattr(mesh, "empty", False)
+        or getattr(mesh, "are_all_axes_auto", False)
+    )
 
 
 def _is_worth(e: Any, f: Factor) -> bool:

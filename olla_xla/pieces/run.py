@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
-from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.remat.segments.trace import is_variable
 
@@ -78,6 +78,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
         return _CALLED[name](e, f, values, piece)
+    params.update((k, None) for k in SHARDINGS if params.get(k) is not None)
     dim = f.outs[0]
     if dim is None or dim == SUM:
         return _bind(e, params, values)

@@ -16,6 +16,7 @@ from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
+from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
 __all__ = ["FissionPlan", "FissionRegion", "fission", "in_pieces"]
@@ -30,6 +31,7 @@ class FissionRegion:
     Attributes:
       axis: what is cut: the largest value of the region, and its dimension.
       pieces: how many there are, the last of which may be smaller. units: how many there can be.
+      devices: on how many the axis is sharded; each runs its own part in as many pieces.
       operations: names of the operations that run in pieces, in order.
       twice: how many of them run before as well, for what each piece needs of all.
       first_line, last_line: where the first and the last of them are in the user's code.
@@ -41,6 +43,7 @@ class FissionRegion:
     axis: str
     pieces: int
     units: int
+    devices: int
     operations: tuple[str, ...]
     twice: int
     first_line: str
@@ -53,9 +56,10 @@ class FissionRegion:
 
     def __str__(self) -> str:
         twice = f", {self.twice} of which run before as well," if self.twice else ""
+        each = f" on each of {self.devices} devices" if self.devices > 1 else ""
         return (
-            f"{self.axis} in {self.pieces} pieces: {len(self.operations)} operations{twice} from "
-            f"{self.first_line} to {self.last_line}"
+            f"{self.axis} in {self.pieces} pieces{each}: {len(self.operations)} operations{twice} "
+            f"from {self.first_line} to {self.last_line}"
         )
 
 
@@ -148,11 +152,17 @@ def fission(
 
 
 def in_pieces(
-    fun: Callable[..., Any], pieces: int | None, on_cut: Callable[[FissionPlan], None]
+    fun: Callable[..., Any],
+    pieces: int | None,
+    on_cut: Callable[[FissionPlan], None],
+    shardings: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """`fission(fun, pieces=pieces)`, of which `on_cut` is told each time it is traced.
 
     A region that has fewer indices than pieces runs in as many as it has.
+
+    Args:
+      shardings: of the leaves of its arguments, where these are traced without them.
     """
     how = _How(
         getattr(fun, "__name__", type(fun).__name__), None, None, None, jnp.dtype(jnp.float32)
@@ -160,7 +170,7 @@ def in_pieces(
 
     @functools.wraps(fun)
     def cut(*args: Any, **kwargs: Any) -> Any:
-        traced = _trace(fun, how, args, kwargs, pieces)
+        traced = _trace(fun, how, args, kwargs, pieces, shardings)
         on_cut(_explained(traced))
         return jax.tree.unflatten(traced.result, traced.run(traced.values))
 
@@ -205,9 +215,14 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    """A traced function and its cut. `values`: of the graph's inputs."""
+    """A traced function and its cut.
+
+    Attributes:
+      values: of the graph's inputs. devices: by region over what its axis is sharded, or None.
+    """
 
     cut: Cut
+    devices: tuple[Devices | None, ...]
     pieces: int
     values: list[Any]
     result: Any
@@ -216,13 +231,15 @@ class _Traced:
         """The results for values of the graph's inputs."""
         graph = self.cut.graph
         names = dict(zip(graph.inputs, values, strict=True))
+        devices = iter(self.devices)
         for step in self.cut.steps:
             if isinstance(step, Graph):
                 function = function_of(step.equations, step.inputs, step.outputs)
                 made = function(*(names[v] for v in step.inputs))
                 names.update(zip(step.outputs, made, strict=True))
             else:
-                names.update(run_region(step, names, self.pieces, self.cut.accumulate_dtype))
+                dtype = self.cut.accumulate_dtype
+                names.update(run_region(step, names, self.pieces, dtype, next(devices)))
         return [names[v] if is_variable(v) else v.val for v in graph.outputs]
 
 
@@ -232,10 +249,12 @@ def _trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     most: int | None = None,
+    shardings: Sequence[Any] = (),
 ) -> _Traced:
-    """Traces and cuts into `most` pieces, if that is given, where there can be as many.
+    """Traces and cuts. Arguments that are no arrays are fixed by the trace.
 
-    Arguments that are no arrays are fixed by the trace.
+    Args:
+      most: pieces, where there can be as many. shardings: of the arguments' leaves, else their own.
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
@@ -251,7 +270,11 @@ def _trace(
     if how.pieces is not None and how.pieces > units:
         raise LimitError(f"pieces={how.pieces} is more than the {units} that can be made")
     values = [*call.values, *constants.values()]
-    traced = _Traced(cut, how.pieces or most or pieces_for(cut), values, call.result)
+    given = shardings or leaf_shardings(args, kwargs)
+    of_arrays = [x for x, a in zip(given, call.arrays, strict=True) if a]
+    devices = over_devices(graph, dict(zip(jaxpr.invars, of_arrays, strict=True)), cut.regions)
+    count = how.pieces or most or pieces_for(cut)
+    traced = _Traced(cut, tuple(devices), count, values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
 
 
@@ -319,7 +342,10 @@ def _explained(traced: _Traced) -> FissionPlan:
     pieces, graph = traced.pieces, traced.cut.graph
     return FissionPlan(
         pieces=pieces,
-        regions=tuple(_described(r, pieces) for r in traced.cut.regions),
+        regions=tuple(
+            _described(r, pieces, d)
+            for r, d in zip(traced.cut.regions, traced.devices, strict=True)
+        ),
         largest_before=largest((graph,), 1),
         largest_after=largest(traced.cut.steps, pieces),
         peak_before=dataclasses.replace(traced.cut, steps=(graph,)).peak(1),
@@ -327,7 +353,7 @@ def _explained(traced: _Traced) -> FissionPlan:
     )
 
 
-def _described(r: Region, pieces: int) -> FissionRegion:
+def _described(r: Region, pieces: int, devices: Devices | None) -> FissionRegion:
     inside = [v for e in r.equations for v in e.outvars if r.cut.get(v, -1) >= 0]
     main = max(inside, key=nbytes)
     stacked = {v for v, _ in r.stacked}
@@ -336,7 +362,8 @@ def _described(r: Region, pieces: int) -> FissionRegion:
     value = max(gone, key=nbytes)
     return FissionRegion(
         axis=f"dimension {r.cut[main]} of {main.aval.str_short()}",
-        pieces=len(Pieces.of(r.units, min(pieces, r.units))),
+        pieces=len(Pieces.of(r.units, pieces, devices)),
+        devices=1 if devices is None else devices.count,
         units=r.units,
         operations=tuple(e.primitive.name for e in r.equations),
         twice=len(r.twice),
