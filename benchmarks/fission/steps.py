@@ -184,12 +184,12 @@ def _llama() -> Step:
 
 STEPS: dict[str, Callable[[], Step]] = {
     "loss over a vocabulary": _head,
-    "per-sample gradients, clipped": _per_sample,
+    "clipped per-sample gradients": _per_sample,
     "network on patches": _patches,
     "attention by blocks of queries": _attention,
     "MLP-mixer": _mixer,
     "mixture of experts": _experts,
-    "NNX language model, adamw": _nnx,
-    "scanned Llama, adam": _llama,
+    "NNX language model with adamw": _nnx,
+    "scanned Llama with adam": _llama,
 }
 """By name."""

@@ -20,7 +20,7 @@ SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
 
 SHARDINGS = ("sharding", "out_sharding")
-"""Parameters that say how a result is sharded; where they are free, they are of no use to a piece."""
+"""Parameters that say how a result is sharded; where they are free, a piece goes without."""
 
 Dims = tuple[int | None, ...]
 
