@@ -18,6 +18,8 @@ COMMANDS: dict[str, str] = {
     "trainers": "steps of MaxText, keras, gemma, others: each remat policy, and plans",
     "processes": "steps of several processes, with faults put into one of them",
     "programs": "plan random train steps and compare each with jax.jit, bit for bit",
+    "fission": "steps whole and in pieces: bytes assigned and resident, time, predicted time",
+    "fission_programs": "random functions cut by fission: results, and what is refused",
     "soak": "plans again and again in one process: does memory or the time of a call grow",
     "mutants": "seeded faults in planned modules: does the referee catch all that matter",
     "thunks": "what a GPU will run, and seeded faults in it: accepted, and all caught",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.core
 
 from olla_xla.compile import environment, verification
+from olla_xla.compile.in_pieces import FissionFunction, fission_function
 from olla_xla.compile.jax_private import (
     jit_parameters,
     plain_jit,
@@ -38,16 +39,27 @@ def plan(
     verify: bool | None = None,
     plan: Plan | None = None,
     enabled: bool = True,
+    fission: Literal[False] = False,
     **options: Unpack[PlanKeywords],
 ) -> PlannedFunction: ...
+@overload
+def plan(
+    fn: Callable[..., Any],
+    /,
+    *,
+    verify: bool | None = None,
+    fission: Literal[True],
+    **options: Unpack[PlanKeywords],
+) -> FissionFunction: ...
 @overload
 def plan(
     *,
     verify: bool | None = None,
     plan: Plan | None = None,
     enabled: bool = True,
+    fission: bool = False,
     **options: Unpack[PlanKeywords],
-) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+) -> Callable[[Callable[..., Any]], Any]: ...
 def plan(
     fn: Any = None,
     /,
@@ -55,6 +67,7 @@ def plan(
     verify: bool | None = None,
     plan: Plan | None = None,
     enabled: bool = True,
+    fission: bool = False,
     **options: Any,
 ) -> Any:
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
@@ -74,6 +87,9 @@ def plan(
       plan: one made before, `olla_xla.Plan.load(path)`, to apply instead of looking for one. It
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
+      fission: with `memory_budget`: what makes the largest values may run a piece at a time, as by
+        `olla_xla.fission`, in the fewest pieces with which a plan meets the budget in no more
+        predicted time. Where it does, results differ from those of `jax.jit` by rounding.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
         and `jax.jit`'s own arguments. By default nothing is computed twice; with
@@ -111,17 +127,25 @@ def plan(
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     settings = PlanOptions(**ours)
     jit_options = {n: v for n, v in options.items() if n not in ours}
-    if plan is not None and not isinstance(plan, Plan):
-        raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
-    if not isinstance(enabled, bool):
-        raise InputError(f"enabled={enabled!r} must be True or False")
+    _check_own(plan, enabled=enabled, fission=fission)
     ways = Ways(settings, verification.wanted(verify), plan, enabled)
     given = bool(ours) or verify is not None or plan is not None or not enabled
 
-    def planned(function: Any) -> PlannedFunction:
+    def planned(function: Any) -> Any:
+        if fission:
+            return fission_function(*_to_jit(function, jit_options, ways), ways)
         return planned_function(*_to_jit(function, jit_options, ways if given else None), ways)
 
     return planned if fn is None else planned(fn)
+
+
+def _check_own(plan: Any, **switches: Any) -> None:
+    """Raises InputError where an argument of `plan` is of the wrong type."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InputError(f"{name}={value!r} must be True or False")
 
 
 def _is_jits(name: str, value: Any) -> bool:

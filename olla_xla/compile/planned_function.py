@@ -51,7 +51,7 @@ from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
 
-__all__ = ["PlanWarning", "PlannedFunction", "Ways", "planned_function"]
+__all__ = ["PlanWarning", "PlannedFunction", "Ways", "planned_function", "under_trace"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -205,7 +205,7 @@ class PlannedFunction:
           What is to be done once JAX has run it, or None.
         """
         config: Any = jax.config
-        if config.jax_no_tracing or config.jax_disable_jit or _under_trace(args, kwargs):
+        if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
             return None
         if settings.disabled():
             return None
@@ -414,7 +414,7 @@ def _numbers(given: Any) -> tuple[int, ...]:
     return (given,) if isinstance(given, int) else tuple(given or ())
 
 
-def _under_trace(args: Any, kwargs: Any) -> bool:
+def under_trace(args: Any, kwargs: Any) -> bool:
     """True inside another function's trace: jit, grad, vmap and the like."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
         return True

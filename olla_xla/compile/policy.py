@@ -147,8 +147,7 @@ def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
 
 def _scans(jaxpr: Any) -> Iterator[tuple[int, list[_Residual]]]:
     """(length, what it stacks) of every scan of a jaxpr, those inside of others too."""
-    equations, _ = inlined(jaxpr)
-    for equation in equations:
+    for equation in inlined(jaxpr).equations:
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
@@ -162,7 +161,7 @@ def _residuals(scan: Any) -> list[_Residual]:
     """What a scan stacks, in order; what its body returns as it entered is marked."""
     body, length = scan.params["jaxpr"], scan.params["length"]
     body = getattr(body, "jaxpr", body)
-    equations, outputs = inlined(body)
+    equations, outputs, _ = inlined(body)
     made = {id(out): equation for equation in equations for out in equation.outvars}
     names = _names(equations)
     found = []

@@ -1,18 +1,20 @@
-"""The axis that is cut: of those through the largest values, the one that leaves least."""
+"""What is cut: of the axes through the largest values the one that leaves least, repeatedly."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from olla_xla.errors import InputError
+from olla_xla.pieces.estimate import peaks
 from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
-from olla_xla.pieces.region import LIGHT, Region, nbytes, peak, settled
+from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, settled
 from olla_xla.remat.segments.trace import is_variable, user_line
 
-__all__ = ["choose", "line_of", "pieces_for"]
+__all__ = ["Cut", "choose", "line_of", "pieces_for"]
 
 _SEEDS = 8
 """How many of the largest values are tried: those that are live at the peak are among them."""
@@ -20,41 +22,171 @@ _USUAL = 16
 """Pieces for which axes are compared."""
 _GAIN = 0.02
 """The part of the peak that a cut must save at least."""
+_TWICE = 0.1
+"""The part of what others leave that it must save where something runs twice for it."""
+_REGIONS = 4
+"""The most regions that are cut of one function."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Candidate:
-    region: Region
+class Cut:
+    """A function as steps, one after another: equations that run whole, and regions in pieces."""
+
+    graph: Graph
+    steps: tuple[Graph | Region, ...]
+    accumulate_dtype: Any
+
+    @property
+    def regions(self) -> list[Region]:
+        """What runs in pieces."""
+        return [step for step in self.steps if isinstance(step, Region)]
+
+    def peaks(self, pieces: int) -> list[int]:
+        """By step an estimate of the most bytes that are live, besides the function's inputs."""
+        return peaks(self.steps, self.graph.outputs, pieces, self.accumulate_dtype)
+
+    def peak(self, pieces: int) -> int:
+        """Of the whole function."""
+        return max(self.peaks(pieces), default=0)
+
+    def with_region(self, k: int, region: Region) -> Cut:
+        """With a region of the equations of a step."""
+        graph = region.graph
+        results = set(filter(is_variable, graph.outputs))
+        after = _range(graph, region.after, results)
+        before = _range(graph, region.before, {*results, *after.inputs, *_inputs(region)})
+        steps = [step for step in (before, region, after) if step.equations]
+        return dataclasses.replace(self, steps=(*self.steps[:k], *steps, *self.steps[k + 1 :]))
+
+
+def _inputs(region: Region) -> list[Any]:
+    return [*region.whole_inputs, *(v for v, _ in region.cut_inputs)]
+
+
+def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
+    """Some of the equations as a graph, and constants that these read: made where they are read."""
+    chosen = set(indices)
+    for i in indices:
+        made = [graph.producer.get(v) for v in operands(graph.equations[i])]
+        chosen.update(k for k in made if k is not None and _is_made_of_nothing(graph, k))
+    equations = [graph.equations[i] for i in sorted(chosen)]
+    made = {v: None for e in equations for v in e.outvars}
+    read = dict.fromkeys(v for e in equations for v in operands(e) if v not in made)
+    outputs = [v for v in made if v in needed]
+    return Graph(equations, list(read), outputs, zeros=filter(graph.is_zero, read))
+
+
+def _is_made_of_nothing(graph: Graph, i: int) -> bool:
+    """Whether it is light, and so is what it is made of: a literal or an input of the function."""
+    e = graph.equations[i]
+    return e.primitive.name in LIGHT and not any(v in graph.producer for v in operands(e))
+
+
+class _Candidate(NamedTuple):
+    """A cut, and what it is compared by: the lower, the better."""
+
+    cut: Cut
+    rank: tuple[int, ...]
+    is_twice: bool
     peak: int
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.rank, self.is_twice, self.peak
 
-def choose(graph: Graph, seeds: Mapping[Any, int] | None, pieces: int | None, name: str) -> Region:
-    """The region that leaves the lowest peak by an estimate.
+
+def _rank(found: Iterable[int], whole: int) -> tuple[int, ...]:
+    """The largest peaks in tenths: where one cannot be lowered here, the next one tells."""
+    large = [p for p in sorted(found, reverse=True)[:3] if p > _GAIN * whole]
+    return tuple(round(math.log(p) / math.log1p(_TWICE)) for p in large)
+
+
+def choose(
+    graph: Graph,
+    seeds: Mapping[Any, int] | None,
+    pieces: int | None,
+    name: str,
+    accumulate_dtype: Any,
+) -> Cut:
+    """The regions that leave the lowest peak by an estimate.
 
     Args:
-      seeds: variables and the dimensions along which they are to be cut; None: whatever is best.
+      seeds: variables and the dimensions along which they are to be cut; None: whatever is best,
+        and as many regions as lower the peak.
       name: of the function, for messages.
 
     Raises:
       InputError: nothing can be cut, or nothing would be saved; it names what forbids it.
     """
     part = pieces or _USUAL
-    whole = peak(graph, None, 1)
-    ends = _Ends(graph, [], [])
-    best: _Candidate | None = None
-    for seed in [seeds] if seeds is not None else _seeds(graph):
-        s = spread(graph, seed)
-        region, ended = settled(s)
-        ends.blocked.extend(b for b in s.blocked if b.dim != SUM)
-        ends.sums.extend(_sum_before(s, i) for i in ended)
-        if region is not None:
-            left = peak(graph, region, part)
-            if best is None or left < best.peak:
-                best = _Candidate(region, left)
-    if best is not None and best.peak <= (1 - _GAIN) * whole:
-        return best.region
+    cut = best = Cut(graph, (graph,), accumulate_dtype)
+    whole, ends = cut.peak(part), _Ends(graph, [], [], [])
+    for _ in range(1 if seeds is not None else _REGIONS):
+        found = cut.peaks(part)
+        k = max(range(len(found)), key=found.__getitem__, default=0)
+        if not found or isinstance(cut.steps[k], Region):
+            break
+        more = _one_more(cut, k, seeds, part, ends if cut is best else None, seeds is None)
+        if more is None:
+            break
+        cut = more
+        # A region that helps only with the next one is kept where there is a next one.
+        if cut.peak(part) <= best.peak(part) - _GAIN * whole:
+            best = cut
+    if best.regions:
+        return best
     where = " along that axis" if seeds is not None else ""
-    raise InputError(f"nothing of {name} can be cut{where}: {_reason(ends)}")
+    reason = _reason(ends)
+    if ends.left:
+        reason = f"the best cut leaves {min(ends.left):,} of {whole:,} bytes; {reason}"
+    raise InputError(f"nothing of {name} can be cut{where}: {reason}")
+
+
+def _one_more(
+    cut: Cut,
+    k: int,
+    seeds: Mapping[Any, int] | None,
+    part: int,
+    ends: _Ends | None,
+    may_repeat: bool,
+) -> Cut | None:
+    """With the region of a step that lowers the peaks of that step most; None where none does.
+
+    Args:
+      k: of the step. ends: extended by what ends the cuts that are tried. may_repeat: whether
+        something may run twice, of which the first run is cut as well.
+    """
+    step, whole = cut.steps[k], cut.peaks(part)[k]
+    assert isinstance(step, Graph)
+    best: _Candidate | None = None
+    known: set[tuple[Any, int]] = set()
+    for seed in [seeds] if seeds is not None else _seeds(step):
+        if known.issuperset(seed.items()):
+            continue
+        s = spread(step, seed)
+        known.update(s.cut.items())
+        regions, ended = settled(s)
+        if ends is not None and step is ends.graph:
+            ends.blocked.extend(b for b in s.blocked if b.dim != SUM)
+            ends.sums.extend(_sum_before(s, i) for i in ended)
+        for region in regions:
+            if region.twice and not may_repeat:
+                continue
+            tried = cut.with_region(k, region)
+            if region.twice:
+                first = _one_more(tried, k, None, part, None, False)
+                if first is None:
+                    continue
+                tried = first
+            count = len(tried.steps) - len(cut.steps) + 1
+            left = tried.peaks(part)[k : k + count]
+            if ends is not None:
+                ends.left.append(max(left))
+            # What runs twice takes time: it must leave less by more than a little.
+            new = _Candidate(tried, _rank(left, whole), bool(region.twice), max(left))
+            if max(left) <= whole and (best is None or new.key < best.key):
+                best = new
+    return None if best is None else best.cut
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
@@ -68,11 +200,17 @@ def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """What ended the cuts that were tried: equations at their ends, and sums that they need."""
+    """What came of the cuts that were tried.
+
+    Attributes:
+      blocked: equations at their ends. sums: those that they need of all pieces.
+      left: estimates of the most bytes with what could be cut.
+    """
 
     graph: Graph
     blocked: list[Blocked]
     sums: list[int]
+    left: list[int]
 
 
 def _sum_before(s: Spread, i: int) -> int:
@@ -95,8 +233,8 @@ def _reason(ends: _Ends) -> str:
             f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that sum, "
             f"{e.outvars[0].aval.str_short()}"
         )
-    if not ends.blocked:
-        return "no value inside is large beside what it is given and what it returns"
+    if not ends.blocked or (ends.left and not mixing):
+        return "no value inside that XLA keeps is large beside what it is given and returns"
     first = max(mixing or ends.blocked, key=lambda b: nbytes(b.value))
     e = graph.equations[first.equation]
     why = "mixes" if mixing else "needs the whole of"
@@ -119,12 +257,13 @@ def line_of(e: Any) -> str:
     return user_line(e) or "an unknown line"
 
 
-def pieces_for(region: Region) -> int:
+def pieces_for(cut: Cut) -> int:
     """The fewest pieces after which more would save little: a power of two, or 2 at least."""
-    graph = region.graph
-    whole, pieces, known = peak(graph, None, 1), 2, peak(graph, region, 2)
-    while pieces * 2 <= region.units:
-        more = peak(graph, region, pieces * 2)
+    units = max(region.units for region in cut.regions)
+    whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
+    pieces, known = 2, cut.peak(2)
+    while pieces * 2 <= units:
+        more = cut.peak(pieces * 2)
         if known - more < _GAIN * whole:
             break
         pieces, known = pieces * 2, more

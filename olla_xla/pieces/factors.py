@@ -12,10 +12,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["SUM", "Factor", "factors_of"]
+from jax.lax import GatherScatterMode
+
+__all__ = ["ELEMENTWISE", "REDUCTIONS", "SHARDINGS", "SUM", "Factor", "factors_of"]
 
 SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
+
+SHARDINGS = ("sharding", "out_sharding")
+"""Parameters that say how a result is sharded; where they are free, a piece goes without."""
 
 Dims = tuple[int | None, ...]
 
@@ -28,14 +33,17 @@ class Factor:
       ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
         where the axis is not in it: each piece needs all of such an operand.
       inner: how the jaxprs of a call are cut: a `Spread` of each.
+      component: of the indices of a scatter that counts along the axis: in a piece it counts from
+        the piece's first place, and what lies outside the piece is dropped. None: none does.
     """
 
     ins: Dims
     outs: Dims
     inner: tuple[Any, ...] = ()
+    component: int | None = None
 
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil
     clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
@@ -50,6 +58,7 @@ _ELEMENTWISE = frozenset(
 _LINEAR = frozenset(("neg", "reshape", "squeeze", "transpose"))
 """Of one operand: applied to the parts of a sum they give the parts of the result."""
 _REDUCE = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_xor")
+REDUCTIONS = (*_REDUCE, "argmax", "argmin", "reduce_sum")
 _CUMULATIVE = ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
 _WINDOWS = (
     "reduce_window",
@@ -71,8 +80,8 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
         return []
     name = e.primitive.name
     found: list[Factor] = []
-    if all(map(_is_free, (e.params.get("sharding"), e.params.get("out_sharding")))):
-        if name in _ELEMENTWISE:
+    if all(_is_free(e.params.get(k)) for k in SHARDINGS):
+        if name in ELEMENTWISE:
             found = _elementwise(e)
         elif name in _RULES:
             found = _RULES[name](e)
@@ -87,8 +96,13 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def _is_free(sharding: Any) -> bool:
-    """Whether it says nothing: transposed casts name the sharding of a mesh without devices."""
-    return sharding is None or getattr(getattr(sharding, "mesh", None), "empty", False)
+    """Whether it says nothing, as on a mesh without devices, or of axes that XLA shards itself."""
+    mesh = getattr(sharding, "mesh", None)
+    return (
+        sharding is None
+        or getattr(mesh, "empty", False)
+        or getattr(mesh, "are_all_axes_auto", False)
+    )
 
 
 def _is_worth(e: Any, f: Factor) -> bool:
@@ -245,6 +259,10 @@ def _scatter(e: Any) -> list[Factor]:
     for o, u in windows.items():
         if operand[o] == updates[u] and o not in numbers.scatter_dims_to_operand_dims:
             found.append(Factor((o, None, u), (o,)))
+    if e.params["mode"] != GatherScatterMode.CLIP:
+        for k, o in enumerate(numbers.scatter_dims_to_operand_dims):
+            if o in numbers.inserted_window_dims:
+                found.append(Factor((o, None, None), (o,), component=k))
     return found
 
 

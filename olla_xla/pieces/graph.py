@@ -24,15 +24,25 @@ class Graph:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         rules: int = 2,
+        constants: Mapping[Any, Any] | None = None,
+        zeros: Iterable[Any] = (),
     ) -> None:
-        """`rules`: how deep custom rules within custom rules keep theirs; see `called_by`."""
+        """Finds who makes and who reads what.
+
+        Args:
+          equations: in an order in which they can run. inputs, outputs: variables.
+          rules: how deep custom rules within custom rules keep theirs; see `called_by`.
+          constants: values of variables that calls within hold; each piece needs them whole.
+          zeros: inputs that are all zeros.
+        """
+        self.constants = dict(constants or {})
         self._rules = rules
         self.equations = tuple(equations)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.producer: dict[Any, int] = {}
         self.consumers: dict[Any, list[int]] = collections.defaultdict(list)
-        self._zeros: set[Any] = set()
+        self._zeros: set[Any] = set(zeros)
         self._factors: dict[int, list[Factor]] = {}
         self._called: dict[int, list[tuple[Called, Graph]]] = {}
         for i, e in enumerate(self.equations):
@@ -45,10 +55,11 @@ class Graph:
 
     @classmethod
     def of(cls, jaxpr: Any, rules: int = 2) -> Graph:
-        """The graph of a jaxpr; its constants come first among the inputs."""
-        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        equations, outputs = inlined(jaxpr)
-        return cls(equations, (*jaxpr.constvars, *jaxpr.invars), outputs, rules)
+        """The graph of a closed jaxpr."""
+        closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
+        equations, outputs, constants = inlined(jaxpr)
+        constants.update(zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True))
+        return cls(equations, jaxpr.invars, outputs, rules, constants)
 
     def is_zero(self, atom: Any) -> bool:
         """Whether an operand is known to be all zeros."""
@@ -150,7 +161,9 @@ def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | N
             if d is not None:
                 return None
             continue
-        given = v not in s.graph.producer and not inside_call
+        if v in s.graph.constants and d is not None:
+            return None
+        given = v not in s.graph.producer and (not inside_call or v in s.graph.constants)
         known = s.cut.get(v, new.get(v))
         if d is None:
             if known is not None and not given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from olla_xla.pieces.estimate import accumulator, is_narrow
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
+from olla_xla.pieces.sharded import Devices
 
 __all__ = ["Pieces", "run_region"]
 
@@ -21,16 +24,30 @@ class Pieces:
     """How an axis is cut: `full` pieces of `count` units, and one of the `rest` where that is left.
 
     Attributes:
-      units: into how many equal parts the axis can be cut.
+      units: into how many equal parts the axis can be cut, on each device where it is sharded.
+      devices: over what it is sharded, or None.
     """
 
     units: int
     count: int
+    devices: Devices | None = None
 
     @classmethod
-    def of(cls, units: int, pieces: int) -> Pieces:
-        """The fewest pieces that are no larger than those of a cut into `pieces`."""
-        return cls(units, -(-units // pieces))
+    def of(cls, units: int, pieces: int, devices: Devices | None = None) -> Pieces:
+        """The fewest pieces that are no larger than those of a cut into `pieces`.
+
+        Args:
+          units: of the whole axis. pieces: as many as there are units at most are made.
+        """
+        units //= 1 if devices is None else devices.count
+        return cls(units, -(-units // min(pieces, units)), devices)
+
+    def piece(self, count: int, start: Any) -> Piece:
+        """So many units from one on; on each device, where the axis is sharded, of its own part."""
+        if self.devices is None:
+            return Piece(self.units, count, start)
+        first = jax.lax.axis_index(self.devices.names) * self.units
+        return Piece(self.units * self.devices.count, count, first + start)
 
     @property
     def full(self) -> int:
@@ -46,32 +63,34 @@ class Pieces:
         return self.full + bool(self.rest)
 
 
-_PieceFunction = Callable[[Piece, Sequence[Any]], tuple[list[Any], list[Any]]]
-"""From a piece and what it reads of the cut arrays to its parts of sums and of arrays."""
+_PieceFunction = Callable[[Sequence[Any], Piece, Sequence[Any]], tuple[list[Any], list[Any]]]
+"""From what each piece reads whole, a piece and what it reads of the cut arrays to its parts of
+sums and of arrays."""
 
 
 def run_region(
-    region: Region, values: Mapping[Any, Any], pieces: Pieces, accumulate_dtype: Any
+    region: Region,
+    values: Mapping[Any, Any],
+    pieces: int,
+    accumulate_dtype: Any,
+    devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """The results of a region by variable.
+    """The results of a region by variable, from so many pieces or as many as there can be.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
+
+    Args:
+      devices: over what the axis is sharded: each cuts its own part of it.
     """
     inputs = [v for v, _ in region.cut_inputs]
-    forward = _Forward(region, pieces, accumulate_dtype)
+    forward = _Forward(region, Pieces.of(region.units, pieces, devices), accumulate_dtype)
     whole, cut = [values[v] for v in region.whole_inputs], [values[v] for v in inputs]
-    narrow = any(_is_narrow(x.dtype, accumulate_dtype) for x in whole)
-    sums, stacked = (_with_own_backward(forward) if narrow else forward)(whole, cut)
+    narrow = any(is_narrow(x.dtype, accumulate_dtype) for x in whole)
+    own = narrow or devices is not None
+    sums, stacked = (_with_own_backward(forward) if own else forward)(whole, cut)
     made = dict(zip(region.sums, sums, strict=True))
     made.update(zip((v for v, _ in region.stacked), stacked, strict=True))
     return made
-
-
-def _is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
-    """Whether sums of this type are to be accumulated in a wider one."""
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return False
-    return jnp.promote_types(dtype, accumulate_dtype) != dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +111,10 @@ class _Forward:
         return [made[v] for v in r.sums], [made[v] for v, _ in r.stacked]
 
     def __call__(self, whole: Sequence[Any], cut: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        def function(piece: Piece, parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            return self.piece(whole, piece, parts)
-
         return _over_pieces(
-            function,
+            self.piece,
             self.pieces,
+            whole,
             list(zip(cut, (d for _, d in self.region.cut_inputs), strict=True)),
             [v.aval for v in self.region.sums],
             [d for _, d in self.region.stacked],
@@ -106,9 +123,10 @@ class _Forward:
 
 
 def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
-    """The region with gradients of its whole inputs accumulated in the wider type.
+    """The region with gradients of its whole inputs accumulated in the wider type, on all devices.
 
-    JAX accumulates what loops make of a constant's gradient in the constant's type.
+    JAX accumulates what loops make of a constant's gradient in the constant's type, and XLA fails
+    to compile the sums over devices that it makes of a narrow one.
     """
     region = forward.region
     dims = [d for _, d in region.cut_inputs]
@@ -117,15 +135,18 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
         return forward(whole, cut), (whole, cut)
 
     def backward(given: Any, cotangents: Any) -> Any:
-        whole, cut = given
+        moved, cut = given
         of_sums, of_stacked = cotangents
-        moving, moving_cut = _inexact(whole), _inexact(cut)
+        moving, moving_cut = _inexact(moved), _inexact(cut)
 
         # Integers have no gradient: their cotangents are of a type that no loop takes.
         smooth_sums = [k for k, v in enumerate(region.sums) if _has_gradient(v.aval)]
         smooth_stacked = [k for k, (v, _) in enumerate(region.stacked) if _has_gradient(v.aval)]
 
-        def function(piece: Piece, parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def function(
+            needed: Sequence[Any], piece: Piece, parts: Sequence[Any]
+        ) -> tuple[list[Any], list[Any]]:
+            whole, of_sums = needed[: len(moved)], list(needed[len(moved) :])
             given, pulled = parts[: len(cut)], list(parts[len(cut) :])
 
             def smooth(some: list[Any], some_cut: list[Any]) -> Any:
@@ -134,19 +155,20 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
                 return [made[0][k] for k in smooth_sums], [made[1][k] for k in smooth_stacked]
 
             _, pull = jax.vjp(smooth, [whole[i] for i in moving], [given[i] for i in moving_cut])
-            return pull(([of_sums[k] for k in smooth_sums], pulled))
+            return pull((of_sums, pulled))
 
         xs = list(zip(cut, dims, strict=True))
         xs += [(of_stacked[k], region.stacked[k][1]) for k in smooth_stacked]
         sums, stacked = _over_pieces(
             function,
             forward.pieces,
+            [*moved, *(of_sums[k] for k in smooth_sums)],
             xs,
-            [jax.typeof(whole[i]) for i in moving],
+            [jax.typeof(moved[i]) for i in moving],
             [dims[i] for i in moving_cut],
             forward.accumulate_dtype,
         )
-        return _zeros_but(whole, moving, sums), _zeros_but(cut, moving_cut, stacked)
+        return _zeros_but(moved, moving, sums), _zeros_but(cut, moving_cut, stacked)
 
     function = jax.custom_vjp(forward)
     function.defvjp(saved, backward)
@@ -176,6 +198,7 @@ def _zeros_but(values: Sequence[Any], places: Sequence[int], gradients: Sequence
 def _over_pieces(
     function: _PieceFunction,
     pieces: Pieces,
+    whole: Sequence[Any],
     xs: Sequence[tuple[Any, int]],
     sums: Sequence[Any],
     stacked: Sequence[int],
@@ -184,19 +207,47 @@ def _over_pieces(
     """Runs the function on all pieces, and adds and joins what comes of it.
 
     Args:
-      xs: arrays and the dimensions along which they are cut. sums: what is added up.
-      stacked: along which dimensions the others are joined.
+      whole: what each piece reads. xs: arrays and the dimensions along which they are cut.
+      sums: what is added up. stacked: along which dimensions the others are joined.
     """
-    wide = [
-        jnp.promote_types(s.dtype, accumulate_dtype)
-        if _is_narrow(s.dtype, accumulate_dtype)
-        else s.dtype
-        for s in sums
-    ]
+    wide = [accumulator(s.dtype, accumulate_dtype) for s in sums]
+    dims, devices = [d for _, d in xs], pieces.devices
+
+    def run(whole: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        start = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
+        cut = list(zip(arrays, dims, strict=True))
+        totals, joined = _loop(functools.partial(function, whole), pieces, start, cut, stacked)
+        if devices is not None:
+            totals = [jax.lax.psum(t, devices.names) for t in totals]
+        return [t.astype(s.dtype) for t, s in zip(totals, sums, strict=True)], joined
+
+    if devices is not None:
+        everywhere = jax.sharding.PartitionSpec()
+        run = jax.jit(  # which it needs where the mesh has other axes
+            jax.shard_map(
+                run,
+                mesh=devices.mesh,
+                in_specs=([everywhere] * len(whole), [devices.spec(d) for d in dims]),
+                out_specs=([everywhere] * len(sums), [devices.spec(d) for d in stacked]),
+                axis_names=set(devices.names),
+                check_vma=False,
+            )
+        )
+    return run(list(whole), [x for x, _ in xs])
+
+
+def _loop(
+    function: Callable[[Piece, Sequence[Any]], tuple[list[Any], list[Any]]],
+    pieces: Pieces,
+    totals: Any,
+    xs: Sequence[tuple[Any, int]],
+    stacked: Sequence[int],
+) -> tuple[list[Any], list[Any]]:
+    """The same on one device. `totals`: zeros, to which parts of sums are added."""
 
     def of_piece(count: int) -> Callable[..., Any]:
         def run(start: Any, parts: Sequence[Any]) -> Any:
-            return function(Piece(pieces.units, count, start), parts)
+            return function(pieces.piece(count, start), parts)
 
         return jax.checkpoint(run, prevent_cse=False)
 
@@ -209,7 +260,6 @@ def _over_pieces(
         parts, arrays = run_full(*x)
         return add(totals, parts), arrays
 
-    totals: Any = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
     in_full = pieces.full * pieces.count
     starts = jnp.arange(pieces.full, dtype=jnp.int32) * pieces.count
     split = [_split(x, d, pieces) for x, d in xs]
@@ -225,7 +275,7 @@ def _over_pieces(
         joined = [
             jax.lax.concatenate([a, b], d) for a, b, d in zip(joined, arrays, stacked, strict=True)
         ]
-    return [t.astype(s.dtype) for t, s in zip(totals, sums, strict=True)], joined
+    return list(totals), joined
 
 
 def _split(x: Any, d: int, pieces: Pieces) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
-from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.remat.segments.trace import is_variable
 
@@ -78,6 +78,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
         return _CALLED[name](e, f, values, piece)
+    params.update((k, None) for k in SHARDINGS if params.get(k) is not None)
     dim = f.outs[0]
     if dim is None or dim == SUM:
         return _bind(e, params, values)
@@ -88,11 +89,24 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         of_operand = e.invars[0].aval.shape[f.ins[0]]
         if params["slice_sizes"][f.ins[0]] == of_operand:
             params["slice_sizes"] = _with(params["slice_sizes"], f.ins[0], piece.size(of_operand))
+    elif f.component is not None:
+        first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
+        values = [values[0], _counted_from(first, values[1], f.component), *values[2:]]
+        params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
     made = _bind(e, params, values)
     if name == "iota" and dim == params["dimension"]:
         first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
         return [made[0] + jnp.asarray(first).astype(made[0].dtype)]
     return made
+
+
+def _counted_from(first: Any, indices: Any, component: int) -> Any:
+    """Indices one component of which counts from another place; signed, for some lie before it."""
+    dtype = jnp.promote_types(indices.dtype, jnp.int32)
+    if not jnp.issubdtype(dtype, jnp.signedinteger):
+        dtype = jnp.int32
+    shift = jnp.zeros(indices.shape[-1], dtype).at[component].set(jnp.asarray(first, dtype))
+    return indices.astype(dtype) - shift
 
 
 _SHAPES = {
@@ -114,7 +128,7 @@ def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
     def function(*values: Any) -> list[Any]:
         given = dict(zip(s.graph.inputs, values, strict=True))
         pieces = {v: x for v, x in given.items() if v in s.cut}
-        whole = {v: x for v, x in given.items() if v not in s.cut}
+        whole = {v: x for v, x in given.items() if v not in s.cut} | s.graph.constants
         whole, pieces = run_piece(s.graph.equations, s.chosen, whole, pieces, piece)
         made = {**whole, **pieces}
         return [

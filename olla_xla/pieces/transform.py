@@ -4,22 +4,63 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from olla_xla.errors import BudgetError, InputError, LimitError
-from olla_xla.pieces.choice import choose, line_of, pieces_for
+from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
+from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.loop import Pieces, run_region
-from olla_xla.pieces.region import Region, largest
+from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
+from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
-__all__ = ["FissionPlan", "fission"]
+__all__ = ["FissionPlan", "FissionRegion", "fission", "in_pieces"]
 
 Axis = int | tuple[int | None, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FissionRegion:
+    """One part of a function that runs in pieces.
+
+    Attributes:
+      axis: what is cut: the largest value of the region, and its dimension.
+      pieces: how many there are, the last of which may be smaller. units: how many there can be.
+      devices: on how many the axis is sharded; each runs its own part in as many pieces.
+      operations: names of the operations that run in pieces, in order.
+      twice: how many of them run before as well, for what each piece needs of all.
+      first_line, last_line: where the first and the last of them are in the user's code.
+      sums: shapes of what is added up over the pieces. stacked: of what is made piece by piece.
+      value: shape of the largest value that is not made whole. value_bytes: of it, whole.
+      value_line: where it is made in the user's code.
+    """
+
+    axis: str
+    pieces: int
+    units: int
+    devices: int
+    operations: tuple[str, ...]
+    twice: int
+    first_line: str
+    last_line: str
+    sums: tuple[str, ...]
+    stacked: tuple[str, ...]
+    value: str
+    value_bytes: int
+    value_line: str
+
+    def __str__(self) -> str:
+        twice = f", {self.twice} of which run before as well," if self.twice else ""
+        each = f" on each of {self.devices} devices" if self.devices > 1 else ""
+        return (
+            f"{self.axis} in {self.pieces} pieces{each}: {len(self.operations)} operations{twice} "
+            f"from {self.first_line} to {self.last_line}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,29 +68,22 @@ class FissionPlan:
     """What `olla_xla.fission` cuts.
 
     Attributes:
-      axis: what is cut: the largest value of the region, and its dimension.
-      pieces: how many there are, the last of which may be smaller. units: how many there can be.
-      operations: names of the operations that run in pieces, in order.
-      first_line, last_line: where the first and the last of them are in the user's code.
-      sums: shapes of what is added up over the pieces. stacked: of what is made piece by piece.
+      pieces: how many were asked for or chosen; a region of fewer units runs in fewer.
+      regions: what runs in pieces, in the order in which it runs.
       largest_before, largest_after: bytes of the largest value that is made, without and with.
+      peak_before, peak_after: an estimate of the most bytes that are live, besides arguments.
     """
 
-    axis: str
     pieces: int
-    units: int
-    operations: tuple[str, ...]
-    first_line: str
-    last_line: str
-    sums: tuple[str, ...]
-    stacked: tuple[str, ...]
+    regions: tuple[FissionRegion, ...]
     largest_before: int
     largest_after: int
+    peak_before: int
+    peak_after: int
 
     def __str__(self) -> str:
         return (
-            f"{self.axis} in {self.pieces} pieces: {len(self.operations)} operations from "
-            f"{self.first_line} to {self.last_line}; largest value "
+            "".join(f"{region}\n" for region in self.regions) + f"largest value "
             f"{self.largest_before / 2**20:,.1f} -> {self.largest_after / 2**20:,.1f} MB"
         )
 
@@ -117,6 +151,32 @@ def fission(
     return in_pieces
 
 
+def in_pieces(
+    fun: Callable[..., Any],
+    pieces: int | None,
+    on_cut: Callable[[FissionPlan], None],
+    shardings: Sequence[Any] = (),
+) -> Callable[..., Any]:
+    """`fission(fun, pieces=pieces)`, of which `on_cut` is told each time it is traced.
+
+    A region that has fewer indices than pieces runs in as many as it has.
+
+    Args:
+      shardings: of the leaves of its arguments, where these are traced without them.
+    """
+    how = _How(
+        getattr(fun, "__name__", type(fun).__name__), None, None, None, jnp.dtype(jnp.float32)
+    )
+
+    @functools.wraps(fun)
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        traced = _trace(fun, how, args, kwargs, pieces, shardings)
+        on_cut(_explained(traced))
+        return jax.tree.unflatten(traced.result, traced.run(traced.values))
+
+    return cut
+
+
 @dataclasses.dataclass(frozen=True)
 class _How:
     """What `fission` was asked for."""
@@ -155,57 +215,77 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    """A traced function and its cut. `values`: of the graph's inputs."""
+    """A traced function and its cut.
 
-    graph: Graph
-    region: Region
-    pieces: Pieces
-    accumulate_dtype: Any
+    Attributes:
+      values: of the graph's inputs. devices: by region over what its axis is sharded, or None.
+    """
+
+    cut: Cut
+    devices: tuple[Devices | None, ...]
+    pieces: int
     values: list[Any]
     result: Any
 
     def run(self, values: list[Any]) -> list[Any]:
         """The results for values of the graph's inputs."""
-        r, names = self.region, dict(zip(self.graph.inputs, values, strict=True))
-        needed = {*r.whole_inputs, *(v for v, _ in r.cut_inputs)}
-        outputs = [v for v in self.graph.outputs if is_variable(v)]
-        after = [self.graph.equations[i] for i in r.after]
-        needed.update(v for e in after for v in e.invars if is_variable(v))
-        needed.update(outputs)
-        _run_range([self.graph.equations[i] for i in r.before], names, needed)
-        names.update(run_region(r, names, self.pieces, self.accumulate_dtype))
-        _run_range(after, names, set(outputs))
-        return [names[v] if is_variable(v) else v.val for v in self.graph.outputs]
-
-
-def _run_range(equations: list[Any], names: dict[Any, Any], needed: set[Any]) -> None:
-    """Runs equations, and adds those of their results to `names` that are needed."""
-    made = dict.fromkeys(v for e in equations for v in e.outvars)
-    read = dict.fromkeys(v for e in equations for v in e.invars if is_variable(v) and v not in made)
-    results = [v for v in made if v in needed]
-    function = function_of(equations, list(read), results)
-    names.update(zip(results, function(*(names[v] for v in read)), strict=True))
+        graph = self.cut.graph
+        names = dict(zip(graph.inputs, values, strict=True))
+        devices = iter(self.devices)
+        for step in self.cut.steps:
+            if isinstance(step, Graph):
+                function = function_of(step.equations, step.inputs, step.outputs)
+                made = function(*(names[v] for v in step.inputs))
+                names.update(zip(step.outputs, made, strict=True))
+            else:
+                dtype = self.cut.accumulate_dtype
+                names.update(run_region(step, names, self.pieces, dtype, next(devices)))
+        return [names[v] if is_variable(v) else v.val for v in graph.outputs]
 
 
 def _trace(
-    fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fun: Callable[..., Any],
+    how: _How,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    most: int | None = None,
+    shardings: Sequence[Any] = (),
 ) -> _Traced:
-    """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
+    """Traces and cuts. Arguments that are no arrays are fixed by the trace.
+
+    Args:
+      most: pieces, where there can be as many. shardings: of the arguments' leaves, else their own.
+    """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
-    equations, outputs = inlined(jaxpr)
-    graph = Graph(equations, (*jaxpr.constvars, *jaxpr.invars), outputs)
+    equations, outputs, constants = inlined(jaxpr)
+    inputs = (*jaxpr.constvars, *jaxpr.invars, *constants)
+    graph = Graph(_used(equations, outputs), inputs, outputs)
     seeds = None
     if how.axis is not None:
         dims = [d for d, a in zip(_dims(how.axis, args, kwargs), call.arrays, strict=True) if a]
         seeds = _seeds(jaxpr.invars, dims)
-    region = choose(graph, seeds, how.pieces, how.name)
-    if how.pieces is not None and how.pieces > region.units:
-        raise LimitError(f"pieces={how.pieces} is more than the {region.units} that can be made")
-    count = how.pieces or pieces_for(region)
-    pieces = Pieces.of(region.units, count)
-    traced = _Traced(graph, region, pieces, how.accumulate_dtype, call.values, call.result)
+    cut = choose(graph, seeds, how.pieces or most, how.name, how.accumulate_dtype)
+    units = max(region.units for region in cut.regions)
+    if how.pieces is not None and how.pieces > units:
+        raise LimitError(f"pieces={how.pieces} is more than the {units} that can be made")
+    values = [*call.values, *constants.values()]
+    given = shardings or leaf_shardings(args, kwargs)
+    of_arrays = [x for x, a in zip(given, call.arrays, strict=True) if a]
+    devices = over_devices(graph, dict(zip(jaxpr.invars, of_arrays, strict=True)), cut.regions)
+    count = how.pieces or most or pieces_for(cut)
+    traced = _Traced(cut, tuple(devices), count, values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
+
+
+def _used(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """The equations that results or effects depend on: derivatives leave others behind."""
+    wanted, used = set(filter(is_variable, outputs)), []
+    for e in reversed(equations):
+        if e.effects or any(v in wanted for v in e.outvars):
+            wanted.update(operands(e))
+            used.append(e)
+    return used[::-1]
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
@@ -236,10 +316,11 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
 def _within(traced: _Traced, budget: int) -> _Traced:
     """With the fewest pieces whose total meets the budget."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.values]
+    units = max(region.units for region in traced.cut.regions)
     least, pieces = None, 2
     while True:
-        pieces = min(pieces, traced.region.units)
-        cut = dataclasses.replace(traced, pieces=Pieces.of(traced.region.units, pieces))
+        pieces = min(pieces, units)
+        cut = dataclasses.replace(traced, pieces=pieces)
         analysis = jax.jit(cut.run).lower(shapes).compile().memory_analysis()
         if analysis is None:
             raise InputError("this backend does not say what an executable takes; give pieces=")
@@ -252,25 +333,45 @@ def _within(traced: _Traced, budget: int) -> _Traced:
         least = total if least is None else min(least, total)
         if total <= budget:
             return cut
-        if pieces == traced.region.units:
+        if pieces == units:
             raise BudgetError(budget, least)
         pieces *= 2
 
 
 def _explained(traced: _Traced) -> FissionPlan:
-    r = traced.region
-    inside = [v for e in r.equations for v in e.outvars if r.cut.get(v, -1) >= 0]
-    main = max(inside, key=lambda v: v.aval.size * v.aval.dtype.itemsize)
-    count = len(traced.pieces)
+    pieces, graph = traced.pieces, traced.cut.graph
     return FissionPlan(
+        pieces=pieces,
+        regions=tuple(
+            _described(r, pieces, d)
+            for r, d in zip(traced.cut.regions, traced.devices, strict=True)
+        ),
+        largest_before=largest((graph,), 1),
+        largest_after=largest(traced.cut.steps, pieces),
+        peak_before=dataclasses.replace(traced.cut, steps=(graph,)).peak(1),
+        peak_after=traced.cut.peak(pieces),
+    )
+
+
+def _described(r: Region, pieces: int, devices: Devices | None) -> FissionRegion:
+    inside = [v for e in r.equations for v in e.outvars if r.cut.get(v, -1) >= 0]
+    main = max(inside, key=nbytes)
+    stacked = {v for v, _ in r.stacked}
+    made = [v for e in r.equations if e.primitive.name not in LIGHT for v in e.outvars]
+    gone = [v for v in made if r.cut.get(v, -1) >= 0 and v not in stacked] or [main]
+    value = max(gone, key=nbytes)
+    return FissionRegion(
         axis=f"dimension {r.cut[main]} of {main.aval.str_short()}",
-        pieces=count,
+        pieces=len(Pieces.of(r.units, pieces, devices)),
+        devices=1 if devices is None else devices.count,
         units=r.units,
         operations=tuple(e.primitive.name for e in r.equations),
+        twice=len(r.twice),
         first_line=line_of(r.equations[0]),
         last_line=line_of(r.equations[-1]),
         sums=tuple(v.aval.str_short() for v in r.sums),
         stacked=tuple(v.aval.str_short() for v, _ in r.stacked),
-        largest_before=largest(traced.graph, None, 1),
-        largest_after=largest(traced.graph, r, count),
+        value=value.aval.str_short(),
+        value_bytes=nbytes(value),
+        value_line=next(line_of(e) for e in r.equations if value in e.outvars),
     )

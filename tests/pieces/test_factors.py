@@ -76,6 +76,21 @@ CASES = {
         (1, 0),
         [SUM],
     ),
+    "rows added": (lambda t, i: jnp.asarray(t).at[i].add(3.0), [W, ROWS], (0, 0), [0]),
+    "added within rows": (
+        lambda x, i: (
+            jnp.asarray(x).at[jnp.arange(4)[:, None], jnp.arange(6), i].add(1.0, mode="drop")
+        ),
+        [X, ROWS - 2],
+        (0, 2),
+        [2],
+    ),
+    "written at indices": (
+        lambda x, i: jnp.asarray(x).at[:, i[0]].set(2.0, mode="drop"),
+        [X, ROWS],
+        (0, 1),
+        [1],
+    ),
     "written rows": (lambda x: jnp.asarray(x).at[:, 2].set(0.0), [X], (0, 0), [0]),
     "slice": (lambda x: x[:, 1:3], [X], (0, 2), [2]),
     "pad": (lambda x: jnp.pad(x, ((0, 0), (1, 1), (0, 0))), [X], (0, 0), [0]),
@@ -105,7 +120,7 @@ def cut(function, values, seed):
     graph = Graph.of(jaxpr)
     v = jaxpr.jaxpr.invars[seed[0]]
     s = spread(graph, {v: seed[1]})
-    return graph, s, {**dict(zip(graph.inputs, [*jaxpr.consts, *values], strict=True))}
+    return graph, s, dict(zip(graph.inputs, values, strict=True)) | graph.constants
 
 
 @pytest.mark.quick

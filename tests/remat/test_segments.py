@@ -546,3 +546,33 @@ def test_the_benchmark_on_the_command_line(capsys, tmp_path):
     assert "is not one of resnet32" in capsys.readouterr().err
     assert main(["benchmarks", "sublinear", "--steps=x"]) == 2
     assert "--steps" in capsys.readouterr().err
+
+
+HELD = jnp.linspace(-1.0, 1.0, 32 * 64, dtype=jnp.float32).reshape(32, 64)
+SUMMED = jax.jit(lambda x: jnp.tanh(jnp.tanh(x @ HELD) @ HELD.T).sum())
+
+# Inlined calls whose results are the function's: once, twice, an argument, a constant.
+NESTED = {
+    "call": lambda x: SUMMED(x),
+    "calls": jax.jit(jax.jit(lambda x: SUMMED(x))),
+    "twice": jax.jit(lambda x: (SUMMED(x),) * 2),
+    "argument": jax.jit(lambda x: (x, SUMMED(x), 3.0)),
+    "constants": jax.jit(lambda x: (HELD, SUMMED(x), np.arange(3.0))),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("wrap", [olla_xla.sublinear, olla_xla.fission])
+def test_results_of_inlined_calls(name, wrap):
+    def total(f):
+        return lambda x: sum(jnp.sum(r) for r in jax.tree.leaves(f(x)))
+
+    x = jnp.ones((256, 32)) / 8
+    f = NESTED[name]
+    made, expected = jax.jit(wrap(f))(x), jax.jit(f)(x)
+    assert jax.tree.structure(made) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, 1e-5)
+    gradient = jax.grad(total(wrap(f)))(x)
+    np.testing.assert_allclose(gradient, jax.grad(total(f))(x), 1e-4, 1e-6)

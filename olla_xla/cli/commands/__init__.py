@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "check": "guard memory in CI: fail if a step takes more than its baseline",
     "diff": "what takes more memory: two plans, analyses, HLO dumps or versions of jax",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
+    "fit": "the fewest pieces, run one after another, with which a model fits a memory budget",
     "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
     "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",

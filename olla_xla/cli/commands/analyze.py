@@ -7,12 +7,16 @@ With --hlo that is done for a module that XLA dumped before its pipeline: HLO te
 StableHLO, also gzipped. What has a schedule already, and any with --nocompile, is analysed as it
 stands, with predicted totals. Nobody knows then which arguments were meant to be donated.
 
+With --model a step that would need a tenth less in pieces, as `olla_xla.fission` runs it, is
+compiled so too, and a line says what came of it; --noadvice leaves that out.
+
 --html writes the report as one file, --figure the memory over the schedule as PNG, SVG or PDF,
 --json what `olla_xla diff` reads.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
+from olla_xla.cli.report.pieces import proposal_line
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
@@ -30,6 +35,7 @@ from olla_xla.memory.analysis.terminal import text
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model
+from olla_xla.tools.proposal import PiecesProposal, propose_pieces
 
 __all__ = ["define_flags", "run"]
 
@@ -63,8 +69,11 @@ def run(values: flags.FlagValues) -> int:
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise InputError(f"cannot write {path}: there is no such folder")
     targets.prepare_environment(values.target)
+    proposals: list[PiecesProposal] = []
     with Progress() as progress:
-        found = (_of_hlo if values.model is None else _of_model)(values, options, progress)
+        found = (_of_hlo if values.model is None else _of_model)(
+            values, options, progress, proposals
+        )
         progress.stage("writing")
         for path, write in zip(files, (found.html, found.figure), strict=True):
             if path is not None:
@@ -73,19 +82,32 @@ def run(values: flags.FlagValues) -> int:
     console = shared.console()
     width = console.width if console.is_terminal else None
     console.print(text(found, values.largest, width), markup=False, soft_wrap=True)
+    for proposal in proposals:
+        document.add(pieces=dataclasses.asdict(proposal))
+        console.print(proposal_line(proposal), markup=False, soft_wrap=True)
     return 0
 
 
-def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
+def _of_model(
+    values: flags.FlagValues, options: Any, progress: Progress, proposals: list[PiecesProposal]
+) -> Analysis:
     progress.stage("loading JAX and the model")
     target = targets.target(values.target)
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     progress.stage("tracing, compiling")
     advice = options if values.advice else None
-    return analyze_model(model, target, options if values.plan else None, advice)
+    found = analyze_model(model, target, options if values.plan else None, advice)
+    if values.advice:
+        progress.stage("looking for what could run in pieces")
+        proposal = propose_pieces(model, target, found.xla.total_bytes)
+        proposals += [] if proposal is None else [proposal]
+    return found
 
 
-def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
+def _of_hlo(
+    values: flags.FlagValues, options: Any, progress: Progress, proposals: list[PiecesProposal]
+) -> Analysis:
+    del proposals  # a dump has no function to cut
     progress.stage(f"reading {values['hlo'].value}")
     lowered = shared.lowered_module(values)
     if lowered is not None:

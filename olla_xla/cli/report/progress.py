@@ -23,8 +23,8 @@ class Progress:
       interval: seconds.
     """
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+    def __init__(self, console: Console | None = None, interval: float = 2.0) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
         self._interval = interval
         self._started = time.monotonic()
         self._last = -interval

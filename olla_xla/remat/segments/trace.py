@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
@@ -13,6 +13,7 @@ from jax.extend.core import primitives
 from olla_xla.remat.segments.walk import Walk
 
 __all__ = [
+    "Inlined",
     "Policy",
     "Program",
     "Step",
@@ -56,12 +57,22 @@ class Program:
       inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
       equations: in an order in which every variable is defined before it is used.
       walk: the equations as steps.
+      constants: values of the last inputs, which calls that are inlined hold themselves.
     """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     equations: tuple[Any, ...]
     walk: Walk
+    constants: tuple[Any, ...]
+
+
+class Inlined(NamedTuple):
+    """Equations and outputs of a jaxpr; values of variables that inlined calls hold themselves."""
+
+    equations: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    constants: dict[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,21 +119,19 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)
     whole = sum(sizes.equation(e) for e in jaxpr.eqns)
-    inliner = _Inliner(sizes, whole // _ATOM)
-    equations = list(inliner.equations(jaxpr.eqns, {}))
-    outputs = tuple(inliner.read(v, {}) for v in jaxpr.outvars)
-    equations = _moved(equations, inputs, outputs)
-    return Program(inputs, outputs, tuple(equations), _walk(equations, outputs, sizes))
+    equations, outputs, constants = _Inliner(sizes, whole // _ATOM).inlined(jaxpr)
+    inputs = (*inputs, *constants)
+    moved = tuple(_moved(list(equations), inputs, outputs))
+    walk = _walk(moved, outputs, sizes)
+    return Program(inputs, outputs, moved, walk, tuple(constants.values()))
 
 
-def inlined(jaxpr: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Equations and outputs of a jaxpr with all calls of jitted functions inlined, small ones too.
+def inlined(jaxpr: Any) -> Inlined:
+    """A jaxpr with all calls of jitted functions inlined, small ones too.
 
     Calls stay that shard their arguments or say how they are compiled.
     """
-    inliner, names = _Inliner(_Sizes(None), 0, user_lines=True), {}
-    equations = tuple(inliner.equations(jaxpr.eqns, names))
-    return equations, tuple(inliner.read(v, names) for v in jaxpr.outvars)
+    return _Inliner(_Sizes(None), 0, user_lines=True).inlined(jaxpr)
 
 
 def function_of(
@@ -203,6 +212,14 @@ class _Inliner:
         self._sizes = sizes
         self._least = least
         self._new = core.gensym()
+        self._constants: dict[int, tuple[Any, Any]] = {}  # by id: variable and value
+
+    def inlined(self, jaxpr: Any) -> Inlined:
+        """All of a jaxpr."""
+        names: dict[Any, Any] = {}
+        equations = tuple(self.equations(jaxpr.eqns, names))
+        outputs = tuple(self.read(v, names) for v in jaxpr.outvars)
+        return Inlined(equations, outputs, dict(self._constants.values()))
 
     def read(self, atom: Any, names: dict[Any, Any]) -> Any:
         return names.get(atom, atom) if is_variable(atom) else atom
@@ -217,6 +234,8 @@ class _Inliner:
                 continue
             jaxpr = getattr(inner, "jaxpr", inner)
             inside = dict(zip(jaxpr.invars, inputs, strict=True))
+            for v, value in zip(jaxpr.constvars, getattr(inner, "consts", ()), strict=True):
+                inside[v] = self._constants.setdefault(id(value), (self._new(v.aval), value))[0]
             for v in _defined(jaxpr):
                 inside[v] = self._new(v.aval)
             for made in self.equations(jaxpr.eqns, inside):
@@ -249,7 +268,6 @@ def _plain_call(e: Any) -> Any:
         all(type(s).__name__ == "UnspecifiedValue" for s in shardings)
         and all(layout is None for layout in layouts)
         and not p["compiler_options_kvs"]
-        and not jaxpr.consts
     )
     return jaxpr if plain else None
 

@@ -208,8 +208,9 @@ def _trace(
     program = program_of(call.jaxpr, how.policy)
     results = jax.tree.leaves(call.shapes)
     is_loss = bool(results) and results[0].shape == ()
-    segments = _segments(program, how, call.values, is_loss)
-    return _Traced(program, segments, call.values, call.result)
+    values = [*call.values, *program.constants]
+    segments = _segments(program, how, values, is_loss)
+    return _Traced(program, segments, values, call.result)
 
 
 def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:

@@ -1,0 +1,82 @@
+"""Steps whole and in pieces, run on this CPU: bytes assigned and resident, time, predicted time.
+
+Each runs in a process of its own. Resident: by how much the process's memory rose at most while the
+step ran, and its arguments. Time: the best of --runs. The last columns are the time in pieces as a
+part of the time whole: by the clock, of the process's work on all cores, which other processes
+change little, and predicted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from absl import flags
+
+from benchmarks.fission.steps import STEPS
+from benchmarks.worker_lines import worker_lines
+from olla_xla import targets
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes
+from olla_xla.errors import InputError
+
+__all__ = ["define_flags", "run"]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_list("steps", list(STEPS), "Steps to run, by name.", flag_values=values)
+    flags.DEFINE_integer("runs", 5, "Runs of each.", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
+    shared.define_format(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Runs all of them and prints the table."""
+    for name in values.steps:
+        if name not in STEPS:
+            raise InputError(f"--steps: {name!r} is not one of {', '.join(STEPS)}")
+    if values.out is not None:
+        shared.write_text(values.out, "")
+    targets.prepare_environment("cpu")
+    rows = []
+    with Progress() as progress:
+        for name in values.steps:
+            found = []
+            for cut in (False, True):
+                progress.stage(f"{name}, {'in pieces' if cut else 'whole'}")
+                about = {"name": name, "cut": cut, "runs": values.runs}
+                found += worker_lines("benchmarks.fission.worker", about, name)
+            whole, pieces = found
+            rows.append((name, whole, pieces))
+            if values.out is not None:
+                line = json.dumps({"name": name, "whole": whole, "pieces": pieces})
+                shared.write_text(values.out, line + "\n", append=True)
+    shared.print_table(values, _table(rows))
+    return 0
+
+
+def _table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Table:
+    headings = (
+        "step:", "along:", "pieces", "assigned, MB", "in pieces", "resident, MB", "in pieces ",
+        "s", "in pieces  ", "time", "work", "predicted",
+    )  # fmt: skip
+    return Table(headings, [_row(*row) for row in rows], "")
+
+
+def _row(name: str, whole: dict[str, Any], pieces: dict[str, Any]) -> tuple[str, ...]:
+    both = (whole, pieces)
+    resident = (
+        "-" if x["resident_bytes"] is None else megabytes(x["resident_bytes"]) for x in both
+    )
+    return (
+        name,
+        "; ".join(pieces["axes"]),
+        str(pieces["pieces"]),
+        *(megabytes(x["assigned_bytes"]) for x in both),
+        *resident,
+        *(f"{x['seconds']:.3f}" for x in both),
+        *(f"{pieces[k] / whole[k]:.2f}" for k in ("seconds", "cpu_seconds", "predicted_seconds")),
+    )

@@ -1,0 +1,1 @@
+"""Steps and random functions, cut by `olla_xla.fission`."""

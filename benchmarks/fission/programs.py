@@ -1,0 +1,262 @@
+"""Random functions that `olla_xla.fission` can cut along their rows, and others that mix these."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import olla_xla
+from olla_xla.errors import InputError
+
+__all__ = ["MIXING", "ROW_BY_ROW", "Program", "arguments", "check", "programs"]
+
+ROWS, WIDTH, WIDE = 24, 8, 256
+TOLERANCE = 1e-4
+"""By which results may differ, beside one and the largest of them: sums are added otherwise."""
+
+_REFUSAL = re.compile(r"[:;] [\w-]+ at \w+\.py:\d+ (mixes (it|dim)|needs the whole of dim)")
+
+
+def _layers(x: Any, w: Any) -> Any:
+    return lax.scan(lambda c, row: (jnp.tanh(c + row), None), x, w)[0]
+
+
+def _features(x: Any, w: Any) -> Any:
+    del w
+    return lax.scan(lambda c, column: (c + column, jnp.sin(c)), x[:, 0] * 0, x.T)[1].T
+
+
+def _heads(x: Any, w: Any) -> Any:
+    split = x.reshape(-1, 2, WIDTH // 2)
+    scores = jax.nn.softmax(jnp.einsum("nhd,nkd->nhk", split, split))
+    return jnp.einsum("nhk,nkd->nhd", scores, split).reshape(x.shape) @ w
+
+
+@jax.custom_vjp
+def _straight(x: Any) -> Any:
+    return jnp.round(x * 4) / 4
+
+
+_straight.defvjp(lambda x: (_straight(x), None), lambda _, g: (g,))
+
+
+def _experts(x: Any, w: Any) -> Any:
+    """A mixture of two: each row goes to one."""
+    gates = jax.nn.softmax(x[:, :2])
+    which = jax.nn.one_hot(jnp.argmax(gates, 1), 2)
+    made = jnp.einsum("nd,edf->nef", x, jnp.stack([w, w.T]))
+    return jnp.einsum("nef,ne,ne->nf", made, which, gates)
+
+
+def _convolved(x: Any, dim: int) -> Any:
+    x = x if dim else x.T
+    kernel = jnp.asarray([[[0.25, 0.5, 0.25]]])
+    found = lax.conv_general_dilated(x[:, None], kernel, (1,), "SAME")[:, 0]
+    return found if dim else found.T
+
+
+def _grown(x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, jnp.sin(c[1]) + 0.1), (0, x))[1]
+
+
+def _held(x: Any, w: Any) -> Any:
+    """The function is jitted, and holds what it has no argument for."""
+    return jax.jit(lambda x: jnp.tanh(x @ w + jnp.arange(WIDTH) / WIDTH))(x)
+
+
+ROW_BY_ROW: dict[str, Callable[[Any, Any], Any]] = {
+    "matmul": lambda x, w: x @ w,
+    "tanh": lambda x, w: jnp.tanh(x) * w[0],
+    "relu": lambda x, w: jax.nn.relu(x),
+    "gelu": lambda x, w: jax.jit(jax.nn.gelu)(x),
+    "softmax": lambda x, w: jax.nn.softmax(x),
+    "norm": lambda x, w: (x - x.mean(1, keepdims=True)) / jnp.sqrt(x.var(1)[:, None] + 1e-1),
+    "gather": lambda x, w: x + w[jnp.argmax(x, 1) % WIDTH],
+    "take": lambda x, w: jnp.take_along_axis(x, jnp.argsort(x, 1), 1),
+    "cumsum": lambda x, w: jnp.cumsum(x, 1) / WIDTH,
+    "max": lambda x, w: x - lax.stop_gradient(x.max(1, keepdims=True)),
+    "rolled": lambda x, w: jnp.roll(x, 1, 1),
+    "reversed": lambda x, w: jnp.flip(x, 1),
+    "layers": _layers,
+    "features": _features,
+    "heads": _heads,
+    "experts": _experts,
+    "convolved": lambda x, w: _convolved(x, 1),
+    "checkpoint": jax.checkpoint(lambda x, w: jnp.sin(x @ w)),
+    "straight": lambda x, w: _straight(x),
+    "cond": lambda x, w: lax.cond(w[0, 0] > 0, jnp.sin, jnp.cos, x),
+    "doubled": lambda x, w: jnp.concatenate([x, x], 1)[:, ::2],
+    "position": lambda x, w: x * (lax.broadcasted_iota(jnp.float32, x.shape, 0) / ROWS),
+    "map": lambda x, w: lax.map(lambda row: row @ w, x),
+    "vmap": lambda x, w: jax.vmap(lambda row: jnp.outer(row, w[0]).sum(0) / WIDTH)(x),
+    "written": lambda x, w: x.at[:, 2].set(0.5),
+    "added": lambda x, w: x.at[jnp.arange(len(x)), jnp.argmax(x, 1)].add(1.0),
+    "held": _held,
+    "triangle": lambda x, w: jnp.where(jnp.tril(jnp.ones(x.shape, bool)), x, 0),
+}
+"""What works on each row by itself, by name: of rows [ROWS, WIDTH] and weights [WIDTH, WIDTH]."""
+
+
+def _batch_norm(x: Any, w: Any) -> Any:
+    return (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-1) * w[0]
+
+
+def _recurrence(x: Any, w: Any, reverse: bool = False) -> Any:
+    def body(c: Any, row: Any) -> tuple[Any, Any]:
+        c = jnp.tanh(c @ w + row)
+        return c, c
+
+    return lax.scan(body, x[0], x, reverse=reverse)[1]
+
+
+def _pooled(x: Any, w: Any) -> Any:
+    del w
+    return lax.reduce_window(x, -jnp.inf, lax.max, (3, 1), (1, 1), "SAME")
+
+
+MIXING: dict[str, Callable[[Any, Any], Any]] = {
+    "sort": lambda x, w: jnp.sort(x, 0),
+    "cumsum": lambda x, w: jnp.cumsum(x, 0) / ROWS,
+    "rev": lambda x, w: jnp.flip(x, 0),
+    "batch norm": _batch_norm,
+    "scan": _recurrence,
+    "scan backwards": lambda x, w: _recurrence(x, w, reverse=True),
+    "associative scan": lambda x, w: lax.associative_scan(lambda a, b: a * 0.5 + b, x),
+    "softmax": lambda x, w: jax.nn.softmax(x, 0),
+    "attention": lambda x, w: jax.nn.softmax(x @ x.T) @ x,
+    "rolled": lambda x, w: jnp.roll(x, 1, 0),
+    "gather": lambda x, w: x[jnp.argsort(x[:, 0])],
+    "convolution": lambda x, w: _convolved(x, 0),
+    "pool": _pooled,
+    "difference": lambda x, w: x - jnp.concatenate([x[1:], x[:1]]),
+    "padded": lambda x, w: jnp.pad(x, ((1, 1), (0, 0)))[2:],
+    "sum of all": lambda x, w: x / (1 + jnp.abs(x.sum(0))),
+    "maximum of all": lambda x, w: x - x.max(0),
+    "solve": lambda x, w: jnp.linalg.solve(jnp.eye(ROWS) * 8 + jnp.tanh(x @ x.T), x),
+    "fft": lambda x, w: jnp.fft.fft(x, axis=0).real / ROWS,
+    "while": lambda x, w: lax.while_loop(lambda y: jnp.abs(y).sum() > 9, lambda y: y * 0.5, x),
+    "cond": lambda x, w: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+    "top": lambda x, w: x + lax.top_k(x.T, 1)[0].T,
+}
+"""What mixes rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A function of rows, weights, and weights of a wide layer after them.
+
+    Attributes:
+      names: what is done, in order; of MIXING with "mixing " before the name.
+      pieces: into how many it is cut. is_given: whether the rows are said to be the axis.
+      inside: whether the gradient is part of what is cut, or is taken of it.
+      seed: of its arguments.
+    """
+
+    names: tuple[str, ...]
+    pieces: int
+    is_given: bool
+    inside: bool
+    seed: int
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it mixes rows."""
+        return any(name.startswith("mixing ") for name in self.names)
+
+    def __call__(self, x: Any, w: Any, wide: Any) -> Any:
+        """A mean, a sum over rows, and a value for each."""
+        for name in self.names:
+            kind = MIXING if name.startswith("mixing ") else ROW_BY_ROW
+            x = kind[name.removeprefix("mixing ")](x, w)
+        large = jnp.tanh(x @ wide)
+        return jnp.mean(large**2), (large * 2).sum(0), large.max(1)
+
+
+def programs(count: int, mixing: int, seed: int) -> Iterator[Program]:
+    """So many that can be cut along their rows, and so many that mix them."""
+    chance = random.Random(seed)
+
+    def some(least: int, most: int) -> list[str]:
+        return chance.choices(sorted(ROW_BY_ROW), k=chance.randint(least, most))
+
+    for number in range(count + mixing):
+        names = some(1, 4)
+        if number >= count:
+            names = [*some(0, 2), f"mixing {chance.choice(sorted(MIXING))}", *some(0, 2)]
+        is_given, inside = chance.random() < 0.5, chance.random() < 0.5
+        yield Program(tuple(names), chance.randint(2, ROWS), is_given, inside, number)
+
+
+def arguments(seed: int) -> list[jax.Array]:
+    """Rows, weights and wide weights."""
+    rng = np.random.default_rng(seed)
+    shapes = (ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDE)
+    return [jnp.asarray(rng.normal(size=s).astype(np.float32)) * 0.7 for s in shapes]
+
+
+def _with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Results, and the gradient of their sum in all arguments."""
+
+    def both(*args: Any) -> Any:
+        made, pull = jax.vjp(function, *args)
+        return made, pull(jax.tree.map(jnp.ones_like, made))
+
+    return both
+
+
+_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Each function is compiled twice and runs once."""
+
+
+def _run(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    return jax.jit(function).lower(*args).compile(compiler_options=_FAST)(*args)
+
+
+def check(program: Program) -> tuple[str, str]:
+    """Runs a program cut and as it is.
+
+    Returns:
+      What came of it and why: "cut"; "refused", by a line that names the operation; or what must
+      not be: "unnamed" (a refusal that does not), "uncut" (one that mixes nothing), "wrong".
+    """
+    args = arguments(program.seed)
+    axis = (0, None, None) if program.is_given else None
+    pieces = program.pieces if program.is_given else 4
+
+    def cut(function: Callable[..., Any]) -> Callable[..., Any]:
+        return olla_xla.fission(function, axis=axis, pieces=pieces)
+
+    # Where a loop has no gradient, the function alone is what there is.
+    has_gradient = "mixing while" not in program.names
+    if not has_gradient:
+        whole, ours = program, cut(program)
+    elif program.inside:
+        whole, ours = _with_gradient(program), cut(_with_gradient(program))
+    else:
+        whole, ours = _with_gradient(program), _with_gradient(cut(program))
+    try:
+        made = _run(ours, args)
+    except InputError as error:
+        if not _REFUSAL.search(str(error)):
+            return "unnamed", str(error)
+        return ("refused" if program.mixes else "uncut"), str(error)
+    reason = _difference(made, _run(whole, args))
+    return ("wrong", reason) if reason else ("cut", "")
+
+
+def _difference(made: Any, expected: Any) -> str:
+    pairs: Sequence[Any] = list(zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True))
+    for k, (a, b) in enumerate(pairs):
+        most = float(jnp.max(jnp.abs(a - b), initial=0.0))
+        allowed = TOLERANCE * (1 + float(jnp.max(jnp.abs(b), initial=0.0)))
+        if a.shape != b.shape or a.dtype != b.dtype or not most <= allowed:
+            return f"result {k} is off by {most:.3g}, {allowed:.3g} allowed"
+    return ""

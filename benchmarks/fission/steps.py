@@ -1,0 +1,195 @@
+"""Steps whose largest values can be made a piece at a time, of a size for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from examples.zoo import common, llama
+
+__all__ = ["STEPS", "Step"]
+
+
+class Step(NamedTuple):
+    """A function and its arguments; into how many pieces it is cut."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    pieces: int = 16
+
+
+_RNG = np.random.default_rng(0)
+
+
+def _normal(*shape: int, scale: float = 1.0) -> Any:
+    return jnp.asarray(_RNG.normal(size=shape).astype(np.float32) * scale)
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def _head() -> Step:
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return _cross_entropy(x @ w, y)
+
+    words = jnp.asarray(_RNG.integers(0, 16_384, 2048))
+    args = _normal(128, 16_384, scale=0.1), _normal(2048, 128), words
+    return Step(jax.value_and_grad(loss, (0, 1)), args)
+
+
+def _per_sample() -> Step:
+    """Gradients of each sample, clipped and summed, as for differential privacy."""
+
+    def one(w: Any, x: Any, y: Any) -> Any:
+        return (jax.nn.gelu(jax.nn.relu(x @ w[0]) @ w[1]).sum() - y) ** 2
+
+    def clipped(w: Any, x: Any, y: Any) -> Any:
+        gradients = jax.vmap(jax.grad(one), (None, 0, 0))(w, x, y)
+        norms = jnp.sqrt(sum(jnp.sum(g**2, (1, 2)) for g in gradients))
+        return [jnp.tensordot(jnp.minimum(1.0, 1 / norms), g, 1) for g in gradients]
+
+    w = [_normal(64, 256, scale=0.1), _normal(256, 128, scale=0.1)]
+    return Step(clipped, (w, _normal(512, 64), _normal(512)))
+
+
+def _patches() -> Step:
+    """A network on overlapping patches of an image, and its gradient."""
+
+    def loss(w: Any, image: Any) -> Any:
+        def at(row: Any, column: Any) -> Any:
+            patch = lax.dynamic_slice(image, (row, column), (16, 16)).reshape(-1)
+            return jnp.tanh(jnp.tanh(patch @ w[0]) @ w[1])
+
+        places = jnp.arange(60)
+        return (jax.vmap(lambda r: jax.vmap(lambda c: at(r, c))(places))(places) ** 2).mean()
+
+    w = [_normal(256, 512, scale=0.1), _normal(512, 1, scale=0.1)]
+    return Step(jax.value_and_grad(loss), (w, _normal(76, 76)), 15)
+
+
+def _attention() -> Step:
+    """Causal attention over a long context, by blocks of queries."""
+
+    def loss(w: Any, x: Any) -> Any:
+        q, k, v = ((x @ m).reshape(len(x), 4, -1) for m in w)
+        scores = jnp.einsum("qhd,khd->hqk", q, k) / 4
+        causal = jnp.tril(jnp.ones((len(x), len(x)), bool))
+        weights = jax.nn.softmax(jnp.where(causal, scores, -1e9))
+        return (jnp.einsum("hqk,khd->qhd", weights, v) ** 2).mean()
+
+    w = [_normal(64, 64, scale=0.1) for _ in range(3)]
+    return Step(jax.value_and_grad(loss), (w, _normal(2048, 64)))
+
+
+def _mixer() -> Step:
+    def loss(w: Any, x: Any) -> Any:
+        for across, along in w:
+            y = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+            x = x + jnp.swapaxes(jax.nn.gelu(jnp.swapaxes(y, 1, 2) @ across) @ across.T, 1, 2)
+            x = x + jax.nn.gelu(x @ along) @ along.T
+        return (x**2).mean()
+
+    w = [(_normal(64, 128, scale=0.1), _normal(128, 512, scale=0.1)) for _ in range(4)]
+    return Step(jax.value_and_grad(loss), (w, _normal(64, 64, 128)))
+
+
+def _experts() -> Step:
+    """A mixture-of-experts layer: each token goes to the two best of eight."""
+
+    def loss(w: Any, x: Any) -> Any:
+        gates, which = lax.top_k(jax.nn.softmax(x @ w["router"]), 2)
+        chosen = jnp.einsum("nk,nke->ne", gates, jax.nn.one_hot(which, 8))
+        hidden = jax.nn.gelu(jnp.einsum("nd,edf->nef", x, w["up"]))
+        made = jnp.einsum("nef,efd->ned", hidden, w["down"])
+        return (jnp.einsum("ned,ne->nd", made, chosen) ** 2).mean()
+
+    up, down = (_normal(8, *s, scale=0.1) for s in ((96, 384), (384, 96)))
+    w = {"router": _normal(96, 8), "up": up, "down": down}
+    return Step(jax.value_and_grad(loss), (w, _normal(2048, 96)))
+
+
+class _Block(nnx.Module):
+    """Attention and a perceptron, each after a norm."""
+
+    def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+        self.before = nnx.LayerNorm(width, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(4, width, decode=False, rngs=rngs)
+        self.between = nnx.LayerNorm(width, rngs=rngs)
+        self.wide = nnx.Linear(width, 4 * width, rngs=rngs)
+        self.narrow = nnx.Linear(4 * width, width, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        """Sequences, float32 [batch, length, width], to others."""
+        x = x + self.attention(self.before(x), mask=nnx.make_causal_mask(x[..., 0]))
+        return x + self.narrow(jax.nn.gelu(self.wide(self.between(x))))
+
+
+class _Gpt(nnx.Module):
+    """Embedding, blocks, and the logits of the next token."""
+
+    def __init__(self, words: int, width: int, rngs: nnx.Rngs) -> None:
+        self.embedding = nnx.Embed(words, width, rngs=rngs)
+        self.blocks = nnx.List([_Block(width, rngs) for _ in range(2)])
+        self.head = nnx.Linear(width, words, use_bias=False, rngs=rngs)
+
+    def __call__(self, tokens: Any) -> Any:
+        """Logits, float32 [batch, length, words]."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def _nnx() -> Step:
+    """A language model's whole step, with its optimizer."""
+    model = _Gpt(8192, 128, nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adamw(3e-4), wrt=nnx.Param)
+    graph, state = nnx.split((model, optimizer))
+
+    def loss(model: _Gpt, tokens: Any) -> Any:
+        return _cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+
+    def step(state: Any, tokens: Any) -> Any:
+        model, optimizer = nnx.merge(graph, state)
+        value, gradients = nnx.value_and_grad(loss)(model, tokens)
+        optimizer.update(model, gradients)
+        return nnx.state((model, optimizer)), value
+
+    return Step(step, (state, jnp.asarray(_RNG.integers(0, 8192, (16, 129)))))
+
+
+def _llama() -> Step:
+    """A scanned Llama under `jax.checkpoint`, of whose step the head is cut."""
+    config = llama.LlamaConfig(
+        layers=4,
+        width=128,
+        heads=4,
+        key_value_heads=2,
+        hidden_width=352,
+        sequence_length=128,
+        vocabulary_size=16_000,
+    )
+    model = common.Model(lambda: llama.network(config))
+    step, _, _ = model(batch_size=16, optimizer="adam")
+    return Step(step, tuple(model.init(16, "adam", seed=0)))
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "loss over a vocabulary": _head,
+    "clipped per-sample gradients": _per_sample,
+    "network on patches": _patches,
+    "attention by blocks of queries": _attention,
+    "MLP-mixer": _mixer,
+    "mixture of experts": _experts,
+    "NNX language model with adamw": _nnx,
+    "scanned Llama with adam": _llama,
+}
+"""By name."""

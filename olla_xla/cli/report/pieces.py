@@ -1,0 +1,48 @@
+"""Steps in pieces: what was tried under a budget, as a table."""
+
+from __future__ import annotations
+
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.compile.in_pieces import FissionChoice
+from olla_xla.tools.proposal import PiecesProposal
+
+__all__ = ["fit_table", "fit_verdict", "proposal_line"]
+
+
+def fit_table(found: FissionChoice, title: str) -> Table:
+    """A number of pieces a row: XLA's total and the plan's, and predicted time beside no pieces."""
+    whole = found.trials[0].xla_seconds
+    rows = [
+        (
+            f"{trial.pieces:,}",
+            megabytes(trial.xla_bytes),
+            "-" if trial.planned_bytes is None else megabytes(trial.planned_bytes),
+            f"{percent(trial.seconds / whole - 1, 1)} %",
+            "chosen" if trial.pieces == found.pieces else "",
+        )
+        for trial in found.trials
+    ]
+    return Table(("pieces", "XLA, MB", "plan, MB", "added time", ""), rows, title)
+
+
+def fit_verdict(found: FissionChoice, budget: int) -> str:
+    """What was chosen for a budget of so many bytes, and what is cut."""
+    chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
+    meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
+    if found.plan is None:
+        why = f" Nothing can be cut: {found.reason}." if found.reason else ""
+        return f"The step as it is meets the budget: {meets}.{why}"
+    regions = "\n".join(map(str, found.plan.regions))
+    return f"In {found.pieces} pieces it meets the budget: {meets}.\n{regions}"
+
+
+def proposal_line(found: PiecesProposal) -> str:
+    """What need not be whole, and what the step needs in pieces."""
+    sign = "+" if found.added_time >= 0 else ""
+    return (
+        f"What would help: {found.value} at {found.line} ({megabytes(found.value_bytes)} MB) need "
+        f"not be whole: in {found.pieces} pieces (olla_xla.fission) the step needs "
+        f"{megabytes(found.bytes)} MB (assigned) instead of {megabytes(found.xla_bytes)}, "
+        f"predicted {sign}{percent(found.added_time, 1)} % time."
+    )

@@ -1,0 +1,261 @@
+"""`olla_xla.plan(..., fission=True)`: the fewest pieces with which a planned function fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from hlo.backend import platform_of_jax
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.jax_private import devices_of, plain_jit
+from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_function, under_trace
+from olla_xla.compile.stages import PlannedLowered
+from olla_xla.errors import BudgetError, InputError
+from olla_xla.pieces.sharded import leaf_shardings
+from olla_xla.pieces.transform import FissionPlan, in_pieces
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+
+__all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fission_function"]
+
+_logger = logging.getLogger("olla_xla")
+
+_LITTLE = 0.01
+"""The part of the total by which twice as many pieces must lower it, or no more are tried."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A number of pieces that was compiled.
+
+    Attributes:
+      pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
+      xla_seconds: predicted time of a step in that order. seconds: with what a plan adds to it.
+      planned_bytes: XLA's total of the plan, the least that a plan reached where the budget is not
+        met, or None where none was tried.
+    """
+
+    pieces: int
+    xla_bytes: int
+    xla_seconds: float
+    seconds: float
+    planned_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FissionChoice:
+    """What was chosen for one signature.
+
+    Attributes:
+      pieces: how many; 1: the function is not cut. trials: all that were compiled, by pieces.
+      plan: what is cut, or None. reason: why nothing can be, or "".
+    """
+
+    pieces: int
+    trials: tuple[Trial, ...]
+    plan: FissionPlan | None
+    reason: str
+
+
+class FissionFunction:
+    """A planned function that is cut into the fewest pieces that meet its memory budget.
+
+    Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, up to the first that
+    meets the budget or to where more save nothing. Then fewer are planned, as long as plans meet
+    the budget and what these compute again is predicted to take no longer than more pieces.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], jit_options: Mapping[str, Any], ways: Ways
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self._jit_options, self._ways = dict(jit_options), ways
+        self._by_signature: dict[Any, tuple[FissionChoice, PlannedFunction]] = {}
+        self._plain = planned_function(function, self._jit_options, ways)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function; for a new signature its pieces are chosen first."""
+        return self._for(args, kwargs)(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
+        """As `jax.jit`'s: lowers for these arguments, in the pieces that were chosen."""
+        return self._for(args, kwargs).lower(*args, **kwargs)
+
+    def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
+        """What is chosen for these arguments, arrays or shapes.
+
+        Raises:
+          BudgetError: no number of pieces meets the budget, with what forbids more.
+        """
+        return self._chosen(args, kwargs)[0]
+
+    @property
+    def jit_options(self) -> dict[str, Any]:
+        """The arguments of `jax.jit` that it was made with."""
+        return dict(self._jit_options)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds as a function does, so methods can be planned."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(str(c.pieces) for c, _ in self._by_signature.values())
+        return f"<olla_xla.plan of {self.__name__}: in {chosen or 'no'} pieces so far>"
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
+        # Inside another function's trace nothing is planned: it is what jax.jit would make of it.
+        return self._plain if under_trace(args, kwargs) else self._chosen(args, kwargs)[1]
+
+    def _chosen(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[FissionChoice, PlannedFunction]:
+        key = _signature(args, kwargs)
+        if key not in self._by_signature:
+            found = _Search(self.__wrapped__, self._jit_options, self._ways, args, kwargs).run()
+            _logger.info("%s runs in %d pieces", self.__name__, found[0].pieces)
+            self._by_signature[key] = found
+        return self._by_signature[key]
+
+
+def fission_function(
+    function: Callable[..., Any], jit_options: Mapping[str, Any], ways: Ways
+) -> FissionFunction:
+    """The form of a function that is planned in pieces. Raises InputError without a budget."""
+    if ways.options.budget_bytes is None or ways.plan is not None or not ways.enabled:
+        raise InputError(
+            "fission=True takes the fewest pieces that meet memory_budget=; give that, and neither "
+            "plan= nor enabled=False"
+        )
+    return FissionFunction(function, jit_options, ways)
+
+
+def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
+    """XLA's total of a function in its own order, in bytes, and the predicted time of a step."""
+    compiled = lowered.compile()
+    chip = devices_of(lowered)[0]
+    target = platform_of_jax(chip.platform).name
+    cost = CostModel(device(target, chip.device_kind), target)
+    return assigned_bytes(compiled), cost.step_seconds(module_from_bytes(final_module(compiled)))
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    return tree, tuple(
+        (x.shape, x.dtype, getattr(x, "sharding", None), getattr(x, "weak_type", False))
+        if hasattr(x, "shape") and hasattr(x, "dtype")
+        else (type(x), x if isinstance(x, bool | str | None) else None)
+        for x in leaves
+    )
+
+
+class _Search:
+    """The choice for one signature."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        jit_options: Mapping[str, Any],
+        ways: Ways,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        assert ways.options.budget_bytes is not None
+        self._function, self._jit_options, self._ways = function, dict(jit_options), ways
+        self._args, self._kwargs = args, kwargs
+        self._shardings = leaf_shardings(args, kwargs, jit_options.get("in_shardings"))
+        self._budget = ways.options.budget_bytes
+        self._trials: dict[int, Trial] = {}
+        self._planned: dict[int, PlannedFunction] = {}
+        self._plan: FissionPlan | None = None
+        self._reason = ""
+
+    def run(self) -> tuple[FissionChoice, PlannedFunction]:
+        """The choice, and what it is planned as."""
+        pieces = self._fewest_unplanned()
+        if pieces is None:
+            least = min(t.xla_bytes for t in self._trials.values())
+            good = [n for n, t in self._trials.items() if t.xla_bytes <= (1 + _LITTLE) * least]
+            pieces = min(good)
+            if not self._plans_within(pieces):
+                reached = [t.planned_bytes or t.xla_bytes for t in self._trials.values()]
+                raise BudgetError(self._budget, min(reached), self._reason)
+        elif pieces not in self._planned:
+            self._plans_within(pieces)
+        while pieces > 1 and self._plans_within(fewer := self._fewer(pieces)):
+            if self._trials[fewer].seconds > self._trials[pieces].seconds:
+                break
+            pieces = fewer
+        trials = tuple(self._trials[n] for n in sorted(self._trials))
+        plan = self._plan if pieces > 1 else None
+        return FissionChoice(pieces, trials, plan, self._reason), self._planned[pieces]
+
+    def _fewer(self, pieces: int) -> int:
+        return max(n for n in self._trials if n < pieces)
+
+    def _fewest_unplanned(self) -> int | None:
+        """The fewest pieces that XLA's own order meets the budget with; None where none does."""
+        self._compile(1)
+        if self._trials[1].xla_bytes <= self._budget:
+            return 1
+        try:
+            self._jitted(2).trace(*self._args, **self._kwargs)
+        except InputError as error:
+            self._reason = str(error)
+            return None
+        assert self._plan is not None
+        units = max(region.units for region in self._plan.regions)
+        pieces, before = 1, self._trials[1].xla_bytes
+        while pieces < units:
+            pieces = min(2 * pieces, units)
+            self._compile(pieces)
+            total = self._trials[pieces].xla_bytes
+            if total <= self._budget:
+                return pieces
+            if total > (1 - _LITTLE) * before:
+                break
+            before = total
+        return None
+
+    def _in(self, pieces: int) -> Callable[..., Any]:
+        if pieces == 1:
+            return self._function
+        return in_pieces(self._function, pieces, self._cut, self._shardings)
+
+    def _cut(self, plan: FissionPlan) -> None:
+        self._plan = plan
+
+    def _jitted(self, pieces: int) -> Any:
+        return plain_jit(self._in(pieces), **self._jit_options)
+
+    def _compile(self, pieces: int) -> None:
+        """Compiles in XLA's own order."""
+        lowered = self._jitted(pieces).lower(*self._args, **self._kwargs)
+        total, seconds = compiled_cost(lowered)
+        self._trials[pieces] = Trial(pieces, total, seconds, seconds)
+
+    def _plans_within(self, pieces: int) -> bool:
+        """Whether a plan with so many pieces meets the budget."""
+        function = planned_function(self._in(pieces), self._jit_options, self._ways)
+        trial = self._trials[pieces]
+        try:
+            compiled = function.lower(*self._args, **self._kwargs).compile()
+        except BudgetError as error:
+            self._trials[pieces] = dataclasses.replace(trial, planned_bytes=error.least_bytes)
+            return False
+        self._planned[pieces] = function
+        overhead = 0.0 if compiled.plan is None else compiled.plan.overhead
+        self._trials[pieces] = dataclasses.replace(
+            trial,
+            planned_bytes=assigned_bytes(compiled.stage),
+            seconds=(1 + overhead) * trial.xla_seconds,
+        )
+        return True

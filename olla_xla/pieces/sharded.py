@@ -1,0 +1,95 @@
+"""Axes that are sharded over devices: each device cuts its own part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from olla_xla.errors import InputError
+from olla_xla.pieces.factors import SUM
+from olla_xla.pieces.graph import Graph, spread
+from olla_xla.pieces.region import Region, operands
+
+__all__ = ["Devices", "leaf_shardings", "over_devices"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Over what a region's axis is sharded: `names` of axes of a mesh, of `count` devices."""
+
+    mesh: Any
+    names: tuple[str, ...]
+    count: int
+
+    def spec(self, d: int) -> PartitionSpec:
+        """Of an array whose dimension d is sharded so."""
+        return PartitionSpec(*(None,) * d, self.names)
+
+
+def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:
+    """The sharding of each leaf of arguments that were given, or None.
+
+    Args:
+      args, kwargs: arrays, shapes and others. in_shardings: of `jax.jit`; they come first.
+    """
+    leaves = jax.tree.leaves((args, kwargs))
+    found = [getattr(leaf, "sharding", None) for leaf in leaves]
+    if in_shardings is not None and not kwargs:
+
+        def is_leaf(x: Any) -> bool:
+            return x is None or isinstance(x, jax.sharding.Sharding)
+
+        given = jax.tree.broadcast(in_shardings, args, is_leaf=is_leaf)
+        for k, sharding in enumerate(jax.tree.leaves(given, is_leaf=is_leaf)):
+            found[k] = sharding or found[k]
+    return found
+
+
+def over_devices(
+    graph: Graph, shardings: Mapping[Any, Any], regions: Sequence[Region]
+) -> list[Devices | None]:
+    """By region over what its axis is sharded, where it is.
+
+    A sharded dimension of an input is followed through the function as a cut is.
+
+    Args:
+      graph: the function's. shardings: by input. regions: of the function.
+
+    Raises:
+      InputError: a device's part of an axis is one index.
+    """
+    seeds: dict[tuple[Any, tuple[str, ...]], dict[Any, int]] = {}
+    for v, sharding in shardings.items():
+        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh):
+            for d, names in enumerate(sharding.spec):
+                names = (names,) if isinstance(names, str) else tuple(names or ())
+                if names and _count(sharding.mesh, names) > 1:
+                    seeds.setdefault((sharding.mesh, names), {})[v] = d
+    found: list[Devices | None] = [None] * len(regions)
+    for (mesh, names), dims in seeds.items():
+        where = spread(graph, dims).cut
+        for k, region in enumerate(regions):
+            inside = {v for e in region.equations for v in (*operands(e), *e.outvars)}
+            if any(region.cut.get(v, SUM) == where.get(v) != SUM for v in inside):
+                found[k] = _checked(region, Devices(mesh, names, _count(mesh, names)))
+    return found
+
+
+def _count(mesh: Any, names: tuple[str, ...]) -> int:
+    count = 1
+    for name in names:
+        count *= mesh.shape[name]
+    return count
+
+
+def _checked(region: Region, devices: Devices) -> Devices:
+    if region.units % devices.count or region.units < 2 * devices.count:
+        raise InputError(
+            f"an axis of {region.units} parts leaves each of {devices.count} devices "
+            f"({', '.join(devices.names)}) nothing to cut"
+        )
+    return devices

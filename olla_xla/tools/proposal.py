@@ -1,0 +1,72 @@
+"""Whether a step would need less in pieces: what `olla_xla analyze` says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from olla_xla.compile.in_pieces import compiled_cost
+from olla_xla.compile.jax_private import plain_jit
+from olla_xla.errors import InputError
+from olla_xla.pieces.transform import FissionPlan, in_pieces
+from olla_xla.targets.target import Target
+from olla_xla.tools.models import BuiltModel
+
+__all__ = ["PiecesProposal", "propose_pieces"]
+
+_WORTH_WHILE = 0.1
+"""The part of the total that it must save."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PiecesProposal:
+    """A step in pieces, compiled.
+
+    Attributes:
+      value: shape of the largest value that is not made whole then. value_bytes: of it.
+      line: where the user's code makes it. pieces: how many.
+      xla_bytes: XLA's total of the step as it is. bytes: in pieces. Both in its own order.
+      added_time: the predicted time that the pieces add, as a part of the step's; may be negative.
+    """
+
+    value: str
+    value_bytes: int
+    line: str
+    pieces: int
+    xla_bytes: int
+    bytes: int
+    added_time: float
+
+
+def propose_pieces(model: BuiltModel, target: Target, total: int) -> PiecesProposal | None:
+    """What running a step's largest values in pieces comes to, or None where it saves little.
+
+    The step is traced once more. Where what is live by an estimate falls by a tenth of the total it
+    is compiled in pieces, and where XLA's total falls by as much, once more as it is, for its time.
+
+    Args:
+      model: the step. target: what to compile it for. total: XLA's total of it, bytes.
+    """
+    cuts: list[FissionPlan] = []
+    jitted = plain_jit(in_pieces(model.step, None, cuts.append), **model.jit_options)
+    arguments = target.place(model.arguments)
+    try:
+        traced = jitted.trace(*arguments)
+    except InputError:  # nothing can be cut
+        return None
+    cut = cuts[-1]
+    if cut.peak_before - cut.peak_after < _WORTH_WHILE * total:
+        return None
+    found, seconds = compiled_cost(traced.lower())
+    if found > (1 - _WORTH_WHILE) * total:
+        return None
+    _, before = compiled_cost(plain_jit(model.step, **model.jit_options).lower(*arguments))
+    region = max(cut.regions, key=lambda r: r.value_bytes)
+    return PiecesProposal(
+        value=region.value,
+        value_bytes=region.value_bytes,
+        line=region.value_line,
+        pieces=cut.pieces,
+        xla_bytes=total,
+        bytes=found,
+        added_time=seconds / before - 1,
+    )
