@@ -11,7 +11,10 @@ import dataclasses
 
 import numpy as np
 
+from hlo.backend import platform
+from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction
+from hlo.rounding import may_depend_on_others
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.work import known_trips
@@ -42,7 +45,8 @@ def bodies_at_peak(planned: PlannedModule) -> list[Body]:
     """From the entry's peak inwards, what runs there and could lower it.
 
     Computations whose number of runs is not known end the list, as do those without which the peak
-    is as high.
+    is as high, and those that a CPU compiles as one function with others, whose code may round
+    otherwise whatever is added to it.
 
     Args:
       planned: with `peaks` of all its computations, in the orders that its module comes with.
@@ -50,11 +54,15 @@ def bodies_at_peak(planned: PlannedModule) -> list[Body]:
     found: list[Body] = []
     now = planned.module.entry
     peak = planned.peaks[now]
+    joins = platform(planned.target).joins_calls
+    together = one_function(planned.module) if joins else {}
     while (inside := _run_at_peak(planned, now)) is not None:
         runs = _runs(planned.module.entry, inside)
         own = planned.peaks[inside]
         elsewhere = _module_peak(planned, inside, 0)
         if runs is None or elsewhere >= peak:
+            break
+        if inside in together and may_depend_on_others(together[inside]):
             break
         found.append(Body(inside, runs, own, peak - own, elsewhere))
         now = inside

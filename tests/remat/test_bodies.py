@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from hlo.cpu_code import one_function
 from hlo.module import module_from_bytes
 from olla_xla.compile.capture import capture
 from olla_xla.memory.lifetimes import peak_bytes
@@ -74,6 +75,24 @@ def test_a_body_is_charged_as_often_as_it_runs():
 
 def test_what_an_unknown_number_of_iterations_runs_is_left():
     assert not bodies_at_peak(charged(until_small))
+
+
+def test_what_is_compiled_as_one_function_with_others_is_left():
+    def mixed(a, b):
+        def turn(y, x):
+            return jnp.sin(y) * x + jnp.cos(y) * b, None
+
+        return jax.lax.scan(turn, a, jnp.stack([a, b, a]))[0]
+
+    arrays = [np.ones((16, 16), np.float32)] * 2
+    module = module_from_bytes(capture(jax.jit(mixed).lower(*arrays)).module)
+    assert one_function(module), "XLA makes one function of a small loop"
+    planned = PlannedModule(module, "cpu")
+    for c in module.control_computations:
+        graph = planned.lowered(c).graph
+        planned.peaks[c] = peak_bytes(graph, np.arange(len(graph.operators)))
+    together = one_function(module)
+    assert not [body for body in bodies_at_peak(planned) if body.computation in together]
 
 
 @pytest.mark.parametrize("step", [accumulated, two_deep])
