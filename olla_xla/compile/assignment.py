@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ __all__ = [
 Places = Mapping[str, tuple[Allocation, Assigned]]
 
 
+_AGAIN = re.compile(r"(.+?)\.remat\d*(\.\d+)*$")
+"""What XLA's rematerialization computes once more, by its name: the name of the original."""
+
+
 @dataclasses.dataclass(frozen=True)
 class AssignmentReport:
     """What a comparison found that is no error; sizes in bytes.
@@ -61,7 +66,8 @@ class AssignmentReport:
       assigned_bytes: XLA's total. predicted_bytes: the plan's forecast of it.
       peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
       added: working instructions that XLA's last passes added to the plan's.
-      dropped: instructions that they removed; none of them defines a tensor.
+      dropped: instructions that they removed: they define no tensor, or XLA's rematerialization
+        computes it elsewhere.
       unread: tensors of fusions that they took results out of which nobody reads.
       thunks: of a GPU, the steps that it will run, each of which was held to the module byte by
         byte; 0 on a CPU, or where the executable cannot be read.
@@ -206,7 +212,8 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         for a in allocation.assigned
     }
     unread, inlined = _unread(plan, planned), _inlined(plan, planned)
-    tensors = _compare_tensors(plan, places, unread | inlined)
+    again = _made_again(plan, added, dropped)
+    tensors = _compare_tensors(plan, places, unread | inlined | again)
     peak = check_overlaps(planned, assignment)
     if plan.peak_bytes and not (added or dropped or unread or inlined) and peak != plan.peak_bytes:
         raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, it is {peak} bytes")
@@ -254,6 +261,17 @@ def _inlined(plan: Plan, planned: PlannedModule) -> set[str]:
     """
     here = {c.name for c in planned.module.control_computations}
     gone = {n for name, order in plan.order.items() if name not in here for n in order}
+    return {name for name in plan.offsets if name.partition("{")[0] in gone}
+
+
+def _made_again(plan: Plan, added: Collection[str], dropped: Collection[str]) -> set[str]:
+    """The plan's tensors whose instruction XLA's rematerialization has put others in place of.
+
+    It runs after the scheduler where a module takes more than a device has, and takes out what
+    nobody reads any more. What it adds is named for what it repeats.
+    """
+    repeated = {match[1] for name in added if (match := _AGAIN.match(name))}
+    gone = repeated.intersection(dropped)
     return {name for name in plan.offsets if name.partition("{")[0] in gone}
 
 

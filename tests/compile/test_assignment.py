@@ -249,6 +249,25 @@ def test_xla_takes_a_result_without_its_stack_out_of_a_fusion(tmp_path):
     assert report.unread and report.tensors > 20
 
 
+def test_what_xla_computes_elsewhere_is_left_out():
+    """Its rematerialization, which runs after the scheduler, takes the original out."""
+    result = compiled()
+    module = result.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    data, plan = result.memory_analysis().serialized_buffer_assignment_proto, result.plan
+    proto = parse_module_proto(module)
+    taken = {a.name for h in assignment_from_bytes(data, proto).allocations for a in h.assigned}
+    entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
+    one = next(i for i in entry.instructions if i.name in taken and i.opcode == "fusion")
+    name, one.name = one.name, f"{one.name}.remat"
+    moved = assignment_from_bytes(data, proto)
+    report = check_assignment(proto.SerializeToString(), moved, plan)
+    assert (report.added, report.dropped) == ((one.name,), (name,))
+    one.name = "another"
+    moved = assignment_from_bytes(data, proto)
+    with pytest.raises(CheckError, match=f"no memory to .*{name}"):
+        check_assignment(proto.SerializeToString(), moved, plan)
+
+
 def test_a_gpu_that_is_not_read_needs_a_dump(tmp_path, monkeypatch):
     arguments = on_h100(ARGUMENTS)
     (tmp_path / "empty").mkdir()

@@ -91,8 +91,9 @@ rotary=True, dropout=True), optimizer='none', donate=(0, 1, 2,), optimized=True,
 terms=(Term(op='var', reads=(4, 1,), use='least', weight=2.0),)),
 plans=(Settings(step_limit=300, time_limit=2.0, max_overhead=0.3),))""",
     "a body that is compiled as one function with its loop": """Case(program=Program(
-body=FixedPoint(rows=16, cols=32, size=4, steps=3, form='chunks', jits=True), optimizer='none', donate=(0,), seed=1,
-optimized=True), plans=(Settings(seed=4, step_limit=5000, time_limit=1.0, max_overhead=2.0),))""",
+body=FixedPoint(rows=16, cols=32, size=4, steps=3, form='chunks', jits=True), optimizer='none',
+donate=(0,), seed=1, optimized=True), plans=(Settings(seed=4, step_limit=5000, time_limit=1.0,
+max_overhead=2.0),))""",
     "a fusion that lays out otherwise what it writes over": """Case(program=Program(body=Layered(
 nodes=(Node(op='split', reads=(22,), k=6),), rows=64, width=16, layers=4, layout='shared',
 branch='early', carries=('early', 'best',), unroll=2, recompute='all', cast=True), donate=(0, 1,),
