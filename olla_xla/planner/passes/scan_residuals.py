@@ -95,7 +95,7 @@ def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> Modu
         state.edits,
         loops=choice.records,
         # What costs nothing one after the other is held to a run's time once it has an order.
-        added_seconds=choice.seconds if plan is None else choice.added_seconds,
+        added_seconds=choice.seconds if plan is None else choice.path_seconds,
         added_moved_bytes=choice.moved,
         least_stack_bytes=choice.least_stack_bytes,
         sources=("loops",) if sunk is None else ("moves", "loops"),

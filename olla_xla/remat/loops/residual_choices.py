@@ -70,11 +70,6 @@ class ResidualChoice:
     least_stack_bytes: int = 0
     kernels: Mapping[str, Pattern] = dataclasses.field(default_factory=dict)
 
-    @property
-    def added_seconds(self) -> float:
-        """What counts against an allowance: the more of both times."""
-        return max(self.seconds, self.path_seconds)
-
     @functools.cached_property
     def total(self) -> int:
         """Predicted bytes, in XLA's order."""
@@ -187,12 +182,12 @@ class ResidualChoices:
                 break
             seen.add(records)
             choice = self._written(records)
-            if choice.added_seconds <= allowance and (best is None or found.bytes < fewest):
+            if choice.path_seconds <= allowance and (best is None or found.bytes < fewest):
                 best, fewest = (
                     dataclasses.replace(choice, least_stack_bytes=found.bound),
                     found.bytes,
                 )
-            asked += allowance - choice.added_seconds
+            asked += allowance - choice.path_seconds
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:

@@ -46,7 +46,7 @@ def to_try(
 
     def allowed(k: int) -> ResidualChoice | None:
         choice = _written(choices, k)
-        if choice is None or (allowance is not None and choice.added_seconds > allowance):
+        if choice is None or (allowance is not None and choice.path_seconds > allowance):
             return None
         return choice
 
