@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import jax
 import jax.core
 
 from olla_xla.compile import environment, verification
-from olla_xla.compile.in_pieces import FissionFunction, fission_function
 from olla_xla.compile.jax_private import (
     jit_parameters,
     plain_jit,
@@ -22,6 +21,9 @@ from olla_xla.errors import InputError, JitError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
+
+if TYPE_CHECKING:
+    from olla_xla.compile.in_pieces import FissionFunction
 
 __all__ = ["plan"]
 
@@ -133,10 +135,20 @@ def plan(
 
     def planned(function: Any) -> Any:
         if fission:
+            from olla_xla.compile.in_pieces import (
+                fission_function,
+            )  # it adds to JAX's configuration
+
             return fission_function(*_to_jit(function, jit_options, ways), ways)
         return planned_function(*_to_jit(function, jit_options, ways if given else None), ways)
 
     return planned if fn is None else planned(fn)
+
+
+def _in_pieces(*jitted: Any) -> FissionFunction:
+    from olla_xla.compile.in_pieces import fission_function  # it adds to JAX's configuration
+
+    return fission_function(*jitted)
 
 
 def _check_own(plan: Any, **switches: Any) -> None:

@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.core
@@ -42,7 +42,6 @@ from olla_xla.compile.outcomes import Outcome, require_budget
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
-from olla_xla.compile.policy import CheckpointPolicy, policy_of
 from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.compile.stages import PlannedLowered, PlannedTraced
 from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
@@ -50,6 +49,9 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
+
+if TYPE_CHECKING:
+    from olla_xla.compile.policy import CheckpointPolicy
 
 __all__ = ["PlanWarning", "PlannedFunction", "Ways", "planned_function", "under_trace"]
 
@@ -285,6 +287,8 @@ class PlannedFunction:
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if outcome.plan is None:
             raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
+        from olla_xla.compile.policy import policy_of  # it adds to JAX's configuration
+
         return policy_of(traced.jaxpr, capture(lowered).view, outcome.plan)
 
     def clear_cache(self) -> None:

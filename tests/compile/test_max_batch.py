@@ -89,7 +89,7 @@ def test_bad_input():
     ],
 )
 def test_the_next_size(points, low, high, halve, expected):
-    work = module._Work(lower, 1000, 1, print)
+    work = module._BatchSearch(lower, 1000, 1, print)
     assert work._next(points, low, high, 4.0, halve) == expected
 
 
@@ -102,7 +102,7 @@ def test_what_is_assigned_decides(predicted, truth):
             return 900 if batch <= truth else 1100
 
     seen = []
-    work = module._Work(lower, 1000, 1, print)
+    work = module._BatchSearch(lower, 1000, 1, print)
     assert work._confirmed(Way(work), predicted) == truth
     assert min(seen) > 0 and len(set(seen)) <= 2 + 3 * abs(truth - predicted).bit_length()
 
@@ -190,7 +190,7 @@ def test_a_wrong_prediction_is_corrected_in_a_few_compiles(answer, predicted):
             self.tried.append(batch)
             return constant + per_size * batch
 
-    work = module._Work(None, memory, 1, lambda line: None)
+    work = module._BatchSearch(None, memory, 1, lambda line: None)
     way = Way()
     way.tried = []
     assert work._confirmed(way, predicted) == answer

@@ -71,7 +71,7 @@ def test_what_the_referee_objects_to_is_not_used(step, wrong, folder, capsys):
     assert bool(case.final) == bool(case.assignment) == (step is with_sums)
     with pytest.raises(CheckError, match=re.escape(case.objection)):
         case.check()
-    assert main(["olla_xla", "check", f"--objection={path}"]) == 1
+    assert main(["olla_xla", "objection", str(path)]) == 1
     assert case.objection in capsys.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once is enough
@@ -125,7 +125,7 @@ def test_a_case_without_an_objection_passes(folder, capsys):
     case.check()
     path = objection.save(case, compiled.plan, CheckError("made for a test"))
     assert objection.load(path).objection == "made for a test"
-    assert main(["olla_xla", "check", f"--objection={path}"]) == 0
+    assert main(["olla_xla", "objection", str(path)]) == 0
     with pytest.raises(InputError, match="not a case"):
         objection.load(folder)
     assert main(["olla_xla", "check", f"--objection={folder}"]) == 2
