@@ -127,10 +127,9 @@ def plan(
             "and jax.jit's are taken too"
         )
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
-    settings = PlanOptions(**ours)
     jit_options = {n: v for n, v in options.items() if n not in ours}
     _check_own(plan, enabled=enabled, fission=fission)
-    ways = Ways(settings, verification.wanted(verify), plan, enabled)
+    ways = Ways(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
     given = bool(ours) or verify is not None or plan is not None or not enabled
 
     def planned(function: Any) -> Any:

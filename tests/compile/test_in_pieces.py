@@ -140,4 +140,4 @@ def test_analyze_proposes_pieces(capsys):
     assert float(found[2]) == pytest.approx(total(cut, *args) / 2**20, abs=0.06)
     assert float(found[3]) == pytest.approx(total(step, *args) / 2**20, abs=0.06)
     assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:mlp", *flags]) == 0
-    assert "What would help" not in capsys.readouterr().out
+    assert "olla_xla.fission" not in capsys.readouterr().out
