@@ -134,11 +134,7 @@ def plan(
 
     def planned(function: Any) -> Any:
         if fission:
-            from olla_xla.compile.in_pieces import (
-                fission_function,
-            )  # it adds to JAX's configuration
-
-            return fission_function(*_to_jit(function, jit_options, ways), ways)
+            return _in_pieces(*_to_jit(function, jit_options, ways), ways)
         return planned_function(*_to_jit(function, jit_options, ways if given else None), ways)
 
     return planned if fn is None else planned(fn)

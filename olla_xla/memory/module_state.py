@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from hlo.backend import PLATFORMS
 from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.aliases import Alias
@@ -13,6 +15,7 @@ from hlo.values import analyse, sharing
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
 from olla_xla.memory.kernels import Pattern, patterns
+from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation, lower
 
 __all__ = ["PlannedModule", "scheduled_module"]
@@ -85,6 +88,22 @@ class PlannedModule:
         result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released, self.kept)
         result.graph.validate()
         return result
+
+    def charge(self, computation: Computation) -> LoweredComputation:
+        """Enters the lifetime peak of the order that a computation comes with in `peaks`.
+
+        Its callees must have been charged. Returns its graph.
+        """
+        lowered = self.lowered(computation)
+        order = np.arange(len(lowered.graph.operators))
+        self.peaks[computation] = peak_bytes(lowered.graph, order)
+        return lowered
+
+    def charge_all(self) -> LoweredComputation:
+        """The same of every computation, callees first. Returns the entry's graph."""
+        for computation in self.computations.values():
+            lowered = self.charge(computation)
+        return lowered
 
     def bounded(self, computation: Computation) -> LoweredComputation:
         """The same with callees at their lower bounds, for a bound that holds for all orders."""

@@ -159,12 +159,12 @@ def _one_more(
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
     best: _Candidate | None = None
-    known: set[tuple[Any, int]] = set()
+    known: set[frozenset[tuple[Any, int]]] = set()
     for seed in [seeds] if seeds is not None else _seeds(step):
-        if known.issuperset(seed.items()):
-            continue
         s = spread(step, seed)
-        known.update(s.cut.items())
+        if (found := frozenset(s.cut.items())) in known:
+            continue
+        known.add(found)
         regions, ended = settled(s)
         if ends is not None and step is ends.graph:
             ends.blocked.extend(b for b in s.blocked if b.dim != SUM)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from hlo.backend import platform
 from hlo.invariant_loads import MARK, shared_marks
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
-from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.passes.relax_overlap import relaxed
 from olla_xla.problem.graph import TensorGraph
@@ -27,12 +24,7 @@ __all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
     """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""
     planned = PlannedModule(scheduled_module(module), target)
-    result = []
-    for computation in planned.module.control_computations:
-        graph = planned.lowered(computation).graph
-        planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
-        result.append(graph)
-    return result
+    return [planned.charge(c).graph for c in planned.module.control_computations]
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:

@@ -17,12 +17,10 @@ from hlo.module import Computation, Instruction
 from hlo.rewrite.aliases import Alias
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.kernels import leaves, pattern, wanted
-from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.in_place import Buffers
 
-__all__ = ["Kept", "charge", "keep_kernels"]
+__all__ = ["Kept", "keep_kernels"]
 
 _ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
@@ -229,16 +227,3 @@ def _difference(
         if own[k] < first:
             binds.append((found[k][1], i.operands.index(found[own[k]][0])))
     return tuple(binds), tuple(held)
-
-
-def charge(planned: PlannedModule) -> LoweredComputation:
-    """Charges computations with the lifetime peaks of the orders that a module comes with.
-
-    Returns:
-      The entry computation, which comes last.
-    """
-    for computation in planned.computations.values():
-        lowered = planned.lowered(computation)
-        order = np.arange(len(lowered.graph.operators))
-        planned.peaks[computation] = peak_bytes(lowered.graph, order)
-    return lowered

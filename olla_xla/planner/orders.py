@@ -21,7 +21,7 @@ from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.baseline import BaselineEstimate, unchanged
 from olla_xla.planner.computation import AlternativeOrders, Limits, Progress, solve
 from olla_xla.planner.effort import Effort, Timing, effort
-from olla_xla.planner.kernels import charge, keep_kernels
+from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.work import Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -172,7 +172,7 @@ def plan_order(
 
     def unplanned() -> PlannedModule:
         fresh = PlannedModule(module, target, released, planned.kept)
-        charge(fresh)
+        fresh.charge_all()
         return fresh
 
     end = _with_kernels(orders, solved, unplanned, is_own=kept is None)
@@ -283,7 +283,7 @@ def _with_kernels(
         raise KernelError("no way was found to give all kernels the memory that they are to have")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
-    graph, peak = charge(found.module).graph, found.module.peaks[found.module.module.entry]
+    graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]
     end = found.module, found.given, graph, np.arange(len(graph.operators)), peak
     return _End(*end, aliases, found.holds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -140,9 +141,9 @@ class ModuleState:
         return total if self.request.options.budget_bytes is not None else int(total * WORTH)
 
     @property
-    def allowance_left(self) -> float | None:
-        """Predicted seconds that may still be added; None: any."""
-        return None if self.allowance is None else self.allowance - self.edits.added_seconds
+    def allowance_left(self) -> float:
+        """Predicted seconds that may still be added; infinite where any may."""
+        return math.inf if self.allowance is None else self.allowance - self.edits.added_seconds
 
     @functools.cached_property
     def path_seconds(self) -> float:
@@ -156,7 +157,9 @@ class ModuleState:
     @functools.cached_property
     def xla_path_seconds(self) -> float:
         """The same of XLA's own order, as `Plan.xla_path_seconds`."""
-        return ModuleState(self.request, self.own, self.own).path_seconds
+        request = self.request
+        beside = platform(request.target).runs_beside
+        return path_seconds(self.own, request.cost) if beside else 0.0
 
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float

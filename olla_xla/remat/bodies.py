@@ -15,7 +15,7 @@ from hlo.backend import platform
 from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction
 from hlo.rounding import may_depend_on_others
-from olla_xla.memory.lifetimes import peak_bytes, timeline
+from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.work import known_trips
 
@@ -52,6 +52,8 @@ def bodies_at_peak(planned: PlannedModule) -> list[Body]:
       planned: with `peaks` of all its computations, in the orders that its module comes with.
     """
     found: list[Body] = []
+    if len(planned.module.control_computations) == 1:
+        return found
     now = planned.module.entry
     peak = planned.peaks[now]
     joins = platform(planned.target).joins_calls
@@ -91,8 +93,7 @@ def _module_peak(planned: PlannedModule, computation: Computation, peak: int) ->
             calls = (c for i in caller.instructions for c in i.called_control)
             if caller not in changed and not changed.isdisjoint(calls):
                 changed.add(caller)
-                graph = planned.lowered(caller).graph
-                planned.peaks[caller] = peak_bytes(graph, np.arange(len(graph.operators)))
+                planned.charge(caller)
         return planned.peaks[planned.module.entry]
     finally:
         planned.peaks.clear()

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hlo.module import Computation, Module
+from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from olla_xla.memory.kernels import Pattern
-from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.bodies import Body, bodies_at_peak
@@ -68,16 +68,12 @@ class Front:
         self.module = module
         self.target = target
         self.planned = PlannedModule(module, target, kept=kernels)
-        for computation in self.planned.module.control_computations:
-            graph = self.planned.lowered(computation).graph
-            self.planned.peaks[computation] = peak_bytes(graph, np.arange(len(graph.operators)))
         self._cost = cost
         self._seconds = seconds
-        self._choose_in(self.planned.module.entry, None)
+        self._choose_in(self.planned.charge_all(), None)
 
-    def _choose_in(self, computation: Computation, body: Body | None) -> None:
-        lowered, runs = self.planned.lowered(computation), 1 if body is None else body.runs
-        kept = self.planned.kept
+    def _choose_in(self, lowered: LoweredComputation, body: Body | None) -> None:
+        kept, runs = self.planned.kept, 1 if body is None else body.runs
         self.body = body
         self.graph = remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs)
         self._deadline = math.inf  # until the walk begins
@@ -93,7 +89,7 @@ class Front:
         found = []
         for body in bodies_at_peak(self.planned):
             front = copy.copy(self)
-            front._choose_in(body.computation, body)
+            front._choose_in(self.planned.lowered(body.computation), body)
             found.append(front)
         share = self._seconds / (len(found) + 1)
         for front in (self, *found):

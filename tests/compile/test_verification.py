@@ -18,27 +18,6 @@ from olla_xla.errors import CheckError, InputError
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
 
-@pytest.fixture
-def wrong(monkeypatch):
-    """Planned modules return their last two results exchanged."""
-    apply_plan = planner.apply_plan
-
-    def exchanged(module, found, mark=""):
-        proto = xla_pb2.HloModuleProto.FromString(apply_plan(module, found, mark))
-        entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
-        root = next(i for i in entry.instructions if i.id == entry.root_id)
-        root.operand_ids[-2], root.operand_ids[-1] = root.operand_ids[-1], root.operand_ids[-2]
-        return proto.SerializeToString(deterministic=True)
-
-    monkeypatch.setattr(planner, "apply_plan", exchanged)
-
-
-@pytest.fixture
-def blind(monkeypatch):
-    """The referee accepts everything."""
-    monkeypatch.setattr(objection.Case, "check", lambda *_: objection.Seen())
-
-
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

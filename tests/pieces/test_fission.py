@@ -154,7 +154,7 @@ def test_several_regions():
     ours = olla_xla.fission(gradient, pieces=16)
     assert len(ours.explain(*args).regions) >= 2
     close(jax.jit(ours)(*args), jax.jit(gradient)(*args), 1e-4)
-    assert total(ours, *args) < 0.6 * total(gradient, *args)
+    assert total(ours, *args) < 0.4 * total(gradient, *args)
 
 
 def test_a_function_with_a_part_in_pieces_is_cut_again():
@@ -174,7 +174,7 @@ def test_a_function_with_a_part_in_pieces_is_cut_again():
     once = gradient(olla_xla.fission(tail, pieces=16))
     twice = olla_xla.fission(once, pieces=16)
     close(jax.jit(twice)(*args), jax.jit(gradient(tail))(*args), 1e-4)
-    assert total(twice, *args) < 0.8 * total(once, *args) < 0.8 * total(gradient(tail), *args)
+    assert total(twice, *args) < 0.5 * total(once, *args) < 0.5 * total(gradient(tail), *args)
 
 
 @pytest.mark.quick
@@ -361,7 +361,10 @@ def test_refusals_name_the_operation_and_the_line():
     # Another axis is found where one is looked for.
     plan = olla_xla.fission(sorted_tokens).explain(normal(64, 16))
     assert plan.regions[0].axis == "dimension 1 of float32[64,256]"
-    with pytest.raises(InputError, match="nothing of small can be cut: .*no value"):
+    with pytest.raises(
+        InputError,
+        match=r"nothing of small can be cut: the best cut leaves \d+ of \d+ bytes; no value",
+    ):
 
         def small(x):
             return x + 1

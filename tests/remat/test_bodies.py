@@ -11,7 +11,6 @@ import olla_xla
 from hlo.cpu_code import one_function
 from hlo.module import module_from_bytes
 from olla_xla.compile.capture import capture
-from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.bodies import bodies_at_peak
 from tests.support.steps import assert_same
@@ -60,9 +59,7 @@ def until_small(weights, x):
 def charged(step):
     lowered = jax.jit(step).lower(weights(), examples())
     planned = PlannedModule(module_from_bytes(capture(lowered).module), "cpu")
-    for c in planned.module.control_computations:
-        graph = planned.lowered(c).graph
-        planned.peaks[c] = peak_bytes(graph, np.arange(len(graph.operators)))
+    planned.charge_all()
     return planned
 
 
@@ -88,9 +85,7 @@ def test_what_is_compiled_as_one_function_with_others_is_left():
     module = module_from_bytes(capture(jax.jit(mixed).lower(*arrays)).module)
     assert one_function(module), "XLA makes one function of a small loop"
     planned = PlannedModule(module, "cpu")
-    for c in module.control_computations:
-        graph = planned.lowered(c).graph
-        planned.peaks[c] = peak_bytes(graph, np.arange(len(graph.operators)))
+    planned.charge_all()
     together = one_function(module)
     assert not [body for body in bodies_at_peak(planned) if body.computation in together]
 
@@ -107,8 +102,7 @@ def test_what_a_body_saves_lowers_the_module(step):
             planned.peaks[body.computation] = peak
             after = list(planned.module.control_computations)
             for c in after[after.index(body.computation) + 1 :]:
-                graph = planned.lowered(c).graph
-                planned.peaks[c] = peak_bytes(graph, np.arange(len(graph.operators)))
+                planned.charge(c)
             expected = max(peak + body.outside, body.elsewhere)
             assert planned.peaks[planned.module.entry] == expected
         planned.peaks.update(kept)

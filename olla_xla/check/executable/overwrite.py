@@ -258,7 +258,8 @@ class _Paths:
             return True
         if user.opcode == "dynamic-slice" and self._writer.opcode == "dynamic-update-slice":
             return _same_slice(user, self._writer)
-        return _elementwise(user, number) and _same_layout(user.shape, current.shape)
+        is_update = user.opcode == "dynamic-update-slice" and number == 0
+        return is_update and _same_layout(user.shape, current.shape)
 
 
 def _same_layout(a: Shape, b: Shape) -> bool:

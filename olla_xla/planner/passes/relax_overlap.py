@@ -38,7 +38,7 @@ def run(state: ModuleState) -> ModuleState:
     Under a budget it is left as it is: the budget was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
-    if request.options.budget_bytes is not None or allowance is None:
+    if request.options.budget_bytes is not None or math.isinf(allowance):
         return state
     left = state.seconds_left
     timing = Timing(request.schedule_seconds, left)

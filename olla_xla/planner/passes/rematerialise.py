@@ -58,10 +58,10 @@ def run(state: ModuleState) -> ModuleState:
     except BudgetError:
         # Loops' bodies first: then what is at the peak may be what the entry computation holds.
         lowered = _lowered(state, frozenset({state.module.entry.name}))
-        if lowered is state or lowered.ordered.predicted_bytes <= budget:
-            if lowered is state:
-                raise
-            return lowered
+        if lowered is state:
+            raise
+    if lowered.ordered.predicted_bytes <= budget:
+        return lowered
     return _cheapest(lowered, budget)
 
 
@@ -72,14 +72,16 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
     most. `done` names those that are left alone.
     """
     deadline = time.monotonic() + state.seconds_left
+    names = {c.name for c in state.module.control_computations}
     for _ in range(_PLACES):
+        if names <= done:
+            break
         left = max(deadline - time.monotonic(), 0.1)
         best: tuple[_Choice, Front] | None = None
         places = _places(state, left, done)
         for k, place in enumerate(places):
             until = time.monotonic() + (deadline - time.monotonic()) / (len(places) - k)
-            allowance = state.allowance_left
-            most = math.inf if allowance is None else allowance
+            most = state.allowance_left
             front = min(place, key=lambda f: f.outside + f.within(most)[0].peak)
             choice = _Tried(state, front, until).least_total(most)
             if choice is not None and (
@@ -99,7 +101,7 @@ def _cheapest(state: ModuleState, budget: int) -> ModuleState:
     """The cheapest choice whose total fits. Raises BudgetError."""
     seconds = state.seconds_left
     deadline = time.monotonic() + seconds
-    most = math.inf if state.allowance is None else state.allowance - state.edits.added_seconds
+    most = state.allowance_left
     found: list[tuple[_Choice, Front]] = []
     refused: BudgetError | None = None
     for place in _places(state, seconds, frozenset()):

@@ -247,8 +247,7 @@ def _alike(
         return {
             i.name: [
                 (shape.element_type, shape.bytes)
-                for source, index in leaves(i)
-                for shape in (source.shape.at(index),)
+                for shape in (source.shape.at(index) for source, index in leaves(i))
             ]
             for c in module.control_computations
             for i in c.instructions
