@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.backend import platform
 from hlo.module import HloError
-from hlo.shapes import HOST_MEMORY_SPACE, ShapeIndex
+from hlo.shapes import ShapeIndex
 
 __all__ = [
     "Allocation",
@@ -65,19 +66,26 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True)
 class BufferAssignment:
-    """All allocations of one module."""
+    """All allocations of one module; `target`: the name of the platform that it is for."""
 
     allocations: tuple[Allocation, ...]
+    target: str = "cpu"
+
+    @property
+    def counted(self) -> tuple[Allocation, ...]:
+        """Arguments, outputs and temporaries in the device's main memory."""
+        counts = platform(self.target).counts
+        return tuple(
+            a
+            for a in self.allocations
+            if counts(a.color) and (a.is_entry_parameter or a.maybe_live_out or a.is_temp)
+        )
 
     @property
     def total_bytes(self) -> int:
         """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
-        return sum(
-            a.size
-            for a in self.allocations
-            if a.color != HOST_MEMORY_SPACE
-            and (a.is_entry_parameter or a.maybe_live_out or a.is_temp)
-        )
+        multiple = platform(self.target).temporaries_multiple
+        return sum(-(-a.size // multiple) * multiple if a.is_temp else a.size for a in self.counted)
 
 
 def value_name(instruction: str, index: ShapeIndex) -> str:
@@ -85,17 +93,21 @@ def value_name(instruction: str, index: ShapeIndex) -> str:
     return f"{instruction}{{{','.join(map(str, index))}}}" if index else instruction
 
 
-def assignment_from_bytes(data: bytes, module: xla_pb2.HloModuleProto) -> BufferAssignment:
-    """Reads a serialized BufferAssignmentProto of `module`. Raises HloError."""
+def assignment_from_bytes(
+    data: bytes, module: xla_pb2.HloModuleProto, target: str = "cpu"
+) -> BufferAssignment:
+    """Reads a serialized BufferAssignmentProto of `module`, for a platform. Raises HloError."""
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(data)
     except Exception as error:
         raise HloError("not a buffer assignment proto") from error
-    return _from_proto(proto, module)
+    return _from_proto(proto, module, target)
 
 
-def read_dump(path: str | Path) -> tuple[xla_pb2.HloModuleProto, BufferAssignment]:
+def read_dump(
+    path: str | Path, target: str = "cpu"
+) -> tuple[xla_pb2.HloModuleProto, BufferAssignment]:
     """Module and buffer assignment of an *after_optimizations.hlo.pb dump. Raises HloError."""
     proto = xla_pb2.HloProto()
     try:
@@ -104,7 +116,7 @@ def read_dump(path: str | Path) -> tuple[xla_pb2.HloModuleProto, BufferAssignmen
         raise HloError(f"{path} is not an HloProto dump") from error
     if not proto.buffer_assignment.buffer_allocations:
         raise HloError(f"{path} has no buffer assignment; use xla_dump_hlo_as_proto=True")
-    return proto.hlo_module, _from_proto(proto.buffer_assignment, proto.hlo_module)
+    return proto.hlo_module, _from_proto(proto.buffer_assignment, proto.hlo_module, target)
 
 
 def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
@@ -117,7 +129,7 @@ def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
 
 
 def _from_proto(
-    proto: xla_pb2.BufferAssignmentProto, module: xla_pb2.HloModuleProto
+    proto: xla_pb2.BufferAssignmentProto, module: xla_pb2.HloModuleProto, target: str
 ) -> BufferAssignment:
     names = {i.id: i.name for c in module.computations for i in c.instructions}
     values = {}
@@ -153,4 +165,4 @@ def _from_proto(
                 assigned=assigned,
             )
         )
-    return BufferAssignment(tuple(allocations))
+    return BufferAssignment(tuple(allocations), target)

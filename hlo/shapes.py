@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["HOST_MEMORY_SPACE", "POINTER_BYTES", "Shape", "ShapeIndex", "shape_from_proto"]
+__all__ = ["POINTER_BYTES", "Shape", "ShapeIndex", "shape_from_proto"]
 
 ShapeIndex = tuple[int, ...]
 """Path into a nested tuple shape; () is the shape itself."""
 
 POINTER_BYTES = 8
 """Bytes of one entry of a tuple's index table."""
-
-HOST_MEMORY_SPACE = 5
-"""XLA's memory space (layout colour) for buffers in host memory."""
 
 TUPLE, OPAQUE, TOKEN = 13, 14, 17
 
@@ -54,6 +52,8 @@ class Shape:
       memory_space: XLA colour; 0 is device memory, 5 host memory.
       element_bits: bits per stored element (sub-byte types are stored packed only if XLA says so).
       key: serialized proto; two shapes are equal to XLA exactly when their keys are.
+      tiles: of its layout, outermost first, each with the extents of its minormost dimensions; empty
+        but on a TPU.
     """
 
     element_type: int
@@ -63,6 +63,7 @@ class Shape:
     memory_space: int
     element_bits: int
     key: bytes
+    tiles: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_tuple(self) -> bool:
@@ -101,7 +102,22 @@ class Shape:
             return POINTER_BYTES * len(self.elements)
         if not self.is_array:
             return POINTER_BYTES if self.element_type == OPAQUE else 0
-        return (self.num_elements * self.element_bits + 7) // 8
+        return (self._stored_elements * self.element_bits + 7) // 8
+
+    @property
+    def unpadded_bytes(self) -> int:
+        """Bytes that its elements alone take: `bytes` less what pads them to whole tiles."""
+        return (self.num_elements * self.element_bits + 7) // 8 if self.is_array else self.bytes
+
+    @functools.cached_property
+    def _stored_elements(self) -> int:
+        """Elements with those that pad it to whole tiles."""
+        if not self.tiles:
+            return self.num_elements
+        extents = [self.dimensions[d] for d in reversed(self.minor_to_major)]  # major to minor
+        for tile in self.tiles:
+            extents = _tiled(extents, tile)
+        return math.prod(extents)
 
     def at(self, index: ShapeIndex) -> Shape:
         """The subshape at `index`."""
@@ -126,6 +142,28 @@ class Shape:
             yield from element.indices((*prefix, i))
 
 
+_COMBINED = -(2**63)
+"""In place of a tile's extent: that dimension and the next more minor one are tiled as one."""
+
+
+def _tiled(extents: Sequence[int], tile: Sequence[int]) -> list[int]:
+    """Extents, major to minor, of an array whose minormost dimensions are cut into tiles.
+
+    Each of them becomes the number of tiles along it, and the tile's own extents follow.
+    """
+    rank = len(tile)
+    extents = [1] * (rank - len(extents)) + list(extents)
+    outer, inner = extents[: len(extents) - rank], extents[len(extents) - rank :]
+    joined, sizes, factor = [], [], 1
+    for extent, size in zip(inner, tile, strict=True):
+        factor *= extent
+        if size != _COMBINED:
+            joined.append(factor)
+            sizes.append(size)
+            factor = 1
+    return [*outer, *(-(-e // t) for e, t in zip(joined, sizes, strict=True)), *sizes]
+
+
 _INTERNED: dict[bytes, Shape] = {}
 
 
@@ -136,12 +174,14 @@ def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
     if shape is None:
         bits = _BITS.get(proto.element_type, 0)
         if bits < 8 and bits:
-            bits = proto.layout.element_size_in_bits or 8
+            bits = 8
+        bits = proto.layout.element_size_in_bits or bits
         shape = Shape(
             element_type=proto.element_type,
             dimensions=tuple(proto.dimensions),
             elements=tuple(shape_from_proto(t) for t in proto.tuple_shapes),
             minor_to_major=tuple(proto.layout.minor_to_major),
+            tiles=tuple(tuple(tile.dimensions) for tile in proto.layout.tiles),
             memory_space=proto.layout.memory_space,
             element_bits=bits,
             key=key,

@@ -13,9 +13,10 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
+from hlo.backend import platform
 from hlo.inplace import Pair, can_share, in_place_pairs
 from hlo.module import Computation, HloError, Instruction, Module
-from hlo.shapes import HOST_MEMORY_SPACE, Shape, ShapeIndex
+from hlo.shapes import Shape, ShapeIndex
 
 __all__ = ["Dataflow", "Sharing", "Use", "Value", "analyse", "sharing"]
 
@@ -46,6 +47,7 @@ class Value:
       uses: reads, through all positions; tuple and get-tuple-element only forward.
       live_out: it appears in the entry computation's result.
       buffer: id of its alias set.
+      counts: whether it lies in the device's main memory, which totals count.
     """
 
     instruction: Instruction
@@ -56,6 +58,7 @@ class Value:
     uses: list[Use] = dataclasses.field(default_factory=list)
     live_out: bool = False
     buffer: int = -1
+    counts: bool = True
     forward: Value | None = None
 
     def __repr__(self) -> str:
@@ -70,12 +73,12 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes on the device; host memory counts as zero."""
-        return 0 if self.color == HOST_MEMORY_SPACE else self.shape.bytes
+        """Bytes of the device's main memory: none where it lies in the host's, or in a core."""
+        return self.shape.bytes if self.counts else 0
 
     @property
     def color(self) -> int:
-        """XLA's memory space: 0 device, 5 host."""
+        """XLA's memory space: 0 the device's main memory, 5 the host's."""
         return self.shape.memory_space
 
 
@@ -151,6 +154,7 @@ class _Analysis:
     def __init__(self, module: Module, target: str) -> None:
         self.module = module
         self.target = target
+        self.counts = platform(target).counts
         self.maps: dict[Instruction, ValueMap] = {}
         self.values: list[Value] = []
         self.merges: list[tuple[Value, Value]] = []
@@ -172,7 +176,8 @@ class _Analysis:
     # Values per instruction.
 
     def _define(self, instruction: Instruction, index: ShapeIndex) -> Value:
-        value = Value(instruction, index, instruction.shape.at(index))
+        shape = instruction.shape.at(index)
+        value = Value(instruction, index, shape, counts=self.counts(shape.memory_space))
         self.values.append(value)
         return value
 

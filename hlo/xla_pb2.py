@@ -4,94 +4,99 @@
 # source: xla.proto
 # Protobuf Python Version: 5.29.0
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 5, 29, 0, "", "xla.proto"
+    _runtime_version.Domain.PUBLIC,
+    5,
+    29,
+    0,
+    '',
+    'xla.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\txla.proto\x12\x0colla_xla.hlo"Y\n\x0bLayoutProto\x12\x16\n\x0eminor_to_major\x18\x01 \x03(\x03\x12\x1c\n\x14element_size_in_bits\x18\x07 \x01(\x03\x12\x14\n\x0cmemory_space\x18\x08 \x01(\x03"\x91\x01\n\nShapeProto\x12\x14\n\x0celement_type\x18\x02 \x01(\x05\x12\x12\n\ndimensions\x18\x03 \x03(\x03\x12.\n\x0ctuple_shapes\x18\x04 \x03(\x0b2\x18.olla_xla.hlo.ShapeProto\x12)\n\x06layout\x18\x05 \x01(\x0b2\x19.olla_xla.hlo.LayoutProto"p\n\nOpMetadata\x12\x0f\n\x07op_type\x18\x01 \x01(\t\x12\x0f\n\x07op_name\x18\x02 \x01(\t\x12\x13\n\x0bsource_file\x18\x03 \x01(\t\x12\x13\n\x0bsource_line\x18\x04 \x01(\x05\x12\x16\n\x0estack_frame_id\x18\x0f \x01(\x05"x\n\x12FrontendAttributes\x126\n\x03map\x18\x01 \x03(\x0b2).olla_xla.hlo.FrontendAttributes.MapEntry\x1a*\n\x08MapEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x028\x01"\x0c\n\nOpSharding"g\n\x15OutputOperandAliasing\x12\x1a\n\x12output_shape_index\x18\x01 \x03(\x03\x12\x15\n\roperand_index\x18\x02 \x01(\x03\x12\x1b\n\x13operand_shape_index\x18\x03 \x03(\x03"9\n\x13DotDimensionNumbers\x12"\n\x1alhs_contracting_dimensions\x18\x01 \x03(\x03",\n\x0fPrecisionConfig\x12\x19\n\x11operand_precision\x18\x01 \x03(\x05"n\n\x1bConvolutionDimensionNumbers\x12&\n\x1ekernel_input_feature_dimension\x18\x03 \x01(\x03\x12\'\n\x1fkernel_output_feature_dimension\x18\x04 \x01(\x03"S\n\x0cLiteralProto\x12\'\n\x05shape\x18\x01 \x01(\x0b2\x18.olla_xla.hlo.ShapeProto\x12\x0c\n\x04s32s\x18\x04 \x03(\x05\x12\x0c\n\x04s64s\x18\x05 \x03(\x03"\xd0\x07\n\x13HloInstructionProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06opcode\x18\x02 \x01(\t\x12\'\n\x05shape\x18\x03 \x01(\x0b2\x18.olla_xla.hlo.ShapeProto\x12*\n\x08metadata\x18\x07 \x01(\x0b2\x18.olla_xla.hlo.OpMetadata\x12\x0f\n\x07literal\x18\x08 \x01(\x0c\x12\x18\n\x10parameter_number\x18\t \x01(\x03\x12\x13\n\x0bfusion_kind\x18\x0b \x01(\t\x12\x13\n\x0btuple_index\x18\r \x01(\x03\x12\x12\n\ndimensions\x18\x0e \x03(\x03\x12P\n\x1dconvolution_dimension_numbers\x18\x10 \x01(\x0b2).olla_xla.hlo.ConvolutionDimensionNumbers\x12\x1b\n\x13dynamic_slice_sizes\x18\x14 \x03(\x03\x12\x12\n\nchannel_id\x18\x1a \x01(\x03\x12\x1a\n\x12custom_call_target\x18\x1c \x01(\t\x12@\n\x15dot_dimension_numbers\x18\x1e \x01(\x0b2!.olla_xla.hlo.DotDimensionNumbers\x12\n\n\x02id\x18# \x01(\x03\x12\x13\n\x0boperand_ids\x18$ \x03(\x03\x12\x1f\n\x17control_predecessor_ids\x18% \x03(\x03\x12\x1e\n\x16called_computation_ids\x18& \x03(\x03\x12*\n\x08sharding\x18( \x01(\x0b2\x18.olla_xla.hlo.OpSharding\x12\x16\n\x0ebackend_config\x18+ \x01(\x0c\x12\x18\n\x10is_host_transfer\x18/ \x01(\x08\x12\x1b\n\x13feature_group_count\x182 \x01(\x03\x127\n\x10precision_config\x183 \x01(\x0b2\x1d.olla_xla.hlo.PrecisionConfig\x12\x1c\n\x14comparison_direction\x18? \x01(\t\x12#\n\x1bcustom_call_has_side_effect\x18A \x01(\x08\x12=\n\x13frontend_attributes\x18D \x01(\x0b2 .olla_xla.hlo.FrontendAttributes\x12D\n\x17output_operand_aliasing\x18J \x03(\x0b2#.olla_xla.hlo.OutputOperandAliasing\x12\x1e\n\x16async_execution_thread\x18O \x01(\t"\xc9\x01\n\x13HloComputationProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x127\n\x0cinstructions\x18\x02 \x03(\x0b2!.olla_xla.hlo.HloInstructionProto\x12\x15\n\rprogram_shape\x18\x04 \x01(\x0c\x12\n\n\x02id\x18\x05 \x01(\x03\x12\x0f\n\x07root_id\x18\x06 \x01(\x03\x12\x1d\n\x15is_fusion_computation\x18\x07 \x01(\x08\x12\x18\n\x10execution_thread\x18\x08 \x01(\t"\xea\x01\n\x10HloScheduleProto\x12@\n\tsequences\x18\x01 \x03(\x0b2-.olla_xla.hlo.HloScheduleProto.SequencesEntry\x1a.\n\x13InstructionSequence\x12\x17\n\x0finstruction_ids\x18\x01 \x03(\x03\x1ad\n\x0eSequencesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12A\n\x05value\x18\x02 \x01(\x0b22.olla_xla.hlo.HloScheduleProto.InstructionSequence:\x028\x01"\xd9\x01\n\x18HloInputOutputAliasProto\x12G\n\x07entries\x18\x01 \x03(\x0b26.olla_xla.hlo.HloInputOutputAliasProto.AliasEntryProto\x1at\n\x0fAliasEntryProto\x12\x1a\n\x12output_shape_index\x18\x01 \x03(\x03\x12\x18\n\x10parameter_number\x18\x02 \x01(\x03\x12\x1d\n\x15parameter_shape_index\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\x05"\xb1\x01\n\x13HloBufferDonorProto\x12H\n\x07entries\x18\x01 \x03(\x0b27.olla_xla.hlo.HloBufferDonorProto.BufferDonorEntryProto\x1aP\n\x15BufferDonorEntryProto\x12\x18\n\x10parameter_number\x18\x01 \x01(\x03\x12\x1d\n\x15parameter_shape_index\x18\x02 \x03(\x03"\xef\x02\n\x14StackFrameIndexProto\x12\x12\n\nfile_names\x18\x01 \x03(\t\x12\x16\n\x0efunction_names\x18\x02 \x03(\t\x12G\n\x0efile_locations\x18\x03 \x03(\x0b2/.olla_xla.hlo.StackFrameIndexProto.FileLocation\x12C\n\x0cstack_frames\x18\x04 \x03(\x0b2-.olla_xla.hlo.StackFrameIndexProto.StackFrame\x1a\\\n\x0cFileLocation\x12\x14\n\x0cfile_name_id\x18\x01 \x01(\x05\x12\x18\n\x10function_name_id\x18\x02 \x01(\x05\x12\x0c\n\x04line\x18\x03 \x01(\x05\x12\x0e\n\x06column\x18\x04 \x01(\x05\x1a?\n\nStackFrame\x12\x18\n\x10file_location_id\x18\x01 \x01(\x05\x12\x17\n\x0fparent_frame_id\x18\x02 \x01(\x05"\xce\x03\n\x0eHloModuleProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x16entry_computation_name\x18\x02 \x01(\t\x127\n\x0ccomputations\x18\x03 \x03(\x0b2!.olla_xla.hlo.HloComputationProto\x12\n\n\x02id\x18\x05 \x01(\x03\x12\x1c\n\x14entry_computation_id\x18\x06 \x01(\x03\x120\n\x08schedule\x18\x07 \x01(\x0b2\x1e.olla_xla.hlo.HloScheduleProto\x12B\n\x12input_output_alias\x18\x08 \x01(\x0b2&.olla_xla.hlo.HloInputOutputAliasProto\x12=\n\x11stack_frame_index\x18\x11 \x01(\x0b2".olla_xla.hlo.StackFrameIndexProto\x127\n\x0cbuffer_donor\x18\x12 \x01(\x0b2!.olla_xla.hlo.HloBufferDonorProto\x12=\n\x13frontend_attributes\x18\x13 \x01(\x0b2 .olla_xla.hlo.FrontendAttributes"\xcf\x01\n\x12LogicalBufferProto\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12=\n\ndefined_at\x18\x03 \x01(\x0b2).olla_xla.hlo.LogicalBufferProto.Location\x12\r\n\x05color\x18\x04 \x01(\x03\x1aQ\n\x08Location\x12\x18\n\x10instruction_name\x18\x02 \x01(\t\x12\x13\n\x0bshape_index\x18\x03 \x03(\x03\x12\x16\n\x0einstruction_id\x18\x04 \x01(\x03"\x81\x03\n\x15BufferAllocationProto\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x17\n\x0fis_thread_local\x18\x03 \x01(\x08\x12&\n\x1eis_entry_computation_parameter\x18\x05 \x01(\x08\x12\x18\n\x10parameter_number\x18\x06 \x01(\x03\x12\x16\n\x0emaybe_live_out\x18\x07 \x01(\x08\x12\r\n\x05color\x18\x08 \x01(\x03\x12>\n\x08assigned\x18\t \x03(\x0b2,.olla_xla.hlo.BufferAllocationProto.Assigned\x12\x1d\n\x15parameter_shape_index\x18\n \x03(\x03\x12\x10\n\x08is_tuple\x18\x0b \x01(\x08\x12\x13\n\x0bis_constant\x18\x0c \x01(\x08\x1aC\n\x08Assigned\x12\x19\n\x11logical_buffer_id\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03"\xc2\x02\n\x15BufferAssignmentProto\x129\n\x0flogical_buffers\x18\x01 \x03(\x0b2 .olla_xla.hlo.LogicalBufferProto\x12G\n\x0ebuffer_aliases\x18\x02 \x03(\x0b2/.olla_xla.hlo.BufferAssignmentProto.BufferAlias\x12?\n\x12buffer_allocations\x18\x03 \x03(\x0b2#.olla_xla.hlo.BufferAllocationProto\x1ad\n\x0bBufferAlias\x12\x18\n\x10source_buffer_id\x18\x01 \x01(\x03\x12;\n\x08location\x18\x02 \x01(\x0b2).olla_xla.hlo.LogicalBufferProto.Location"|\n\x08HloProto\x120\n\nhlo_module\x18\x01 \x01(\x0b2\x1c.olla_xla.hlo.HloModuleProto\x12>\n\x11buffer_assignment\x18\x03 \x01(\x0b2#.olla_xla.hlo.BufferAssignmentProtob\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\txla.proto\x12\x0colla_xla.hlo\"\x1f\n\tTileProto\x12\x12\n\ndimensions\x18\x01 \x03(\x03\"\x81\x01\n\x0bLayoutProto\x12\x16\n\x0eminor_to_major\x18\x01 \x03(\x03\x12&\n\x05tiles\x18\x06 \x03(\x0b\x32\x17.olla_xla.hlo.TileProto\x12\x1c\n\x14\x65lement_size_in_bits\x18\x07 \x01(\x03\x12\x14\n\x0cmemory_space\x18\x08 \x01(\x03\"\x91\x01\n\nShapeProto\x12\x14\n\x0c\x65lement_type\x18\x02 \x01(\x05\x12\x12\n\ndimensions\x18\x03 \x03(\x03\x12.\n\x0ctuple_shapes\x18\x04 \x03(\x0b\x32\x18.olla_xla.hlo.ShapeProto\x12)\n\x06layout\x18\x05 \x01(\x0b\x32\x19.olla_xla.hlo.LayoutProto\"p\n\nOpMetadata\x12\x0f\n\x07op_type\x18\x01 \x01(\t\x12\x0f\n\x07op_name\x18\x02 \x01(\t\x12\x13\n\x0bsource_file\x18\x03 \x01(\t\x12\x13\n\x0bsource_line\x18\x04 \x01(\x05\x12\x16\n\x0estack_frame_id\x18\x0f \x01(\x05\"x\n\x12\x46rontendAttributes\x12\x36\n\x03map\x18\x01 \x03(\x0b\x32).olla_xla.hlo.FrontendAttributes.MapEntry\x1a*\n\x08MapEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0c\n\nOpSharding\"g\n\x15OutputOperandAliasing\x12\x1a\n\x12output_shape_index\x18\x01 \x03(\x03\x12\x15\n\roperand_index\x18\x02 \x01(\x03\x12\x1b\n\x13operand_shape_index\x18\x03 \x03(\x03\"9\n\x13\x44otDimensionNumbers\x12\"\n\x1alhs_contracting_dimensions\x18\x01 \x03(\x03\",\n\x0fPrecisionConfig\x12\x19\n\x11operand_precision\x18\x01 \x03(\x05\"n\n\x1b\x43onvolutionDimensionNumbers\x12&\n\x1ekernel_input_feature_dimension\x18\x03 \x01(\x03\x12\'\n\x1fkernel_output_feature_dimension\x18\x04 \x01(\x03\"S\n\x0cLiteralProto\x12\'\n\x05shape\x18\x01 \x01(\x0b\x32\x18.olla_xla.hlo.ShapeProto\x12\x0c\n\x04s32s\x18\x04 \x03(\x05\x12\x0c\n\x04s64s\x18\x05 \x03(\x03\"\xd0\x07\n\x13HloInstructionProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06opcode\x18\x02 \x01(\t\x12\'\n\x05shape\x18\x03 \x01(\x0b\x32\x18.olla_xla.hlo.ShapeProto\x12*\n\x08metadata\x18\x07 \x01(\x0b\x32\x18.olla_xla.hlo.OpMetadata\x12\x0f\n\x07literal\x18\x08 \x01(\x0c\x12\x18\n\x10parameter_number\x18\t \x01(\x03\x12\x13\n\x0b\x66usion_kind\x18\x0b \x01(\t\x12\x13\n\x0btuple_index\x18\r \x01(\x03\x12\x12\n\ndimensions\x18\x0e \x03(\x03\x12P\n\x1d\x63onvolution_dimension_numbers\x18\x10 \x01(\x0b\x32).olla_xla.hlo.ConvolutionDimensionNumbers\x12\x1b\n\x13\x64ynamic_slice_sizes\x18\x14 \x03(\x03\x12\x12\n\nchannel_id\x18\x1a \x01(\x03\x12\x1a\n\x12\x63ustom_call_target\x18\x1c \x01(\t\x12@\n\x15\x64ot_dimension_numbers\x18\x1e \x01(\x0b\x32!.olla_xla.hlo.DotDimensionNumbers\x12\n\n\x02id\x18# \x01(\x03\x12\x13\n\x0boperand_ids\x18$ \x03(\x03\x12\x1f\n\x17\x63ontrol_predecessor_ids\x18% \x03(\x03\x12\x1e\n\x16\x63\x61lled_computation_ids\x18& \x03(\x03\x12*\n\x08sharding\x18( \x01(\x0b\x32\x18.olla_xla.hlo.OpSharding\x12\x16\n\x0e\x62\x61\x63kend_config\x18+ \x01(\x0c\x12\x18\n\x10is_host_transfer\x18/ \x01(\x08\x12\x1b\n\x13\x66\x65\x61ture_group_count\x18\x32 \x01(\x03\x12\x37\n\x10precision_config\x18\x33 \x01(\x0b\x32\x1d.olla_xla.hlo.PrecisionConfig\x12\x1c\n\x14\x63omparison_direction\x18? \x01(\t\x12#\n\x1b\x63ustom_call_has_side_effect\x18\x41 \x01(\x08\x12=\n\x13\x66rontend_attributes\x18\x44 \x01(\x0b\x32 .olla_xla.hlo.FrontendAttributes\x12\x44\n\x17output_operand_aliasing\x18J \x03(\x0b\x32#.olla_xla.hlo.OutputOperandAliasing\x12\x1e\n\x16\x61sync_execution_thread\x18O \x01(\t\"\xc9\x01\n\x13HloComputationProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x37\n\x0cinstructions\x18\x02 \x03(\x0b\x32!.olla_xla.hlo.HloInstructionProto\x12\x15\n\rprogram_shape\x18\x04 \x01(\x0c\x12\n\n\x02id\x18\x05 \x01(\x03\x12\x0f\n\x07root_id\x18\x06 \x01(\x03\x12\x1d\n\x15is_fusion_computation\x18\x07 \x01(\x08\x12\x18\n\x10\x65xecution_thread\x18\x08 \x01(\t\"\xea\x01\n\x10HloScheduleProto\x12@\n\tsequences\x18\x01 \x03(\x0b\x32-.olla_xla.hlo.HloScheduleProto.SequencesEntry\x1a.\n\x13InstructionSequence\x12\x17\n\x0finstruction_ids\x18\x01 \x03(\x03\x1a\x64\n\x0eSequencesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\x41\n\x05value\x18\x02 \x01(\x0b\x32\x32.olla_xla.hlo.HloScheduleProto.InstructionSequence:\x02\x38\x01\"\xd9\x01\n\x18HloInputOutputAliasProto\x12G\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x36.olla_xla.hlo.HloInputOutputAliasProto.AliasEntryProto\x1at\n\x0f\x41liasEntryProto\x12\x1a\n\x12output_shape_index\x18\x01 \x03(\x03\x12\x18\n\x10parameter_number\x18\x02 \x01(\x03\x12\x1d\n\x15parameter_shape_index\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\x05\"\xb1\x01\n\x13HloBufferDonorProto\x12H\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x37.olla_xla.hlo.HloBufferDonorProto.BufferDonorEntryProto\x1aP\n\x15\x42ufferDonorEntryProto\x12\x18\n\x10parameter_number\x18\x01 \x01(\x03\x12\x1d\n\x15parameter_shape_index\x18\x02 \x03(\x03\"\xef\x02\n\x14StackFrameIndexProto\x12\x12\n\nfile_names\x18\x01 \x03(\t\x12\x16\n\x0e\x66unction_names\x18\x02 \x03(\t\x12G\n\x0e\x66ile_locations\x18\x03 \x03(\x0b\x32/.olla_xla.hlo.StackFrameIndexProto.FileLocation\x12\x43\n\x0cstack_frames\x18\x04 \x03(\x0b\x32-.olla_xla.hlo.StackFrameIndexProto.StackFrame\x1a\\\n\x0c\x46ileLocation\x12\x14\n\x0c\x66ile_name_id\x18\x01 \x01(\x05\x12\x18\n\x10\x66unction_name_id\x18\x02 \x01(\x05\x12\x0c\n\x04line\x18\x03 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\x05\x1a?\n\nStackFrame\x12\x18\n\x10\x66ile_location_id\x18\x01 \x01(\x05\x12\x17\n\x0fparent_frame_id\x18\x02 \x01(\x05\"\xce\x03\n\x0eHloModuleProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x16\x65ntry_computation_name\x18\x02 \x01(\t\x12\x37\n\x0c\x63omputations\x18\x03 \x03(\x0b\x32!.olla_xla.hlo.HloComputationProto\x12\n\n\x02id\x18\x05 \x01(\x03\x12\x1c\n\x14\x65ntry_computation_id\x18\x06 \x01(\x03\x12\x30\n\x08schedule\x18\x07 \x01(\x0b\x32\x1e.olla_xla.hlo.HloScheduleProto\x12\x42\n\x12input_output_alias\x18\x08 \x01(\x0b\x32&.olla_xla.hlo.HloInputOutputAliasProto\x12=\n\x11stack_frame_index\x18\x11 \x01(\x0b\x32\".olla_xla.hlo.StackFrameIndexProto\x12\x37\n\x0c\x62uffer_donor\x18\x12 \x01(\x0b\x32!.olla_xla.hlo.HloBufferDonorProto\x12=\n\x13\x66rontend_attributes\x18\x13 \x01(\x0b\x32 .olla_xla.hlo.FrontendAttributes\"\xcf\x01\n\x12LogicalBufferProto\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12=\n\ndefined_at\x18\x03 \x01(\x0b\x32).olla_xla.hlo.LogicalBufferProto.Location\x12\r\n\x05\x63olor\x18\x04 \x01(\x03\x1aQ\n\x08Location\x12\x18\n\x10instruction_name\x18\x02 \x01(\t\x12\x13\n\x0bshape_index\x18\x03 \x03(\x03\x12\x16\n\x0einstruction_id\x18\x04 \x01(\x03\"\x81\x03\n\x15\x42ufferAllocationProto\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x17\n\x0fis_thread_local\x18\x03 \x01(\x08\x12&\n\x1eis_entry_computation_parameter\x18\x05 \x01(\x08\x12\x18\n\x10parameter_number\x18\x06 \x01(\x03\x12\x16\n\x0emaybe_live_out\x18\x07 \x01(\x08\x12\r\n\x05\x63olor\x18\x08 \x01(\x03\x12>\n\x08\x61ssigned\x18\t \x03(\x0b\x32,.olla_xla.hlo.BufferAllocationProto.Assigned\x12\x1d\n\x15parameter_shape_index\x18\n \x03(\x03\x12\x10\n\x08is_tuple\x18\x0b \x01(\x08\x12\x13\n\x0bis_constant\x18\x0c \x01(\x08\x1a\x43\n\x08\x41ssigned\x12\x19\n\x11logical_buffer_id\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03\"\xc2\x02\n\x15\x42ufferAssignmentProto\x12\x39\n\x0flogical_buffers\x18\x01 \x03(\x0b\x32 .olla_xla.hlo.LogicalBufferProto\x12G\n\x0e\x62uffer_aliases\x18\x02 \x03(\x0b\x32/.olla_xla.hlo.BufferAssignmentProto.BufferAlias\x12?\n\x12\x62uffer_allocations\x18\x03 \x03(\x0b\x32#.olla_xla.hlo.BufferAllocationProto\x1a\x64\n\x0b\x42ufferAlias\x12\x18\n\x10source_buffer_id\x18\x01 \x01(\x03\x12;\n\x08location\x18\x02 \x01(\x0b\x32).olla_xla.hlo.LogicalBufferProto.Location\"|\n\x08HloProto\x12\x30\n\nhlo_module\x18\x01 \x01(\x0b\x32\x1c.olla_xla.hlo.HloModuleProto\x12>\n\x11\x62uffer_assignment\x18\x03 \x01(\x0b\x32#.olla_xla.hlo.BufferAssignmentProtob\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "xla_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'xla_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_FRONTENDATTRIBUTES_MAPENTRY"]._loaded_options = None
-    _globals["_FRONTENDATTRIBUTES_MAPENTRY"]._serialized_options = b"8\001"
-    _globals["_HLOSCHEDULEPROTO_SEQUENCESENTRY"]._loaded_options = None
-    _globals["_HLOSCHEDULEPROTO_SEQUENCESENTRY"]._serialized_options = b"8\001"
-    _globals["_LAYOUTPROTO"]._serialized_start = 27
-    _globals["_LAYOUTPROTO"]._serialized_end = 116
-    _globals["_SHAPEPROTO"]._serialized_start = 119
-    _globals["_SHAPEPROTO"]._serialized_end = 264
-    _globals["_OPMETADATA"]._serialized_start = 266
-    _globals["_OPMETADATA"]._serialized_end = 378
-    _globals["_FRONTENDATTRIBUTES"]._serialized_start = 380
-    _globals["_FRONTENDATTRIBUTES"]._serialized_end = 500
-    _globals["_FRONTENDATTRIBUTES_MAPENTRY"]._serialized_start = 458
-    _globals["_FRONTENDATTRIBUTES_MAPENTRY"]._serialized_end = 500
-    _globals["_OPSHARDING"]._serialized_start = 502
-    _globals["_OPSHARDING"]._serialized_end = 514
-    _globals["_OUTPUTOPERANDALIASING"]._serialized_start = 516
-    _globals["_OUTPUTOPERANDALIASING"]._serialized_end = 619
-    _globals["_DOTDIMENSIONNUMBERS"]._serialized_start = 621
-    _globals["_DOTDIMENSIONNUMBERS"]._serialized_end = 678
-    _globals["_PRECISIONCONFIG"]._serialized_start = 680
-    _globals["_PRECISIONCONFIG"]._serialized_end = 724
-    _globals["_CONVOLUTIONDIMENSIONNUMBERS"]._serialized_start = 726
-    _globals["_CONVOLUTIONDIMENSIONNUMBERS"]._serialized_end = 836
-    _globals["_LITERALPROTO"]._serialized_start = 838
-    _globals["_LITERALPROTO"]._serialized_end = 921
-    _globals["_HLOINSTRUCTIONPROTO"]._serialized_start = 924
-    _globals["_HLOINSTRUCTIONPROTO"]._serialized_end = 1900
-    _globals["_HLOCOMPUTATIONPROTO"]._serialized_start = 1903
-    _globals["_HLOCOMPUTATIONPROTO"]._serialized_end = 2104
-    _globals["_HLOSCHEDULEPROTO"]._serialized_start = 2107
-    _globals["_HLOSCHEDULEPROTO"]._serialized_end = 2341
-    _globals["_HLOSCHEDULEPROTO_INSTRUCTIONSEQUENCE"]._serialized_start = 2193
-    _globals["_HLOSCHEDULEPROTO_INSTRUCTIONSEQUENCE"]._serialized_end = 2239
-    _globals["_HLOSCHEDULEPROTO_SEQUENCESENTRY"]._serialized_start = 2241
-    _globals["_HLOSCHEDULEPROTO_SEQUENCESENTRY"]._serialized_end = 2341
-    _globals["_HLOINPUTOUTPUTALIASPROTO"]._serialized_start = 2344
-    _globals["_HLOINPUTOUTPUTALIASPROTO"]._serialized_end = 2561
-    _globals["_HLOINPUTOUTPUTALIASPROTO_ALIASENTRYPROTO"]._serialized_start = 2445
-    _globals["_HLOINPUTOUTPUTALIASPROTO_ALIASENTRYPROTO"]._serialized_end = 2561
-    _globals["_HLOBUFFERDONORPROTO"]._serialized_start = 2564
-    _globals["_HLOBUFFERDONORPROTO"]._serialized_end = 2741
-    _globals["_HLOBUFFERDONORPROTO_BUFFERDONORENTRYPROTO"]._serialized_start = 2661
-    _globals["_HLOBUFFERDONORPROTO_BUFFERDONORENTRYPROTO"]._serialized_end = 2741
-    _globals["_STACKFRAMEINDEXPROTO"]._serialized_start = 2744
-    _globals["_STACKFRAMEINDEXPROTO"]._serialized_end = 3111
-    _globals["_STACKFRAMEINDEXPROTO_FILELOCATION"]._serialized_start = 2954
-    _globals["_STACKFRAMEINDEXPROTO_FILELOCATION"]._serialized_end = 3046
-    _globals["_STACKFRAMEINDEXPROTO_STACKFRAME"]._serialized_start = 3048
-    _globals["_STACKFRAMEINDEXPROTO_STACKFRAME"]._serialized_end = 3111
-    _globals["_HLOMODULEPROTO"]._serialized_start = 3114
-    _globals["_HLOMODULEPROTO"]._serialized_end = 3576
-    _globals["_LOGICALBUFFERPROTO"]._serialized_start = 3579
-    _globals["_LOGICALBUFFERPROTO"]._serialized_end = 3786
-    _globals["_LOGICALBUFFERPROTO_LOCATION"]._serialized_start = 3705
-    _globals["_LOGICALBUFFERPROTO_LOCATION"]._serialized_end = 3786
-    _globals["_BUFFERALLOCATIONPROTO"]._serialized_start = 3789
-    _globals["_BUFFERALLOCATIONPROTO"]._serialized_end = 4174
-    _globals["_BUFFERALLOCATIONPROTO_ASSIGNED"]._serialized_start = 4107
-    _globals["_BUFFERALLOCATIONPROTO_ASSIGNED"]._serialized_end = 4174
-    _globals["_BUFFERASSIGNMENTPROTO"]._serialized_start = 4177
-    _globals["_BUFFERASSIGNMENTPROTO"]._serialized_end = 4499
-    _globals["_BUFFERASSIGNMENTPROTO_BUFFERALIAS"]._serialized_start = 4399
-    _globals["_BUFFERASSIGNMENTPROTO_BUFFERALIAS"]._serialized_end = 4499
-    _globals["_HLOPROTO"]._serialized_start = 4501
-    _globals["_HLOPROTO"]._serialized_end = 4625
+  DESCRIPTOR._loaded_options = None
+  _globals['_FRONTENDATTRIBUTES_MAPENTRY']._loaded_options = None
+  _globals['_FRONTENDATTRIBUTES_MAPENTRY']._serialized_options = b'8\001'
+  _globals['_HLOSCHEDULEPROTO_SEQUENCESENTRY']._loaded_options = None
+  _globals['_HLOSCHEDULEPROTO_SEQUENCESENTRY']._serialized_options = b'8\001'
+  _globals['_TILEPROTO']._serialized_start=27
+  _globals['_TILEPROTO']._serialized_end=58
+  _globals['_LAYOUTPROTO']._serialized_start=61
+  _globals['_LAYOUTPROTO']._serialized_end=190
+  _globals['_SHAPEPROTO']._serialized_start=193
+  _globals['_SHAPEPROTO']._serialized_end=338
+  _globals['_OPMETADATA']._serialized_start=340
+  _globals['_OPMETADATA']._serialized_end=452
+  _globals['_FRONTENDATTRIBUTES']._serialized_start=454
+  _globals['_FRONTENDATTRIBUTES']._serialized_end=574
+  _globals['_FRONTENDATTRIBUTES_MAPENTRY']._serialized_start=532
+  _globals['_FRONTENDATTRIBUTES_MAPENTRY']._serialized_end=574
+  _globals['_OPSHARDING']._serialized_start=576
+  _globals['_OPSHARDING']._serialized_end=588
+  _globals['_OUTPUTOPERANDALIASING']._serialized_start=590
+  _globals['_OUTPUTOPERANDALIASING']._serialized_end=693
+  _globals['_DOTDIMENSIONNUMBERS']._serialized_start=695
+  _globals['_DOTDIMENSIONNUMBERS']._serialized_end=752
+  _globals['_PRECISIONCONFIG']._serialized_start=754
+  _globals['_PRECISIONCONFIG']._serialized_end=798
+  _globals['_CONVOLUTIONDIMENSIONNUMBERS']._serialized_start=800
+  _globals['_CONVOLUTIONDIMENSIONNUMBERS']._serialized_end=910
+  _globals['_LITERALPROTO']._serialized_start=912
+  _globals['_LITERALPROTO']._serialized_end=995
+  _globals['_HLOINSTRUCTIONPROTO']._serialized_start=998
+  _globals['_HLOINSTRUCTIONPROTO']._serialized_end=1974
+  _globals['_HLOCOMPUTATIONPROTO']._serialized_start=1977
+  _globals['_HLOCOMPUTATIONPROTO']._serialized_end=2178
+  _globals['_HLOSCHEDULEPROTO']._serialized_start=2181
+  _globals['_HLOSCHEDULEPROTO']._serialized_end=2415
+  _globals['_HLOSCHEDULEPROTO_INSTRUCTIONSEQUENCE']._serialized_start=2267
+  _globals['_HLOSCHEDULEPROTO_INSTRUCTIONSEQUENCE']._serialized_end=2313
+  _globals['_HLOSCHEDULEPROTO_SEQUENCESENTRY']._serialized_start=2315
+  _globals['_HLOSCHEDULEPROTO_SEQUENCESENTRY']._serialized_end=2415
+  _globals['_HLOINPUTOUTPUTALIASPROTO']._serialized_start=2418
+  _globals['_HLOINPUTOUTPUTALIASPROTO']._serialized_end=2635
+  _globals['_HLOINPUTOUTPUTALIASPROTO_ALIASENTRYPROTO']._serialized_start=2519
+  _globals['_HLOINPUTOUTPUTALIASPROTO_ALIASENTRYPROTO']._serialized_end=2635
+  _globals['_HLOBUFFERDONORPROTO']._serialized_start=2638
+  _globals['_HLOBUFFERDONORPROTO']._serialized_end=2815
+  _globals['_HLOBUFFERDONORPROTO_BUFFERDONORENTRYPROTO']._serialized_start=2735
+  _globals['_HLOBUFFERDONORPROTO_BUFFERDONORENTRYPROTO']._serialized_end=2815
+  _globals['_STACKFRAMEINDEXPROTO']._serialized_start=2818
+  _globals['_STACKFRAMEINDEXPROTO']._serialized_end=3185
+  _globals['_STACKFRAMEINDEXPROTO_FILELOCATION']._serialized_start=3028
+  _globals['_STACKFRAMEINDEXPROTO_FILELOCATION']._serialized_end=3120
+  _globals['_STACKFRAMEINDEXPROTO_STACKFRAME']._serialized_start=3122
+  _globals['_STACKFRAMEINDEXPROTO_STACKFRAME']._serialized_end=3185
+  _globals['_HLOMODULEPROTO']._serialized_start=3188
+  _globals['_HLOMODULEPROTO']._serialized_end=3650
+  _globals['_LOGICALBUFFERPROTO']._serialized_start=3653
+  _globals['_LOGICALBUFFERPROTO']._serialized_end=3860
+  _globals['_LOGICALBUFFERPROTO_LOCATION']._serialized_start=3779
+  _globals['_LOGICALBUFFERPROTO_LOCATION']._serialized_end=3860
+  _globals['_BUFFERALLOCATIONPROTO']._serialized_start=3863
+  _globals['_BUFFERALLOCATIONPROTO']._serialized_end=4248
+  _globals['_BUFFERALLOCATIONPROTO_ASSIGNED']._serialized_start=4181
+  _globals['_BUFFERALLOCATIONPROTO_ASSIGNED']._serialized_end=4248
+  _globals['_BUFFERASSIGNMENTPROTO']._serialized_start=4251
+  _globals['_BUFFERASSIGNMENTPROTO']._serialized_end=4573
+  _globals['_BUFFERASSIGNMENTPROTO_BUFFERALIAS']._serialized_start=4473
+  _globals['_BUFFERASSIGNMENTPROTO_BUFFERALIAS']._serialized_end=4573
+  _globals['_HLOPROTO']._serialized_start=4575
+  _globals['_HLOPROTO']._serialized_end=4699
 # @@protoc_insertion_point(module_scope)

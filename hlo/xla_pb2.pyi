@@ -5,15 +5,23 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class TileProto(_message.Message):
+    __slots__ = ("dimensions",)
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class LayoutProto(_message.Message):
-    __slots__ = ("minor_to_major", "element_size_in_bits", "memory_space")
+    __slots__ = ("minor_to_major", "tiles", "element_size_in_bits", "memory_space")
     MINOR_TO_MAJOR_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SIZE_IN_BITS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_SPACE_FIELD_NUMBER: _ClassVar[int]
     minor_to_major: _containers.RepeatedScalarFieldContainer[int]
+    tiles: _containers.RepeatedCompositeFieldContainer[TileProto]
     element_size_in_bits: int
     memory_space: int
-    def __init__(self, minor_to_major: _Optional[_Iterable[int]] = ..., element_size_in_bits: _Optional[int] = ..., memory_space: _Optional[int] = ...) -> None: ...
+    def __init__(self, minor_to_major: _Optional[_Iterable[int]] = ..., tiles: _Optional[_Iterable[_Union[TileProto, _Mapping]]] = ..., element_size_in_bits: _Optional[int] = ..., memory_space: _Optional[int] = ...) -> None: ...
 
 class ShapeProto(_message.Message):
     __slots__ = ("element_type", "dimensions", "tuple_shapes", "layout")

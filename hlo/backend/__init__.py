@@ -5,10 +5,11 @@ from __future__ import annotations
 from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
 from hlo.backend.platform import Platform
+from hlo.backend.tpu import TPU
 
 __all__ = ["PLATFORMS", "is_host", "platform", "platform_of_jax"]
 
-PLATFORMS = {found.name: found for found in (CPU, CUDA)}
+PLATFORMS = {found.name: found for found in (CPU, CUDA, TPU)}
 """By name."""
 
 

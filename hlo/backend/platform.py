@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-__all__ = ["Platform"]
+__all__ = ["HOST_MEMORY_SPACE", "Platform"]
+
+HOST_MEMORY_SPACE = 5
+"""XLA's memory space (layout colour) for buffers in host memory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,8 @@ class Platform:
       is_host: whether its devices are this machine's own processors: always here, and their memory
         is the process's.
       alignment: bytes to which XLA aligns buffers inside one allocation.
+      temporaries_multiple: bytes of which XLA's figure for temporaries is a multiple.
+      memory_spaces: XLA's numbers for the memory that totals count; None: all but the host's.
 
       all_reduces_in_place: whether an all-reduce must write over its operand.
       moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.
@@ -52,6 +57,8 @@ class Platform:
     jax_name: str
     is_host: bool
     alignment: int
+    temporaries_multiple: int
+    memory_spaces: frozenset[int] | None
 
     all_reduces_in_place: bool
     moves_nothing: tuple[str, ...]
@@ -72,3 +79,9 @@ class Platform:
     compiles_parts: bool
     mocks_calls: Mapping[str, bool]
     memory_limit_flag: str
+
+    def counts(self, space: int) -> bool:
+        """Whether totals count what lies in a memory space, given by XLA's number of it."""
+        if self.memory_spaces is None:
+            return space != HOST_MEMORY_SPACE
+        return space in self.memory_spaces

@@ -141,7 +141,7 @@ def _compiled(
         compiled = lowered.compile(compiler_options=options or None)
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
-    module, assignment = read_assignment(compiled)
+    module, assignment = read_assignment(compiled, platform)
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
     parts = leaves(compiled, module_from_bytes(module), static)
     return platform, Executable(module, assignment), parts

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hlo.backend import platform
+from hlo.backend.tpu import TPU
 from hlo.buffer_assignment import (
     Allocation,
     Assigned,
@@ -30,6 +32,7 @@ from hlo.module import (
     module_from_proto,
     parse_module_proto,
 )
+from hlo.tpu_executable import read_tpu_assignment
 from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.compile.gpu_code import read_or_say, serialized_executable
@@ -113,8 +116,8 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
       CheckError: they differ; see `check_assignment`. On a GPU: what it will run is not what its
         module says; see `check.executable.check_executable`.
     """
-    executable = _gpu_executable(compiled)
-    module, assignment = _read(compiled, executable, dump)
+    executable = _gpu_executable(compiled, plan.target)
+    module, assignment = _read(compiled, plan.target, executable, dump)
     report = check_assignment(module, assignment, plan)
     if executable is None:
         return report
@@ -122,28 +125,29 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
     return dataclasses.replace(report, thunks=sum(1 for _ in executable.all_thunks))
 
 
-def _gpu_executable(compiled: Any) -> GpuExecutable | None:
-    """A GPU's executable; None on a CPU, which gives its assignment by itself."""
-    stats = compiled.memory_analysis()
-    if stats is None or stats.serialized_buffer_assignment_proto:
+def _gpu_executable(compiled: Any, target: str) -> GpuExecutable | None:
+    """A GPU's executable; None elsewhere."""
+    if not platform(target).lists_thunks:
         return None
     return read_or_say(serialized_executable(compiled))
 
 
-def read_assignment(compiled: Any, dump: Path | None = None) -> tuple[bytes, BufferAssignment]:
+def read_assignment(
+    compiled: Any, target: str, dump: Path | None = None
+) -> tuple[bytes, BufferAssignment]:
     """The module of an executable, serialized, and the buffer assignment XLA made of it.
 
     Args:
-      compiled, dump: see `check_compiled`.
+      compiled, dump: see `check_compiled`. target: name of the platform that it is for.
 
     Raises:
       CheckError: the backend does not give them back, or XLA's total is not the assignment's.
     """
-    return _read(compiled, _gpu_executable(compiled), dump)
+    return _read(compiled, target, _gpu_executable(compiled, target), dump)
 
 
 def _read(
-    compiled: Any, gpu: GpuExecutable | None, dump: Path | None
+    compiled: Any, target: str, gpu: GpuExecutable | None, dump: Path | None
 ) -> tuple[bytes, BufferAssignment]:
     """The same, where a GPU's executable is at hand."""
     executable = compiled.runtime_executable()
@@ -154,10 +158,12 @@ def _read(
     data = b"" if stats is None else stats.serialized_buffer_assignment_proto
     data = gpu.assignment if gpu is not None else data
     try:
+        if not data and platform(target) is TPU:
+            data = read_tpu_assignment(serialized_executable(compiled))
         if data:
-            assignment = assignment_from_bytes(data, parse_module_proto(module))
+            assignment = assignment_from_bytes(data, parse_module_proto(module), target)
         else:
-            assignment = _dumped(module, dump)
+            assignment = _dumped(module, target, dump)
     except HloError as error:
         raise CheckError(str(error)) from error
     if stats is not None:
@@ -170,7 +176,7 @@ def _read(
     return module, assignment
 
 
-def _dumped(module: bytes, dump: Path | None) -> BufferAssignment:
+def _dumped(module: bytes, target: str, dump: Path | None) -> BufferAssignment:
     """The buffer assignment of the one dumped module that is this module, order included."""
     if dump is None:
         raise CheckError(
@@ -180,7 +186,7 @@ def _dumped(module: bytes, dump: Path | None) -> BufferAssignment:
     wanted = _identity(module_from_bytes(module))
     # The latest first: a directory may hold several compiles of one module.
     for path in sorted(dump.glob("*after_optimizations.hlo.pb"), reverse=True):
-        proto, assignment = read_dump(path)
+        proto, assignment = read_dump(path, target)
         if _identity(module_from_proto(proto)) == wanted:
             return assignment
     raise CheckError(f"no dump in {dump} is of this executable; compile it with dump_options(DIR)")

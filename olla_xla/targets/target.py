@@ -1,7 +1,8 @@
-"""The devices a step can be planned for: this machine's CPU, and GPUs that need not be there.
+"""The devices a step can be planned for: this machine's CPU, and GPUs and TPUs that need not be
+there.
 
-The GPUs are compile-only devices: XLA's whole GPU pipeline runs, from fusion to buffer assignment,
-but nothing can be executed. It takes JAX's CUDA plugin and no card.
+These are compile-only devices: XLA's whole pipeline runs, from fusion to buffer assignment, but
+nothing can be executed. It takes JAX's CUDA plugin and no card, or libtpu and no TPU.
 
 What XLA must know of a card lies beside this file as text of its GpuTargetConfigProto. The figures
 are those of openxla/xla, xla/backends/gpu/target_config/specs, with the versions of the libraries
@@ -26,7 +27,9 @@ from jax.experimental import topologies
 from hlo.backend import is_host, platform
 from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
+from hlo.backend.tpu import TPU
 from olla_xla.errors import InputError
+from olla_xla.targets.tpu import CHIPS, prepare_libtpu, tpu_devices
 from olla_xla.version import to_install
 
 __all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
@@ -35,20 +38,24 @@ _FORCED = "xla_force_host_platform_device_count"
 
 _CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")
 
-TARGETS = {"cpu": CPU.name, **dict.fromkeys(_CARDS, CUDA.name)}
+TARGETS = {
+    "cpu": CPU.name,
+    **dict.fromkeys(_CARDS, CUDA.name),
+    **dict.fromkeys(CHIPS, TPU.name),
+}
 """Target name -> the platform whose memory rules hold there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What XLA is told of a GPU.
+    """A GPU or TPU.
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
       memory_bytes: what the device has. bytes_per_second: of its memory, at most.
-      plugin: JAX's plugin that compiles for it. CUDA 13 knows nothing older than compute capability
-        7.5, which leaves "cuda12" for a V100.
-      config: text of a GpuTargetConfigProto.
+      plugin: the extra of this package with what compiles for it. CUDA 13 knows nothing older than
+        compute capability 7.5, which leaves "cuda12" for a V100.
+      config: of a GPU, text of a GpuTargetConfigProto: what XLA is told of it.
     """
 
     name: str
@@ -61,13 +68,17 @@ class Card:
 
 @functools.cache
 def card(name: str) -> Card:
-    """The card of a GPU target. It takes no plugin.
+    """The card of a target that is no CPU. It takes no plugin.
 
     Raises:
-      InputError: there is no such GPU.
+      InputError: there is no such target.
     """
+    if name in CHIPS:
+        chip = CHIPS[name]
+        return Card(name, chip.kind, chip.memory_bytes, chip.bytes_per_second, "", "tpu")
     if name not in _CARDS:
-        raise InputError(f"target={name!r} is no GPU; use one of {', '.join(_CARDS)}")
+        known = ", ".join((*_CARDS, *CHIPS))
+        raise InputError(f"target={name!r} is no GPU or TPU; use one of {known}")
     config = resources.files("olla_xla.targets").joinpath(f"{name}.txtpb").read_text()
     found = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
     return Card(
@@ -135,13 +146,15 @@ class Target:
 def prepare_environment(name: str, devices: int = 1) -> None:
     """Sets what must be set before JAX starts a backend, here and in processes started from here.
 
-    No target takes a card, so JAX is kept from looking for one, and XLA from tuning on it.
+    No target takes a device, so JAX is kept from looking for one, and XLA from tuning on it.
 
     Args:
       name: one of `TARGETS`. devices: how many are wanted; of a CPU JAX makes them as it starts.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
+    if name in CHIPS:
+        prepare_libtpu()
     flags = os.environ.get("XLA_FLAGS", "")
     if platform(TARGETS[name]).autotunes and "xla_gpu_autotune_level" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
@@ -150,15 +163,19 @@ def prepare_environment(name: str, devices: int = 1) -> None:
             jax.config.update("jax_num_cpu_devices", devices)
 
 
-def target(name: str, devices: int = 1) -> Target:
+def target(name: str, devices: int = 1, topology: str = "") -> Target:
     """The target of that name.
 
     Args:
       name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
+      topology: of a TPU, how many chips in each direction, such as "2x4"; then all of its devices
+        are taken. By default the smallest usual one with so many devices.
 
     Raises:
       InputError: it is unknown, or this installation cannot compile for it.
     """
+    if topology and name not in CHIPS:
+        raise InputError(f"topology={topology} is of TPUs, target={name!r} is none")
     if name not in TARGETS:
         raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
     if devices < 1:
@@ -166,7 +183,10 @@ def target(name: str, devices: int = 1) -> Target:
     if platform(TARGETS[name]).is_host:
         return _cpu(devices)
     found = card(name)
-    described = _described(found, devices)
+    if name in CHIPS:
+        described = tpu_devices(CHIPS[name], devices, topology)
+    else:
+        described = _described(found, devices)
     return Target(name, described[0], found.memory_bytes, described, found.kind)
 
 

@@ -60,11 +60,11 @@ def analyze_dump(
     stage = DumpedStage(module, target)
 
     progress("compiling")
-    own, plan, planned = Executable(*read_assignment(stage.compiled())), None, None
+    own, plan, planned = Executable(*read_assignment(stage.compiled(), target.platform)), None, None
     if options is not None:
         progress("compiling and planning")
         outcome = stage.planned(options, None)
-        planned, plan = Executable(*read_assignment(outcome.compiled)), outcome.plan
+        planned, plan = Executable(*read_assignment(outcome.compiled, target.platform)), outcome.plan
         if plan is None:
             raise OllaError(f"planning failed: {outcome.reason}")
     title = f"{module.name}, {target.name}"

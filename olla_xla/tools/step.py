@@ -105,7 +105,7 @@ def plan_model(
         raise OllaError(f"planning failed: {compiled.reason}")
     stage("checking XLA's buffer assignment")
     report = check_compiled(compiled, compiled.plan)
-    _, assignment = read_assignment(compiled)
+    _, assignment = read_assignment(compiled, target.platform)
 
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
@@ -149,7 +149,7 @@ def plan_dump(
         raise OllaError(f"planning failed: {outcome.reason}")
     stage("checking XLA's buffer assignment")
     report = check_compiled(outcome.compiled, outcome.plan)
-    _, assignment = read_assignment(outcome.compiled)
+    _, assignment = read_assignment(outcome.compiled, target.platform)
     found = _Outcome(
         outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
     )

@@ -15,7 +15,6 @@ import numpy as np
 
 from hlo.buffer_assignment import BufferAssignment
 from hlo.module import Instruction
-from hlo.shapes import HOST_MEMORY_SPACE
 from hlo.values import Value
 from olla_xla.memory.module_state import PlannedModule
 
@@ -124,10 +123,6 @@ _Placed = dict[Value, tuple[int, int]]
 """Value -> (number of its allocation, offset in it)."""
 
 
-def _counts(value: Value) -> bool:
-    return value.bytes > 0 and value.color != HOST_MEMORY_SPACE
-
-
 def _simulated(planned: PlannedModule) -> tuple[_Placed, dict[int, int], int]:
     """Places, sizes of the allocations, and the total, by the simulation."""
     found, values = planned.simulate(), planned.dataflow.values
@@ -136,7 +131,7 @@ def _simulated(planned: PlannedModule) -> tuple[_Placed, dict[int, int], int]:
     placed = {
         v: (numbers[v.id], offsets[v.id])
         for v in values
-        if _counts(v) and numbers[v.id] not in constants
+        if v.bytes and numbers[v.id] not in constants
     }
     used = {number for number, _ in placed.values()}
     sizes = {k: int(size) for k, size in enumerate(found.sizes.tolist()) if k in used}
@@ -147,13 +142,10 @@ def _assigned(
     planned: PlannedModule, assignment: BufferAssignment
 ) -> tuple[_Placed, dict[int, int], int]:
     """The same as XLA has it."""
-    by_name = {v.name: v for v in planned.dataflow.values if _counts(v)}
+    by_name = {v.name: v for v in planned.dataflow.values if v.bytes}
     placed: _Placed = {}
     sizes: dict[int, int] = {}
-    for allocation in assignment.allocations:
-        counted = allocation.is_entry_parameter or allocation.maybe_live_out or allocation.is_temp
-        if allocation.color == HOST_MEMORY_SPACE or not counted:
-            continue
+    for allocation in assignment.counted:
         sizes[allocation.index] = allocation.size
         for place in allocation.assigned:
             if place.name in by_name:

@@ -6,6 +6,7 @@ import logging
 import re
 
 from hlo.backend import platform
+from hlo.backend.tpu import TPU
 from olla_xla.remat.cost.calibrate import calibrated_cpu
 from olla_xla.remat.cost.roofline import H100, Device
 
@@ -17,10 +18,10 @@ _logger = logging.getLogger("olla_xla")
 def _card(
     name: str, terabytes: float, float32: float, matrix: float, narrow: float, link: float
 ) -> Device:
-    """A card from its peak rates.
+    """A card, or one device of a TPU, from its peak rates.
 
     These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits; GB/s
-    to other cards, half of what the documents add up for both ways (NVLink, else PCIe). What is
+    to others, half of what the documents add up for both ways (NVLink, else PCIe; ICI). What is
     sustained of them is taken to be as on an H100 (roofline.H100): nothing is measured.
     """
     return Device(
@@ -62,15 +63,24 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
         _card("GB200", 8.0, 80, 1250, 2500, 900),
         "NVIDIA GB200 NVL72 datasheet, one of two",
     ),
+    # Dots in float32 run in bfloat16 by default. Vector units do 4,096 operations a cycle each, at
+    # the clock that the peak of the matrix units takes.
+    (r"TPU v5 lite", _card("TPU v5e", 0.819, 6, 197, 197, 200), "Google Cloud, TPU v5e"),
+    (r"TPU v5", _card("TPU v5p", 2.765, 14, 459, 459, 600), "Google Cloud, TPU v5p"),
+    (r"TPU v6 lite", _card("TPU v6e", 1.64, 7, 918, 918, 400), "Google Cloud, TPU v6e"),
+    (r"TPU7x", _card("TPU7x", 3.69, 9, 1153, 1153, 300), "Google Cloud, TPU7x, one of two"),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
+
+_USUAL = {TPU.name: next(found for _, found, _ in _CARDS if found.name == "TPU v5e")}
+"""By platform, whose rates are taken of a device that is not listed, if not an H100's."""
 
 SOURCES = {found.name: source for _, found, source in _CARDS}
 """A card's name -> the document that its peak rates are from."""
 
 
 def card_device(kind: str) -> Device | None:
-    """The rates of an NVIDIA card by JAX's name of it (`device_kind`); None if it is not known."""
+    """The rates of a GPU or TPU by JAX's name of it (`device_kind`); None if it is not known."""
     return next((found for pattern, found, _ in _CARDS if re.search(pattern, kind)), None)
 
 
@@ -78,13 +88,13 @@ def device(target: str, kind: str = "") -> Device:
     """The rates of a target's device.
 
     Args:
-      target: "cpu": this machine's, measured; "cuda": a card's.
-      kind: JAX's name of the card. Where it is "", or of a card that is not in the list, the
-        rates are an H100's.
+      target: "cpu": this machine's, measured; "cuda" and "tpu": as listed.
+      kind: JAX's name of the device. Where it is "", or of one that is not in the list, the rates
+        are an H100's, or a TPU v5e's.
     """
     if platform(target).has_measured_rates:
         return calibrated_cpu()
-    found = card_device(kind)
+    found, usual = card_device(kind), _USUAL.get(target, H100)
     if kind and found is None:
-        _logger.info("the rates of a %s are not known; it is priced as an H100", kind)
-    return found or H100
+        _logger.info("the rates of a %s are not known; it is priced as a %s", kind, usual.name)
+    return found or usual

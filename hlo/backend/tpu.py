@@ -1,0 +1,33 @@
+"""XLA's backend for TPUs."""
+
+from __future__ import annotations
+
+from hlo.backend.platform import Platform
+
+__all__ = ["TPU"]
+
+TPU = Platform(
+    name="tpu",
+    jax_name="tpu",
+    is_host=False,
+    alignment=16384,
+    temporaries_multiple=16384,
+    memory_spaces=frozenset((0,)),  # HBM; 1 is VMEM, 2 SMEM
+    all_reduces_in_place=True,
+    moves_nothing=("bitcast",),
+    has_fusion_rule=False,
+    runs_beside=True,
+    has_tiles=False,
+    keeps_code=False,  # not known; nothing has been run there
+    joins_calls=False,
+    pays_for_layout=False,
+    has_measured_rates=False,
+    has_tested_bits=False,  # no test has run there
+    computes_again=True,  # its rematerialisation
+    memory_scheduler=None,
+    lists_thunks=False,
+    autotunes=False,
+    compiles_parts=True,
+    mocks_calls={},
+    memory_limit_flag="",
+)

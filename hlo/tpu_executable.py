@@ -1,0 +1,34 @@
+"""XLA's serialized TPU executable: the buffer assignment in it."""
+
+from __future__ import annotations
+
+from hlo.module import HloError
+from hlo.riegeli import read_message
+from hlo.wire import Message, read_varint
+
+__all__ = ["read_tpu_assignment"]
+
+_EXECUTABLE, _PROGRAM, _DUMP, _ASSIGNMENT = 1, 2, 6, 3
+"""Fields on the way to it: TpuExecutableProto is not public, the HloProto inside it is."""
+
+
+def read_tpu_assignment(data: bytes) -> bytes:
+    """The BufferAssignmentProto, serialized, in what `serialize` of a TPU's executable gives.
+
+    Raises:
+      HloError: it is no such executable, or one that another libtpu has written otherwise.
+    """
+    try:
+        length, start = read_varint(data, 0)  # IFRT's own metadata come first
+        parts = read_message(data[start + length :], "xla.TpuExecutableProto")
+        # Each record that was merged has a part of it.
+        executables = Message(parts.get((), b"")).messages(_EXECUTABLE)
+        programs = [p for e in executables for p in e.messages(_PROGRAM)]
+        found = b"".join(d.blob(_ASSIGNMENT) for p in programs for d in p.messages(_DUMP))
+    except (IndexError, ValueError, RecursionError) as error:  # of bytes that are no message
+        if isinstance(error, HloError):
+            raise
+        raise HloError("not a TPU's executable") from error
+    if not found:
+        raise HloError("the executable has no buffer assignment")
+    return found

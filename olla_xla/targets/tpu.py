@@ -1,0 +1,112 @@
+"""TPUs that need not be there: libtpu compiles for them on any machine.
+
+Memory is what libtpu says a program may take; bandwidth is from Google Cloud's documentation of
+each TPU version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from typing import Any
+
+from jax.experimental import topologies
+
+from olla_xla.errors import InputError
+from olla_xla.version import to_install
+
+__all__ = ["CHIPS", "Chip", "prepare_libtpu", "tpu_devices"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A TPU version.
+
+    Attributes:
+      name: the target's. kind: as JAX names such a device (`device_kind`).
+      memory_bytes: HBM of a device that a program may take. bytes_per_second: of it, at most.
+      directions: in how many directions chips are connected.
+      devices: that JAX sees in one chip.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: int
+    bytes_per_second: int
+    directions: int
+    devices: int = 1
+
+
+def _chip(
+    name: str, kind: str, gibibytes: float, gigabytes: int, directions: int, devices: int = 1
+) -> Chip:
+    return Chip(name, kind, int(gibibytes * 2**30), gigabytes * 10**9, directions, devices)
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        _chip("v5e", "TPU v5 lite", 15.75, 819, 2),
+        _chip("v5p", "TPU v5", 95.73, 2765, 3),
+        _chip("v6e", "TPU v6 lite", 31.24, 1640, 2),
+        _chip("tpu7x", "TPU7x", 94.74, 3690, 3, devices=2),
+    )
+}
+"""By the target's name."""
+
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",  # asks no cloud what TPU this machine has
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: topologies are named where they are made
+    "TPU_WORKER_ID": "0",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Several processes may compile at a time; libtpu's lock is for those that run on the TPU.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+def prepare_libtpu() -> None:
+    """Sets what libtpu reads as it is loaded, so that it looks for no TPU, unless it is set."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
+    """Compile-only devices.
+
+    Args:
+      chip: their version. count: how many, if no topology is given.
+      topology: chips in each direction, such as "2x4".
+
+    Raises:
+      InputError: libtpu is missing or knows no such topology, or none is usual for so many.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise InputError(f"target={chip.name} needs libtpu; {to_install('tpu')}")
+    name = topology or _usual(chip, count)
+    prepare_libtpu()
+    try:
+        found = topologies.get_topology_desc(
+            platform="tpu", topology_name=f"{chip.name}:{name}"
+        ).devices
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"target={chip.name}: libtpu has no topology {name} ({reason})") from error
+    return tuple(found if topology else found[:count])
+
+
+def _usual(chip: Chip, count: int) -> str:
+    """The topology of so many devices whose directions differ least in length."""
+    chips = -(-count // chip.devices)
+    if count & (count - 1):
+        raise InputError(
+            f"devices={count} is no power of two; give target={chip.name} a topology, such as "
+            f"{'x'.join('2' * chip.directions)}"
+        )
+    power, lengths = chips.bit_length() - 1, []
+    for left in range(chip.directions, 0, -1):  # the shortest first
+        lengths.append(1 << power // left)
+        power -= power // left
+    if chip.directions == 3:
+        lengths.sort(reverse=chips <= 4)  # 2x2x1, but 2x2x4
+    return "x".join(map(str, lengths))
