@@ -82,6 +82,16 @@ class BufferAssignment:
         )
 
     @property
+    def elsewhere(self) -> dict[str, int]:
+        """Bytes in the device's other memories, by their names, such as "VMEM"."""
+        found: dict[str, int] = {}
+        names = platform(self.target).other_memories
+        for a in self.allocations:
+            if a.color in names and a.size:
+                found[names[a.color]] = found.get(names[a.color], 0) + a.size
+        return found
+
+    @property
     def total_bytes(self) -> int:
         """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
         multiple = platform(self.target).temporaries_multiple

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -109,6 +110,24 @@ class Shape:
         """Bytes that its elements alone take: `bytes` less what pads them to whole tiles."""
         return (self.num_elements * self.element_bits + 7) // 8 if self.is_array else self.bytes
 
+    def least_padded(self) -> tuple[int, tuple[int, ...]]:
+        """The fewest bytes that it could take in its tiles, and the order of dimensions for that.
+
+        The order is from the most major dimension to the most minor; its own, if none is better.
+        """
+        own = tuple(reversed(self.minor_to_major))
+        best, order = self.bytes, own
+        if not self.tiles or len(own) > _MOST_ORDERED:
+            return best, order
+        for other in itertools.permutations(own):
+            extents = [self.dimensions[d] for d in other]
+            for tile in self.tiles:
+                extents = _tiled(extents, tile)
+            size = (math.prod(extents) * self.element_bits + 7) // 8
+            if size < best:
+                best, order = size, other
+        return best, order
+
     @functools.cached_property
     def _stored_elements(self) -> int:
         """Elements with those that pad it to whole tiles."""
@@ -141,6 +160,9 @@ class Shape:
         for i, element in enumerate(self.elements):
             yield from element.indices((*prefix, i))
 
+
+_MOST_ORDERED = 6
+"""Dimensions of a shape of which all orders are tried."""
 
 _COMBINED = -(2**63)
 """In place of a tile's extent: that dimension and the next more minor one are tiled as one."""

@@ -48,6 +48,7 @@ class Value:
       live_out: it appears in the entry computation's result.
       buffer: id of its alias set.
       counts: whether it lies in the device's main memory, which totals count.
+      table_bytes: of a tuple's index table on this platform; 0 of an array.
     """
 
     instruction: Instruction
@@ -59,6 +60,7 @@ class Value:
     live_out: bool = False
     buffer: int = -1
     counts: bool = True
+    table_bytes: int = 0
     forward: Value | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +76,9 @@ class Value:
     @property
     def bytes(self) -> int:
         """Bytes of the device's main memory: none where it lies in the host's, or in a core."""
-        return self.shape.bytes if self.counts else 0
+        if not self.counts:
+            return 0
+        return self.table_bytes or self.shape.bytes
 
     @property
     def color(self) -> int:
@@ -154,7 +158,7 @@ class _Analysis:
     def __init__(self, module: Module, target: str) -> None:
         self.module = module
         self.target = target
-        self.counts = platform(target).counts
+        self.platform = platform(target)
         self.maps: dict[Instruction, ValueMap] = {}
         self.values: list[Value] = []
         self.merges: list[tuple[Value, Value]] = []
@@ -177,7 +181,9 @@ class _Analysis:
 
     def _define(self, instruction: Instruction, index: ShapeIndex) -> Value:
         shape = instruction.shape.at(index)
-        value = Value(instruction, index, shape, counts=self.counts(shape.memory_space))
+        table = self.platform.table_bytes(len(shape.elements)) if shape.is_tuple else 0
+        counts = self.platform.counts(shape.memory_space)
+        value = Value(instruction, index, shape, counts=counts, table_bytes=table)
         self.values.append(value)
         return value
 

@@ -22,8 +22,11 @@ class Platform:
       is_host: whether its devices are this machine's own processors: always here, and their memory
         is the process's.
       alignment: bytes to which XLA aligns buffers inside one allocation.
+      pointer_bytes: of an entry in a tuple's index table. table_multiple: bytes of which a table's
+        size is a multiple.
       temporaries_multiple: bytes of which XLA's figure for temporaries is a multiple.
       memory_spaces: XLA's numbers for the memory that totals count; None: all but the host's.
+      other_memories: its number for another memory of the device -> the name of that.
 
       all_reduces_in_place: whether an all-reduce must write over its operand.
       moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.
@@ -57,8 +60,11 @@ class Platform:
     jax_name: str
     is_host: bool
     alignment: int
+    pointer_bytes: int
+    table_multiple: int
     temporaries_multiple: int
     memory_spaces: frozenset[int] | None
+    other_memories: Mapping[int, str]
 
     all_reduces_in_place: bool
     moves_nothing: tuple[str, ...]
@@ -85,3 +91,7 @@ class Platform:
         if self.memory_spaces is None:
             return space != HOST_MEMORY_SPACE
         return space in self.memory_spaces
+
+    def table_bytes(self, entries: int) -> int:
+        """Bytes of a tuple's index table."""
+        return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple

@@ -17,7 +17,6 @@ from hlo.module import Computation, Instruction
 from hlo.rounding import may_depend_on_others
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.remat.cost.work import known_trips
 
 __all__ = ["Body", "bodies_at_peak"]
 
@@ -114,4 +113,4 @@ def _runs(computation: Computation, inside: Computation) -> int | None:
 
 
 def _times(i: Instruction) -> int | None:
-    return known_trips(i) if i.opcode == "while" else 1
+    return trip_count(i) if i.opcode == "while" else 1

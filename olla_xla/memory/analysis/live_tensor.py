@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from hlo.module import Instruction
+from hlo.shapes import Shape
 from hlo.values import Dataflow, Value
 from olla_xla.memory.analysis.arguments import arguments
 from olla_xla.memory.analysis.categories import categories
@@ -38,6 +39,9 @@ class LiveTensor:
       start, stop: half-open steps of the schedule between which it has memory.
       holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
       holder_line: the user's line of that, or "".
+      padding: bytes of it that only fill whole tiles; none but on a TPU.
+      tighter: the shape of that size whose dimensions lie so that the least is padding, or "" where
+        that is its own. tighter_bytes: of that one.
     """
 
     name: str
@@ -57,6 +61,9 @@ class LiveTensor:
     holder_line: str = ""
     caller: str = ""
     chain: tuple[str, ...] = ()
+    padding: int = 0
+    tighter: str = ""
+    tighter_bytes: int = 0
 
     @property
     def is_found(self) -> bool:
@@ -128,6 +135,7 @@ class Describer:
         why = origin.why
         if value.shape.is_tuple:
             why = "a table of pointers, for a result of several parts"
+        tighter, tighter_bytes = _tighter(value.shape)
         return LiveTensor(
             name=value.name,
             bytes=value.bytes,
@@ -146,7 +154,18 @@ class Describer:
             holder_line="" if last is None else self.line(last),
             caller=origin.caller,
             chain=origin.chain,
+            padding=max(value.bytes - value.shape.unpadded_bytes, 0) if value.shape.tiles else 0,
+            tighter=tighter,
+            tighter_bytes=tighter_bytes,
         )
+
+
+def _tighter(shape: Shape) -> tuple[str, int]:
+    """The shape with its dimensions in the order that pads least, and its bytes; ("", 0) as it is."""
+    size, order = shape.least_padded()
+    if size == shape.bytes:
+        return "", 0
+    return f"{shape.dtype}[{','.join(str(shape.dimensions[d]) for d in order)}]", size
 
 
 def operator_kind(i: Instruction) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from hlo.module import Computation, Instruction
+from hlo.trip_count import trip_count
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.live_tensor import LiveTensor
 from olla_xla.memory.analysis.memory_view import MemoryView
 
 __all__ = ["LoopView", "loop_views"]
-
-_TRIPS = re.compile(rb'"known_trip_count":\{"n":"(\d+)"')
-
 
 @dataclasses.dataclass(frozen=True)
 class LoopView:
@@ -52,7 +49,6 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
             continue
         inside = [step[i] for c in loop.called for i in _below(c) if i in step]
         start = min(inside, default=stop)
-        trips = _TRIPS.search(loop.backend_config)
         stacks = [
             describer.tensor(v, (int(memory.start[k]), int(memory.stop[k])), None)
             for k, v in enumerate(memory.values)
@@ -65,7 +61,7 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
                 line=describer.line(loop),
                 start=start,
                 stop=stop + 1,
-                trips=int(trips[1]) if trips else None,
+                trips=trip_count(loop),
                 inside_bytes=int(in_use[start : stop + 1].max(initial=0)),
                 stacks=tuple(sorted(stacks, key=lambda t: (-t.bytes, t.name))),
             )

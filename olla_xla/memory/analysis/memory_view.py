@@ -38,6 +38,8 @@ class MemoryView:
       operator: name of the instruction that runs at the peak. operator_line: the user's line of it.
       tensors: what is in memory at the peak, largest first, and what is not in use; they sum to the
         total.
+      elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which no
+        total counts.
       timeline: category -> int64 [steps], bytes in use.
     """
 
@@ -51,6 +53,7 @@ class MemoryView:
     operator: str
     operator_line: str
     tensors: tuple[LiveTensor, ...]
+    elsewhere: Mapping[str, int]
     timeline: Mapping[Category, np.ndarray] = dataclasses.field(repr=False)
     _occupancy: Occupancy = dataclasses.field(repr=False)
     _describer: Describer = dataclasses.field(repr=False)
@@ -72,6 +75,11 @@ class MemoryView:
         return _largest_first(self._sums(_made_at))
 
     @property
+    def padding(self) -> int:
+        """Bytes at the peak that only fill whole tiles; none but on a TPU."""
+        return sum(t.padding for t in self.tensors)
+
+    @property
     def found_share(self) -> float:
         """The part of the total that leads to a line of the user's code or to an argument."""
         found = sum(t.bytes for t in self.tensors if t.is_found)
@@ -89,6 +97,7 @@ class MemoryView:
             "name total_bytes assigned live_bytes constant_bytes step steps operator operator_line"
         )
         result: dict[str, Any] = {name: getattr(self, name) for name in fields.split()}
+        result["padding"], result["elsewhere"] = self.padding, dict(self.elsewhere)
         result["categories"] = {str(c): size for c, size in self.by_category().items()}
         result["modules"], result["lines"] = self.by_module(), self.by_line()
         result["tensors"] = [tensor.to_dict() for tensor in self.tensors]
@@ -138,6 +147,7 @@ def memory_view(
         operator="" if running is None else running.name,
         operator_line="" if running is None else describer.line(running),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name, t.argument))),
+        elsewhere={} if assignment is None else assignment.elsewhere,
         timeline=_timeline(memory, describer),
         _occupancy=memory,
         _describer=describer,

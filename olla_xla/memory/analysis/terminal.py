@@ -17,6 +17,9 @@ from olla_xla.problem.text_table import text_table, wrapped
 
 __all__ = ["TextTable", "headline", "html", "megabytes", "tables_of", "text", "what", "where"]
 
+_WORTH_TELLING = 1 << 20
+"""Bytes of padding, from which on it is told."""
+
 _NOTEBOOK = 120
 """Characters of a line in a notebook."""
 
@@ -60,6 +63,8 @@ def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
     """The tables, with so many rows of tensors, modules and lines."""
     last = analysis.views[-1]
     parts = [_categories(analysis), _tensors(last, count)]
+    if last.padding > _WORTH_TELLING:
+        parts.append(_padding(last, count))
     parts += [_sums("module", last.by_module(), last, count)]
     parts += [_sums("line", last.by_line(), last, count)]
     if analysis.loops:
@@ -86,6 +91,11 @@ def headline(analysis: Analysis) -> list[str]:
     )
     if size := analysis.xla.constant_bytes:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
+    last = analysis.views[-1]
+    if found := ", ".join(f"{megabytes(n)} MB of {name}" for name, n in last.elsewhere.items()):
+        lines.append(f"beside it, in no total: {found}")
+    if last.padding > _WORTH_TELLING:
+        lines.append(f"{megabytes(last.padding)} MB of what is in use at the peak fill whole tiles")
     if analysis.remedy is not None:
         lines.append(analysis.remedy.sentence())
     return lines
@@ -108,6 +118,26 @@ def _tensors(view: MemoryView, count: int) -> TextTable:
     )
     rows = [(megabytes(t.bytes, 2), t.category.short, t.shape, what(t)) for t in shown]
     return TextTable(title, ("MB", "category:", "shape:", "what:"), rows)
+
+
+def _padding(view: MemoryView, count: int) -> TextTable:
+    """What takes more than its elements do, as its dimensions fill no whole tiles."""
+    padded = [t for t in view.tensors if t.padding]
+    padded.sort(key=lambda t: (-t.padding, t.name))
+    rows = [
+        (
+            megabytes(t.bytes, 2),
+            megabytes(t.padding, 2),
+            f"{t.bytes / (t.bytes - t.padding):,.1f}",
+            t.shape,
+            f"{t.tighter} {megabytes(t.tighter_bytes, 2)}" if t.tighter else "",
+            what(t),
+        )
+        for t in padded[:count]
+    ]
+    title = f"Padding to whole tiles: {len(rows)} largest of {len(padded):,} tensors at the peak"
+    headings = ("MB", "padding", "times", "shape:", "tighter, MB:", "what:")
+    return TextTable(title, headings, rows)
 
 
 def what(tensor: LiveTensor) -> str:

@@ -7,7 +7,6 @@ what is read of it, a buffer that is updated in place what is written. Nothing i
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 
 from hlo.backend import platform
@@ -15,8 +14,9 @@ from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
+from hlo.trip_count import trip_count
 
-__all__ = ["Work", "known_trips", "run_work", "trips", "work"]
+__all__ = ["Work", "run_work", "trips", "work"]
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -113,16 +113,8 @@ def run_work(
 
 def trips(i: Instruction) -> int:
     """How often an instruction runs what it calls: a loop's known trip count, else one."""
-    known = known_trips(i) if i.opcode == "while" else None
+    known = trip_count(i) if i.opcode == "while" else None
     return 1 if known is None else known
-
-
-def known_trips(loop: Instruction) -> int | None:
-    """The trip count that XLA wrote on a while; None if it wrote none."""
-    try:
-        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _array_bytes(i: Instruction) -> int:

@@ -1,0 +1,46 @@
+"""How often a loop runs its body."""
+
+from __future__ import annotations
+
+import json
+
+from hlo.module import Instruction
+
+__all__ = ["trip_count"]
+
+
+def trip_count(loop: Instruction) -> int | None:
+    """The trip count that XLA wrote on a while, else the one that its condition says.
+
+    None if neither does. XLA:TPU writes none; its condition compares a counter with a constant.
+    """
+    try:
+        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
+    except (ValueError, KeyError, TypeError):
+        return _counted(loop)
+
+
+def _counted(loop: Instruction) -> int | None:
+    """From 0, by 1, while less than a constant."""
+    body, condition = loop.called
+    test, result, start = condition.root, body.root, loop.operands[0]
+    if test is None or result is None or test.opcode != "compare" or test.direction != "LT":
+        return None
+    counter, limit = (_unmoved(o) for o in test.operands)
+    if counter.opcode != "get-tuple-element" or limit.integer is None:
+        return None
+    number = counter.tuple_index
+    if result.opcode != "tuple" or start.opcode != "tuple":
+        return None
+    following, first = _unmoved(result.operands[number]), _unmoved(start.operands[number])
+    if following.opcode != "add" or first.integer != 0:
+        return None
+    old, step = (_unmoved(o) for o in following.operands)
+    is_same = old.opcode == "get-tuple-element" and old.tuple_index == number
+    return max(limit.integer, 0) if is_same and step.integer == 1 else None
+
+
+def _unmoved(i: Instruction) -> Instruction:
+    while i.opcode in ("copy", "bitcast"):
+        i = i.operands[0]
+    return i
