@@ -32,5 +32,6 @@ CPU = Platform(
     autotunes=False,
     compiles_parts=False,
     mocks_calls={},
+    refuses_what_does_not_fit=False,
     memory_limit_flag="",
 )

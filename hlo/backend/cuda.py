@@ -32,5 +32,6 @@ CUDA = Platform(
     autotunes=True,
     compiles_parts=True,
     mocks_calls={"xla_gpu_mock_custom_calls": True},
+    refuses_what_does_not_fit=False,
     memory_limit_flag="xla_gpu_memory_limit_slop_factor",
 )

@@ -52,6 +52,8 @@ class Platform:
       autotunes: whether compiling tries kernels on a device unless it is told not to.
       compiles_parts: whether it compiles a module that is partitioned already.
       mocks_calls: compiler options for custom calls whose code is not there.
+      refuses_what_does_not_fit: whether compiling ends with an error where the total is more than the
+        device has.
       memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
         device, in percent; "": there is none.
     """
@@ -84,6 +86,7 @@ class Platform:
     autotunes: bool
     compiles_parts: bool
     mocks_calls: Mapping[str, bool]
+    refuses_what_does_not_fit: bool
     memory_limit_flag: str
 
     def counts(self, space: int) -> bool:

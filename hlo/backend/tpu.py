@@ -32,5 +32,6 @@ TPU = Platform(
     autotunes=False,
     compiles_parts=True,
     mocks_calls={},
+    refuses_what_does_not_fit=True,
     memory_limit_flag="",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -14,9 +14,10 @@ from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.foreign import jax_stage
-from olla_xla.compile.jax_private import jit_parameters, plain_jit
+from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
 from olla_xla.compile.leaves import leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
+from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
@@ -66,10 +67,11 @@ def analyze(
     if where is not None:
         args, kwargs = where.place(args), where.place(kwargs)
     own, planned = _functions(fn, plan)
-    platform, executable, parts = _compiled(own, args, kwargs, where)
+    step = _compiled(own, args, kwargs, where)
+    platform, executable = step.platform, step.executable
     best = None
     if planned is not None:
-        _, best, _ = _compiled(planned, args, kwargs, where)
+        best = _compiled(planned, args, kwargs, where).executable
     name = getattr(fn, "__name__", type(fn).__name__)
     found = analyze_module(
         executable,
@@ -77,13 +79,15 @@ def analyze(
         title=title or (name if where is None else f"{name}, {where.name}"),
         planned=best,
         plan=None if planned is None else planned.plans[-1],
-        leaves=parts,
+        leaves=step.leaves,
+        available_bytes=step.available_bytes,
     )
     if advice is False:
         return found
     options = PlanOptions(**advice) if isinstance(advice, dict) else PlanOptions()
     options = options if planned is None else planned._options
-    donating = _donating(own, args, kwargs, found, parts[0])
+    taken = step.leaves[0] if step.leaves is not None else []
+    donating = _donating(own, args, kwargs, found, taken)
     tried = remedy(
         executable.module,
         found.views[-1],
@@ -124,10 +128,23 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     return jitted, planned
 
 
-def _compiled(
-    fn: Any, args: Any, kwargs: Any, where: Target | None
-) -> tuple[str, Executable, tuple[list[Leaf], list[Leaf]]]:
-    """Compiles; (platform, executable, what it takes and returns)."""
+class _Step(NamedTuple):
+    """A compiled function.
+
+    Attributes:
+      platform: name of its memory rules. executable: what it runs, or would run if it fitted.
+      leaves: what it takes and returns; None where XLA refused it.
+      available_bytes: what the device has, where XLA refused it; else None.
+    """
+
+    platform: str
+    executable: Executable
+    leaves: tuple[list[Leaf], list[Leaf]] | None
+    available_bytes: int | None = None
+
+
+def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
+    """Compiles a function, as far as XLA goes."""
     with warnings.catch_warnings():
         # The audit says it with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
@@ -138,13 +155,19 @@ def _compiled(
         if PLATFORMS[platform].autotunes and is_host(jax.default_backend()):
             options["xla_gpu_autotune_level"] = 0  # no card to tune on
         warnings.simplefilter("ignore", PlanWarning)  # raised below
-        compiled = lowered.compile(compiler_options=options or None)
+        try:
+            compiled = lowered.compile(compiler_options=options or None)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_refusal(error, platform):
+                raise
+            found = refused_executable(lowered, platform, options)
+            return _Step(platform, Executable(*found), None, device_bytes(lowered))
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
     module, assignment = read_assignment(compiled, platform)
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
     parts = leaves(compiled, module_from_bytes(module), static)
-    return platform, Executable(module, assignment), parts
+    return _Step(platform, Executable(module, assignment), parts)
 
 
 def _platform(args: Any, where: Target | None) -> str:

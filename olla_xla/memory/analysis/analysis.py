@@ -53,6 +53,8 @@ class Analysis:
       donation: what became of donated arguments; None where nobody said which were.
       plan: the plan, or None.
       remedy: what would help, where that was tried; else None.
+      available_bytes: what the device has, where XLA refused the step in its own order, which
+        takes more; else None.
     """
 
     title: str
@@ -65,6 +67,7 @@ class Analysis:
     donation: DonationAudit | None = None
     plan: Plan | None = dataclasses.field(default=None, repr=False)
     remedy: Remedy | None = None
+    available_bytes: int | None = None
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -88,6 +91,7 @@ class Analysis:
             "loops": [loop.to_dict() for loop in self.loops],
             "donation": None if self.donation is None else self.donation.to_dict(),
             "remedy": None if self.remedy is None else self.remedy.to_dict(),
+            "available_bytes": self.available_bytes,
         }
 
     def document(self) -> dict[str, Any]:
@@ -138,6 +142,7 @@ def analyze_module(
     plan: Plan | None = None,
     leaves: tuple[Sequence[Leaf], Sequence[Leaf]] | None = None,
     own_order: str = "XLA's order",
+    available_bytes: int | None = None,
 ) -> Analysis:
     """Analyses a scheduled module.
 
@@ -147,6 +152,7 @@ def analyze_module(
       planned: the same step with a plan. plan: that plan.
       leaves: what the function takes and returns, for the donation audit.
       own_order: what to call the order that the module came with.
+      available_bytes: what the device has, where XLA refused the step.
 
     Raises:
       ModuleFormatError: it cannot be read or has no schedule.
@@ -172,6 +178,7 @@ def analyze_module(
         loops=loop_views(xla),
         donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
         plan=plan,
+        available_bytes=available_bytes,
     )
 
 

@@ -85,6 +85,12 @@ def headline(analysis: Analysis) -> list[str]:
             f"{megabytes(view.live_bytes)} in use at the peak, step {view.step:,} of "
             f"{view.steps:,} ({view.operator}{at})"
         )
+    if analysis.available_bytes is not None:
+        over = analysis.xla.total_bytes - analysis.available_bytes
+        lines.append(
+            f"XLA refuses it: the device has {megabytes(analysis.available_bytes)} MB, "
+            f"{megabytes(over)} too little"
+        )
     lines.append(
         f"no order of XLA's operators needs less than {megabytes(analysis.lower_bound_bytes)} MB "
         f"({analysis.views[-1].name} is {100 * analysis.gap:.1f} % above that)"

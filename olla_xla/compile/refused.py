@@ -1,0 +1,53 @@
+"""A step that XLA refuses to compile as it does not fit: what it would have run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hlo.backend import platform
+from hlo.buffer_assignment import BufferAssignment, read_dump
+from hlo.module import HloError
+from olla_xla.compile.assignment import dump_options
+from olla_xla.errors import OllaError
+
+__all__ = ["is_refusal", "refused_executable"]
+
+
+def is_refusal(error: Exception, target: str) -> bool:
+    """Whether XLA ended a compile for a platform as the program takes too much memory."""
+    return platform(target).refuses_what_does_not_fit and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def refused_executable(
+    lowered: jax.stages.Lowered, target: str, compiler_options: Mapping[str, Any]
+) -> tuple[bytes, BufferAssignment]:
+    """The scheduled module, serialized, and the buffer assignment that XLA found too large.
+
+    It is compiled once more, with a dump; XLA ends before it makes code, which takes longest.
+
+    Args:
+      lowered: what was refused. target: name of the platform. compiler_options: XLA's.
+
+    Raises:
+      OllaError: XLA leaves no such dump.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = {**compiler_options, **dump_options(Path(folder))}
+        try:
+            lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_refusal(error, target):
+                raise
+        found = sorted(Path(folder).glob("*after_optimizations.hlo.pb"))
+        if not found:
+            raise OllaError("XLA refused the step for its memory, and left no dump of it")
+        try:
+            module, assignment = read_dump(found[-1], target)
+        except HloError as error:
+            raise OllaError(f"XLA refused the step for its memory, and {error}") from error
+    return module.SerializeToString(), assignment
