@@ -283,7 +283,13 @@ def module_from_bytes(data: bytes) -> Module:
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
-    """Parses an HloModuleProto, or the module inside an HloProto. Raises HloError."""
+    """Parses an HloModuleProto, or the module inside an HloProto.
+
+    A schedule of nothing, which XLA:TPU gives the computations of fusions, is left out.
+
+    Raises:
+      HloError: it is neither.
+    """
     for message in (xla_pb2.HloModuleProto(), xla_pb2.HloProto()):
         try:
             message.ParseFromString(data)
@@ -291,6 +297,9 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
             continue
         module = message.hlo_module if isinstance(message, xla_pb2.HloProto) else message
         if module.computations and module.entry_computation_name:
+            sequences = module.schedule.sequences
+            for number in [k for k, s in sequences.items() if not s.instruction_ids]:
+                del sequences[number]
             return module
     raise HloError("not an HLO module proto, or truncated; dump it with xla_dump_hlo_as_proto")
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
+from olla_xla.check.executable.tpu import joined_at
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
@@ -241,14 +242,33 @@ class _Machine:
             if not any(self._overlap(value, result) and value is not result for result in begun):
                 self.read(value, op.name)
         writes = [v for i, v in frame.at[op].items() if v.op is op and v.index == i]
+        joined = self._target == "tpu" and self._joins(frame, op)
         for result in writes:
             for value, numbers in reads.items():
-                if self._overlap(result, value):
+                if self._overlap(result, value) and not joined:
                     self._reuse(op, result, value, numbers)
         for result in writes:
             self.write(result, op)
         for result in writes:
             self.read(result, f"what follows {op.name}", "one of its results")
+
+    def _joins(self, frame: Frame, op: Op) -> bool:
+        """Whether an operation's result is what its operands are together, where they lie already.
+
+        They fill its place without a gap, in the order in which they were cut.
+        """
+        starts = joined_at(op)
+        whole = self._places.get(resolve(frame.at[op][()])) if starts is not None else None
+        if starts is None or whole is None:
+            return False
+        parts = [self._places.get(resolve(frame.at[o][()])) for o in op.operands]
+        known = [(p.start, p.stop, s) for p, s in zip(parts, starts, strict=True) if p is not None]
+        if any(p is None or p.allocation != whole.allocation for p in parts):
+            return False
+        known.sort()
+        edges = [whole.start, *(stop for _, stop, _ in known)]
+        fills = [start for start, _, _ in known] == edges[:-1] and edges[-1] == whole.stop
+        return fills and [s for _, _, s in known] == sorted(starts)
 
     def _begun_by(self, frame: Frame, op: Op) -> tuple[Value, ...]:
         """What the start of an asynchronous operation has written by itself."""

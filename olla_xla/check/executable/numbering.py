@@ -24,6 +24,7 @@ from olla_xla.check.executable.program import (
     may_repeat,
 )
 from olla_xla.check.executable.rounding import is_settled
+from olla_xla.check.executable.tpu import Parts, decisive_config
 from olla_xla.errors import CheckError
 
 __all__ = [
@@ -141,6 +142,7 @@ class Numbering:
     def __init__(self, target: str) -> None:
         self.stateful = 0
         self._generators = target == "cpu"
+        self._parts = Parts() if target == "tpu" else None
         self._together: set[Op] = set()
         """Fusions that are compiled together with others, by a code generator of their own."""
         self._codes: dict[Op, bytes] = {}
@@ -194,6 +196,8 @@ class Numbering:
                 proto.ClearField(field)
             if op.opcode not in _CONFIGURED:
                 proto.ClearField("backend_config")
+            elif self._parts is not None:
+                proto.backend_config = decisive_config(op)
             if may_repeat(op) and proto.channel_id:
                 # What XLA's rematerialization runs again gets a new one. That there is one says
                 # who takes part; which one says nothing of the result.
@@ -270,6 +274,8 @@ class Numbering:
                 effects.append(met)
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
+            if self._parts is not None and op.opcode in ("slice", "custom-call"):
+                return {(): self._parts.of(op, read, number)}
             return {(): number}
         # Of a start the second element is the result, as of the same operation without one.
         begun = op.opcode.endswith("-start")

@@ -1,0 +1,114 @@
+"""What XLA:TPU does after its scheduler: parts of arrays are brought to VMEM, and joined there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from hlo.shapes import Shape
+from olla_xla.check.executable.program import Op
+
+__all__ = ["Parts", "decisive_config", "joined_at"]
+
+_JOINED = "ConcatBitcast"
+"""Target of the custom call that parts of one array, side by side in memory, are handed to."""
+
+
+def decisive_config(op: Op) -> bytes:
+    """What of an instruction's backend_config decides what it computes, on a TPU.
+
+    That is a custom call's own. The rest says how XLA runs it, and is chosen after the scheduler:
+    windows, priorities, memory for intermediates.
+    """
+    if op.opcode != "custom-call":
+        return b""
+    try:
+        found = json.loads(op.proto.backend_config)
+    except ValueError:
+        return op.proto.backend_config
+    if not isinstance(found, dict):
+        return op.proto.backend_config
+    own = found.get("custom_call_config")
+    return json.dumps(own, sort_keys=True).encode() if own else b""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A slice: of which number, that one's shape, and [start, limit) in each dimension."""
+
+    source: bytes
+    shape: Shape
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Parts:
+    """Slices by their numbers."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, _Part] = {}
+
+    def of(self, op: Op, read: Sequence[bytes], number: bytes) -> bytes:
+        """The number of a slice, or of a custom call, which is an array's if it joins all of it.
+
+        Args:
+          op: the operation. read: numbers of its operands. number: its own, as any other's.
+        """
+        if op.opcode == "slice":
+            self._note(op, read[0], number)
+        elif op.proto.custom_call_target == _JOINED:
+            return self._whole(op.shape, read) or number
+        return number
+
+    def _note(self, op: Op, source: bytes, number: bytes) -> None:
+        """Remembers a slice that takes every element of a range."""
+        taken = op.proto.slice_dimensions
+        if all(d.stride == 1 for d in taken):
+            ranges = tuple((d.start, d.limit) for d in taken)
+            self._found[number] = _Part(source, op.operands[0].shape, ranges)
+
+    def _whole(self, shape: Shape, numbers: Sequence[bytes]) -> bytes | None:
+        """The number of the array that parts, side by side along a dimension, are all of.
+
+        XLA lists them as they arrive, and not as they lie.
+
+        Args:
+          shape: of what is joined. numbers: of the parts.
+
+        Returns:
+          None if they are no such parts, or what is joined is laid out otherwise than the array.
+        """
+        parts = [self._found[n] for n in numbers if n in self._found]
+        if len(parts) < max(len(numbers), 1) or len({p.source for p in parts}) > 1:
+            return None
+        source = parts[0].shape
+        extents = [(0, extent) for extent in source.dimensions]
+        cut = [k for k, whole in enumerate(extents) if any(p.ranges[k] != whole for p in parts)]
+        if not _are_alike(shape, source) or len(cut) != 1:
+            return None
+        ends = sorted(part.ranges[cut[0]] for part in parts)
+        starts = [0, *(limit for _, limit in ends)]
+        if [start for start, _ in ends] != starts[:-1] or starts[-1] != extents[cut[0]][1]:
+            return None
+        return parts[0].source
+
+
+def joined_at(op: Op) -> list[tuple[int, ...]] | None:
+    """Of an operation that joins slices in place, where each begins in the array; else None."""
+    if op.proto.custom_call_target != _JOINED:
+        return None
+    found = []
+    for part in op.operands:
+        cut = part
+        while cut.opcode in ("async-done", "async-update", "async-start"):
+            cut = cut.called[0].result if cut.opcode == "async-start" else cut.operands[0]
+        if cut.opcode != "slice":
+            return None
+        found.append(tuple(d.start for d in cut.proto.slice_dimensions))
+    return found
+
+
+def _are_alike(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are the same but for the memory that they lie in."""
+    blank = {"memory_space": 0, "key": b""}
+    return dataclasses.replace(a, **blank) == dataclasses.replace(b, **blank)
