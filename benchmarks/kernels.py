@@ -64,9 +64,11 @@ def measure(case: Case, options: PlanOptions) -> KernelsRow:
     given = dataclasses.asdict(options)
     with models.tracing(case.model):
         arguments = target.place(model.arguments)
-        own, own_kernels = _compiled(jax.jit(model.step, **model.jit_options), arguments)
+        own, own_kernels = _compiled(
+            jax.jit(model.step, **model.jit_options), arguments, target.platform
+        )
         planned, kernels = _compiled(
-            olla_xla.plan(model.step, **model.jit_options, **given), arguments
+            olla_xla.plan(model.step, **model.jit_options, **given), arguments, target.platform
         )
     plan = planned.plan
     assert plan is not None
@@ -93,13 +95,14 @@ def measure(case: Case, options: PlanOptions) -> KernelsRow:
     )
 
 
-def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, KernelMemory]]:
-    """An executable, and the memory of its kernels."""
+def _compiled(
+    function: Any, arguments: tuple[Any, ...], target: str
+) -> tuple[Any, Mapping[str, KernelMemory]]:
+    """An executable for a platform, and the memory of its kernels."""
     lowered = function.lower(*arguments)
     with tempfile.TemporaryDirectory() as folder:
         compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
-        module, assignment = final_module(compiled), assignment_proto(compiled)
-        target = "cpu" if assignment else "cuda"
+        module, assignment = final_module(compiled), assignment_proto(compiled, target)
         if not assignment:
             module, assignment = _dumped(Path(folder), module)
     return compiled, check_executable(module, target, assignment=assignment)

@@ -53,8 +53,8 @@ class Shape:
       memory_space: XLA colour; 0 is device memory, 5 host memory.
       element_bits: bits per stored element (sub-byte types are stored packed only if XLA says so).
       key: serialized proto; two shapes are equal to XLA exactly when their keys are.
-      tiles: of its layout, outermost first, each with the extents of its minormost dimensions; empty
-        but on a TPU.
+      tiles: of its layout, outermost first, each with the extents of its minormost dimensions;
+        empty but on a TPU.
     """
 
     element_type: int

@@ -26,6 +26,7 @@ CPU = Platform(
     pays_for_layout=True,
     has_measured_rates=True,
     has_tested_bits=True,
+    renames=False,
     computes_again=False,
     memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
     lists_thunks=False,  # it does, for one machine's code

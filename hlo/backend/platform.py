@@ -45,6 +45,7 @@ class Platform:
       has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
         the first plans of an installation.
 
+      renames: whether XLA puts instructions of other names in the place of scheduled ones.
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
@@ -52,8 +53,8 @@ class Platform:
       autotunes: whether compiling tries kernels on a device unless it is told not to.
       compiles_parts: whether it compiles a module that is partitioned already.
       mocks_calls: compiler options for custom calls whose code is not there.
-      refuses_what_does_not_fit: whether compiling ends with an error where the total is more than the
-        device has.
+      refuses_what_does_not_fit: whether compiling ends with an error where the total is more than
+        the device has.
       memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
         device, in percent; "": there is none.
     """
@@ -80,6 +81,7 @@ class Platform:
     has_measured_rates: bool
     has_tested_bits: bool
 
+    renames: bool
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
     lists_thunks: bool

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hlo.backend import platform
+from hlo.backend.tpu import TPU
 from hlo.module import Computation, Instruction, Module, module_from_bytes
+from hlo.tpu_executable import read_tpu_assignment
 from olla_xla.errors import OllaError
 
 __all__ = [
@@ -169,8 +172,19 @@ def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) ->
     return most
 
 
-def assignment_proto(compiled: jax.stages.Compiled) -> bytes:
-    """The serialized BufferAssignmentProto of an executable, or b"" where it is not given (GPU)."""
+def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
+    """The serialized BufferAssignmentProto of an executable, or b"" where it is not given.
+
+    Args:
+      compiled: the executable; a GPU's has it among other things (`read_gpu_executable`).
+      target: name of the platform that it is for.
+
+    Raises:
+      HloError: a TPU's executable cannot be read.
+    """
+    if platform(target) is TPU:
+        executable: Any = compiled.runtime_executable()
+        return read_tpu_assignment(executable.serialize())
     stats = _stats(compiled)
     return b"" if stats is None else stats.serialized_buffer_assignment_proto
 

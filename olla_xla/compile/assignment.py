@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from hlo.backend import platform
-from hlo.backend.tpu import TPU
 from hlo.buffer_assignment import (
     Allocation,
     Assigned,
@@ -32,9 +31,9 @@ from hlo.module import (
     module_from_proto,
     parse_module_proto,
 )
-from hlo.tpu_executable import read_tpu_assignment
 from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
+from olla_xla.compile.accounting import assignment_proto
 from olla_xla.compile.gpu_code import read_or_say, serialized_executable
 from olla_xla.compile.order import compare_orders
 from olla_xla.errors import CheckError
@@ -155,11 +154,8 @@ def _read(
         raise CheckError("the backend does not give its executable back; nothing can be checked")
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     stats = compiled.memory_analysis()
-    data = b"" if stats is None else stats.serialized_buffer_assignment_proto
-    data = gpu.assignment if gpu is not None else data
     try:
-        if not data and platform(target) is TPU:
-            data = read_tpu_assignment(serialized_executable(compiled))
+        data = assignment_proto(compiled, target) if gpu is None else gpu.assignment
         if data:
             assignment = assignment_from_bytes(data, parse_module_proto(module), target)
         else:
@@ -218,7 +214,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         for a in allocation.assigned
     }
     unread, inlined = _unread(plan, planned), _inlined(plan, planned)
-    again = _made_again(plan, added, dropped)
+    again = _made_again(plan, added, dropped) | _renamed(plan, dropped)
     tensors = _compare_tensors(plan, places, unread | inlined | again)
     peak = check_overlaps(planned, assignment)
     if plan.peak_bytes and not (added or dropped or unread or inlined) and peak != plan.peak_bytes:
@@ -278,6 +274,14 @@ def _made_again(plan: Plan, added: Collection[str], dropped: Collection[str]) ->
     """
     repeated = {match[1] for name in added if (match := _AGAIN.match(name))}
     gone = repeated.intersection(dropped)
+    return {name for name in plan.offsets if name.partition("{")[0] in gone}
+
+
+def _renamed(plan: Plan, dropped: Collection[str]) -> set[str]:
+    """The plan's tensors whose instruction XLA gave another name after its scheduler."""
+    if not platform(plan.target).renames:
+        return set()
+    gone = set(dropped)
     return {name for name in plan.offsets if name.partition("{")[0] in gone}
 
 

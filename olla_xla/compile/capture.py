@@ -43,7 +43,7 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
         device_kind=captured.device_kind,
         assigned_bytes=assigned_bytes(compiled),
         final=final_module(compiled),
-        assignment=assignment_proto(compiled),
+        assignment=assignment_proto(compiled, captured.platform),
     )
 
 

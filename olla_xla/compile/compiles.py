@@ -265,7 +265,7 @@ class Compiles:
             self._case or objection.Case(target=plan.target, results=""),
             results="" if is_text_digest(results) else results,
             final=final.proto,
-            assignment=assignment_proto(compiled),
+            assignment=assignment_proto(compiled, plan.target),
             executable=(
                 serialized_executable(compiled) if platform(plan.target).lists_thunks else b""
             ),
@@ -352,7 +352,7 @@ class Compiles:
         kernels = check_executable(
             Final.of(own).proto,
             plan.target,
-            assignment=assignment_proto(own),
+            assignment=assignment_proto(own, plan.target),
         )
         found = {name: memory.found for name, memory in kernels.items()}
         found = {**found, **_copied(found, plan)}

@@ -15,6 +15,7 @@ from hlo.backend import platform
 from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction
 from hlo.rounding import may_depend_on_others
+from hlo.trip_count import trip_count
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.module_state import PlannedModule
 

@@ -64,7 +64,10 @@ def analyze_dump(
     if options is not None:
         progress("compiling and planning")
         outcome = stage.planned(options, None)
-        planned, plan = Executable(*read_assignment(outcome.compiled, target.platform)), outcome.plan
+        planned, plan = (
+            Executable(*read_assignment(outcome.compiled, target.platform)),
+            outcome.plan,
+        )
         if plan is None:
             raise OllaError(f"planning failed: {outcome.reason}")
     title = f"{module.name}, {target.name}"

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
-from olla_xla.check.executable.tpu import joined_at
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
+from olla_xla.check.executable.tpu import joined_at
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 

@@ -161,7 +161,7 @@ class Describer:
 
 
 def _tighter(shape: Shape) -> tuple[str, int]:
-    """The shape with its dimensions in the order that pads least, and its bytes; ("", 0) as it is."""
+    """The shape with its dimensions as they pad least, and its bytes; ("", 0) if it is so."""
     size, order = shape.least_padded()
     if size == shape.bytes:
         return "", 0

@@ -13,6 +13,7 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 
 __all__ = ["LoopView", "loop_views"]
 
+
 @dataclasses.dataclass(frozen=True)
 class LoopView:
     """One loop; sizes in bytes.

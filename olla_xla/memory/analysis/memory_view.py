@@ -38,8 +38,8 @@ class MemoryView:
       operator: name of the instruction that runs at the peak. operator_line: the user's line of it.
       tensors: what is in memory at the peak, largest first, and what is not in use; they sum to the
         total.
-      elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which no
-        total counts.
+      elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which
+        no total counts.
       timeline: category -> int64 [steps], bytes in use.
     """
 

@@ -7,6 +7,7 @@ what is read of it, a buffer that is updated in place what is written. Nothing i
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 
 from hlo.backend import platform
