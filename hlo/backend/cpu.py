@@ -26,6 +26,7 @@ CPU = Platform(
     pays_for_layout=True,
     has_measured_rates=True,
     has_tested_bits=True,
+    least_gain=0.0,
     renames=False,
     computes_again=False,
     memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},

@@ -26,6 +26,7 @@ CUDA = Platform(
     pays_for_layout=False,  # caches and kernels are made for these
     has_measured_rates=False,
     has_tested_bits=False,  # no test has run there
+    least_gain=0.0,
     renames=False,
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,

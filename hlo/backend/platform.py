@@ -45,6 +45,8 @@ class Platform:
       has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
         the first plans of an installation.
 
+      least_gain: part of XLA's total below which a predicted gain may be none, as assigned totals
+        differ that much from predicted ones.
       renames: whether XLA puts instructions of other names in the place of scheduled ones.
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
@@ -81,6 +83,7 @@ class Platform:
     has_measured_rates: bool
     has_tested_bits: bool
 
+    least_gain: float
     renames: bool
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None

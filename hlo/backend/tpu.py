@@ -26,6 +26,7 @@ TPU = Platform(
     pays_for_layout=False,
     has_measured_rates=False,
     has_tested_bits=False,  # no test has run there
+    least_gain=0.002,
     renames=True,
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,

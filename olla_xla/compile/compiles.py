@@ -56,7 +56,7 @@ __all__ = ["NO_HOOK", "Applied", "Compiles"]
 
 _logger = logging.getLogger("olla_xla")
 
-NO_HOOK = "XLA did not hand over its schedule; only the cpu and cuda backends are supported"
+NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backends are supported"
 
 
 class Applied(NamedTuple):

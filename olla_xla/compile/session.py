@@ -8,6 +8,7 @@ import time
 
 import jax
 
+from hlo.backend import platform
 from hlo.gc_pause import without_collection
 from olla_xla.compile import loading
 from olla_xla.compile.accounting import (
@@ -127,7 +128,9 @@ class PlanningSession:
     def _is_idle(self, plan: Plan) -> bool:
         """Whether a plan gains nothing that would be worth a compile's while."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
-        return without_gain(plan) or (self._options.is_default and gain < _NOTHING)
+        least = platform(plan.target).least_gain * plan.xla_predicted_bytes
+        small = gain < least or (self._options.is_default and gain < _NOTHING)
+        return without_gain(plan) or small
 
     @property
     def why_not(self) -> str:

@@ -134,7 +134,7 @@ def test_backend_without_a_hook(monkeypatch):
     monkeypatch.setattr(hook, "PLATFORMS", {})
     monkeypatch.setattr(hook, "_hook", hook._Hook())
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
-    assert isinstance(outcome.error, OllaError) and "cpu and cuda" in outcome.reason
+    assert isinstance(outcome.error, OllaError) and "cpu, cuda and tpu" in outcome.reason
     assert outcome.compiled(*arguments())
 
 

@@ -111,7 +111,7 @@ def _of_hlo(
     progress.stage(f"reading {values['hlo'].value}")
     lowered = shared.lowered_module(values)
     if lowered is not None:
-        target = targets.target(values.target, lowered.devices)
+        target = targets.target(values.target, lowered.devices, values.topology)
         return analyze_dump(lowered, target, options if values.plan else None, progress.stage)
     platform = targets.TARGETS[values.target]
     try:

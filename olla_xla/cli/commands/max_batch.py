@@ -59,6 +59,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "start", 8, "A size to begin with, on each device.", lower_bound=1, flag_values=values
     )
+    shared.define_topology(values)
     flags.DEFINE_string("out", None, "File for all of it, as JSON.", flag_values=values)
     shared.define_format(values)
 
@@ -75,7 +76,7 @@ def run(values: flags.FlagValues) -> int:
     memory, what = _memory(values)
     with Progress() as progress:
         progress.stage("loading JAX, the model and the planner")
-        target = targets.target(values.target, values.devices)
+        target = targets.target(values.target, values.devices, values.topology)
         lower = lowering(values.model, values.optimizer, target)
         loaded()
         found = max_batch(
@@ -109,4 +110,4 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
         raise LimitError(f"--memory_fraction={fraction} must be above 0 and at most 1")
     card = targets.card(values.target)
     size = int(fraction * card.memory_bytes)
-    return size, f"{size / 2**20:,.1f} MB for the step, {fraction:.0%} of the card's"
+    return size, f"{size / 2**20:,.1f} MB for the step, {fraction:.0%} of the device's"

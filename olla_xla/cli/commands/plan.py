@@ -164,6 +164,7 @@ def _print_compiled(
         memory_optimized_bytes=result.memory_optimized_bytes,
         all_seconds=result.seconds,
         title=title,
+        elsewhere=result.assignment.elsewhere,
     )
     table.print(console)
     line = verdict(result.plan, planned=result.planned, reason=result.reason)
@@ -187,7 +188,7 @@ def _plan_lowered(
     """Plans a module that XLA's pipeline is still to compile."""
     with Progress() as progress:
         progress.stage("loading JAX and the planner")
-        target = targets.target(values.target, module.devices)
+        target = targets.target(values.target, module.devices, values.topology)
         loaded()
         result = plan_dump(
             module, target, options, stage=progress.stage, progress=progress, given=given

@@ -26,6 +26,7 @@ __all__ = [
     "define_model",
     "define_overheads",
     "define_recomputation",
+    "define_topology",
     "lowered_module",
     "options",
     "overheads",
@@ -45,8 +46,19 @@ def define_hlo(values: flags.FlagValues) -> None:
     )
 
 
+def define_topology(values: flags.FlagValues) -> None:
+    """Defines --topology."""
+    flags.DEFINE_string(
+        "topology",
+        "",
+        "Of a TPU: chips in each direction, such as 2x4; by default the usual for so many devices.",
+        flag_values=values,
+    )
+
+
 def define_compile(values: flags.FlagValues) -> None:
-    """Defines --compile."""
+    """Defines --compile and --topology."""
+    define_topology(values)
     flags.DEFINE_bool(
         "compile",
         True,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
+
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
@@ -20,6 +23,10 @@ _CONTENT = {
 }
 
 
+_WORTH_TELLING = 1 << 20
+"""Bytes in another memory, from which on they are told."""
+
+
 def plan_table(
     plan: Plan,
     *,
@@ -28,6 +35,7 @@ def plan_table(
     all_seconds: float,
     title: str,
     own_order: str = "XLA's own order",
+    elsewhere: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Table:
     """Totals, bound, gaps and seconds of a plan.
 
@@ -38,6 +46,7 @@ def plan_table(
       all_seconds: planning, compiling and checking together.
       title: what was planned.
       own_order: what to call the order that the module came with.
+      elsewhere: bytes assigned in other memories of the device, by their names.
     """
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     kind = "assigned" if assigned else "predicted"
@@ -57,6 +66,10 @@ def plan_table(
         theirs = plan.xla_predicted_bytes / plan.xla_bytes - 1
         note = f"of the planned total; {percent(theirs)} % of XLA's"
         rows.append(("prediction error", f"{percent(ours)} %", note))
+    for name, size in elsewhere.items():
+        if size >= _WORTH_TELLING:
+            note = "assigned, in no total; predicted as if it lay in the device's main memory"
+            rows.append((f"in {name}", _mb(size), note))
     rows += of_the_path(plan)
     stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
