@@ -92,10 +92,15 @@ class BufferAssignment:
         return found
 
     @property
+    def temporary_bytes(self) -> int:
+        """Temporaries on the device, as XLA counts."""
+        multiple = platform(self.target).temporaries_multiple
+        return sum(-(-a.size // multiple) * multiple for a in self.counted if a.is_temp)
+
+    @property
     def total_bytes(self) -> int:
         """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
-        multiple = platform(self.target).temporaries_multiple
-        return sum(-(-a.size // multiple) * multiple if a.is_temp else a.size for a in self.counted)
+        return sum(a.size for a in self.counted if not a.is_temp) + self.temporary_bytes
 
 
 def value_name(instruction: str, index: ShapeIndex) -> str:

@@ -283,13 +283,7 @@ def module_from_bytes(data: bytes) -> Module:
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
-    """Parses an HloModuleProto, or the module inside an HloProto.
-
-    A schedule of nothing, which XLA:TPU gives the computations of fusions, is left out.
-
-    Raises:
-      HloError: it is neither.
-    """
+    """Parses an HloModuleProto, or the module inside an HloProto. Raises HloError."""
     for message in (xla_pb2.HloModuleProto(), xla_pb2.HloProto()):
         try:
             message.ParseFromString(data)
@@ -297,7 +291,7 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
             continue
         module = message.hlo_module if isinstance(message, xla_pb2.HloProto) else message
         if module.computations and module.entry_computation_name:
-            sequences = module.schedule.sequences
+            sequences = module.schedule.sequences  # XLA:TPU has empty ones for fusions
             for number in [k for k, s in sequences.items() if not s.instruction_ids]:
                 del sequences[number]
             return module

@@ -33,7 +33,7 @@ from hlo.module import (
 )
 from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
-from olla_xla.compile.accounting import assignment_proto
+from olla_xla.compile.accounting import assigned_bytes, assignment_proto
 from olla_xla.compile.gpu_code import read_or_say, serialized_executable
 from olla_xla.compile.order import compare_orders
 from olla_xla.errors import CheckError
@@ -153,7 +153,6 @@ def _read(
     if executable is None:
         raise CheckError("the backend does not give its executable back; nothing can be checked")
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    stats = compiled.memory_analysis()
     try:
         data = assignment_proto(compiled, target) if gpu is None else gpu.assignment
         if data:
@@ -162,9 +161,8 @@ def _read(
             assignment = _dumped(module, target, dump)
     except HloError as error:
         raise CheckError(str(error)) from error
-    if stats is not None:
-        total = stats.argument_size_in_bytes + stats.output_size_in_bytes
-        total += stats.temp_size_in_bytes - stats.alias_size_in_bytes
+    if compiled.memory_analysis() is not None:
+        total = assigned_bytes(compiled)
         if total != assignment.total_bytes:
             raise CheckError(
                 f"XLA reports {total} bytes, its buffer assignment holds {assignment.total_bytes}"

@@ -50,10 +50,11 @@ class DumpedExecutable:
 
     Args:
       executable: XLA's.
+      device: one that it is for.
     """
 
-    def __init__(self, executable: Any) -> None:
-        self._found = executable
+    def __init__(self, executable: Any, device: Any) -> None:
+        self._found, self.device = executable, device
 
     def runtime_executable(self) -> Any:
         """XLA's own."""
@@ -119,9 +120,8 @@ class _Lowered:
                 "plan it as it stands with --nocompile"
             ) from error
         with self._module.context:
-            return DumpedExecutable(
-                make(self._module, executable_devices=devices, compile_options=settings)
-            )
+            made = make(self._module, executable_devices=devices, compile_options=settings)
+        return DumpedExecutable(made, self._devices[0])
 
     def _settings(self, options: dict[str, Any]) -> Any:
         """XLA's compile options as JAX makes them, for the module's devices."""

@@ -27,6 +27,7 @@ __all__ = [
     "keep_executable",
     "lowering_identity",
     "own_module",
+    "platform_of",
     "no_cache_writes",
     "plain_jit",
     "reloaded",
@@ -141,6 +142,17 @@ def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return () if devices is None else tuple(devices)
+
+
+def platform_of(compiled: Any) -> str:
+    """JAX's name of the platform that an executable is for; "" where nothing says it.
+
+    Public are only the shardings of what it takes and returns.
+    """
+    found = (getattr(compiled, f"{part}_shardings", None) for part in ("input", "output"))
+    devices = (d for s in jax.tree.leaves(list(found)) for d in s.device_set)
+    device = next(devices, None) or getattr(compiled, "device", None)
+    return "" if device is None else device.platform
 
 
 def own_module(private: str, public: str) -> Any:

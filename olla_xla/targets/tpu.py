@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 from typing import Any
 
 from jax.experimental import topologies
@@ -84,6 +85,9 @@ def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(f"target={chip.name} needs libtpu; {to_install('tpu')}")
     name = topology or _usual(chip, count)
+    if not _TOPOLOGY.fullmatch(name):  # libtpu would end the process
+        example = "x".join("2" * chip.directions)
+        raise InputError(f"topology={name!r} must be chips in each direction, such as {example}")
     prepare_libtpu()
     try:
         found = topologies.get_topology_desc(
@@ -93,6 +97,9 @@ def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"target={chip.name}: libtpu has no topology {name} ({reason})") from error
     return tuple(found if topology else found[:count])
+
+
+_TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def _usual(chip: Chip, count: int) -> str:

@@ -22,7 +22,7 @@ def test_names():
         assert platform(name) is found is platform_of_jax(found.jax_name) is platform_of_jax(name)
         assert name == found.name and found.alignment > 0
     with pytest.raises(KeyError):
-        platform("tpu")
+        platform("rocm")
 
 
 def test_rules_are_asked_of_the_platform():

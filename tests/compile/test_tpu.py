@@ -1,0 +1,146 @@
+"""Steps for a TPU that is not there: what XLA:TPU assigns, analyses, plans, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import olla_xla
+from hlo import xla_pb2
+from hlo.module import HloError, module_from_bytes
+from hlo.tpu_executable import read_tpu_assignment
+from hlo.values import analyse
+from olla_xla import targets
+from olla_xla.check.executable import check_executable, results_digest
+from olla_xla.errors import CheckError, InputError
+from tests.support.compiles import STEPS
+from tests.support.tpu import tpu_step, v5e
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_sizes_and_totals_are_those_of_xla(name):
+    step = tpu_step(name)
+    values = {v.name: v for v in analyse(module_from_bytes(step.captured.final), "tpu").values}
+    compared = 0
+    for allocation in step.assignment.allocations:
+        for place in allocation.assigned:
+            if (value := values.get(place.name)) is not None:
+                assert (value.table_bytes or value.shape.bytes) == place.size, place.name
+                compared += 1
+    assert compared > 3
+    assert step.assignment.total_bytes == step.captured.assigned_bytes
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_referee_follows_memory_space_assignment(name):
+    step = tpu_step(name).captured
+    results = results_digest(step.module, "tpu")
+    check_executable(step.final, "tpu", results=results, assignment=step.assignment)
+
+
+def test_the_referee_objects_to_another_result():
+    step = tpu_step("two_layers").captured
+    proto = xla_pb2.HloModuleProto.FromString(step.final)
+    changed = 0
+    for computation in proto.computations:
+        for i in computation.instructions:
+            if i.opcode == "subtract":
+                i.operand_ids[:] = list(i.operand_ids)[::-1]
+                changed += 1
+    assert changed
+    results = results_digest(step.module, "tpu")
+    with pytest.raises(CheckError):
+        check_executable(proto.SerializeToString(), "tpu", results=results)
+
+
+def _layers(p, x):
+    def loss(p):
+        h = x
+        for w in p:
+            h = jnp.tanh(h @ w)
+        return (h**2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(p)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), value
+
+
+def _of(rows, width, count=4):
+    shape = jax.ShapeDtypeStruct((width, width), jnp.float32)
+    return [shape] * count, jax.ShapeDtypeStruct((rows, width), jnp.float32)
+
+
+def test_analysis_sums_to_the_total_and_tells_padding():
+    v5e()
+
+    def padded(x, y):
+        return (x[..., None] * y[:, None]).sum(), jnp.concatenate([x, x], -1).reshape(-1, 1)
+
+    shapes = [jax.ShapeDtypeStruct((2048, 3), jnp.float32)] * 2
+    found = olla_xla.analyze(jax.jit(padded), *shapes, target="v5e")
+    assert sum(found.xla.by_category().values()) == found.xla.total_bytes
+    assert found.xla.padding > 0
+    text = str(found)
+    assert "fill whole tiles" in text and "f32[3,2048]" in text
+    wide = next(t for t in found.xla.tensors if t.shape == "f32[2048,3]" and t.padding)
+    assert wide.bytes == 2048 * 128 * 4 and wide.tighter_bytes < wide.bytes
+
+
+def test_what_does_not_fit_is_analysed():
+    v5e()
+    found = olla_xla.analyze(
+        jax.jit(_layers, donate_argnums=0), *_of(1 << 19, 2048, 6), target="v5e"
+    )
+    assert found.available_bytes is not None
+    assert found.xla.total_bytes > found.available_bytes
+    assert found.xla.found_share > 0.95
+    assert "XLA refuses it: the device has" in str(found)
+
+
+def test_a_plan_is_assigned_no_more_than_xla():
+    where = v5e()
+    arguments = where.place(_of(8192, 512))
+    own = jax.jit(_layers, donate_argnums=0).lower(*arguments).compile()
+    planned = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.3, seed=0)
+    compiled = planned.lower(*arguments).compile()
+    assert "objects" not in compiled.reason
+    totals = [
+        m.argument_size_in_bytes
+        + m.output_size_in_bytes
+        - m.alias_size_in_bytes
+        + m.temp_size_in_bytes
+        for m in (own.memory_analysis(), compiled.memory_analysis())
+    ]
+    assert totals[1] <= totals[0]
+
+
+@pytest.mark.parametrize(
+    "name, count, topology, shape",
+    [
+        ("v5e", 1, "", (1, 1)),
+        ("v5e", 8, "", (2, 4)),
+        ("v5p", 4, "", (2, 2)),
+        ("v6e", 4, "1x4", (1, 4)),
+    ],
+)
+def test_topologies(name, count, topology, shape):
+    v5e()
+    found = targets.target(name, count, topology)
+    devices = found.devices
+    assert len(devices) == count and found.platform == "tpu"
+    coordinates = np.array([d.coords for d in devices])
+    assert tuple(coordinates.max(0)[: len(shape)] + 1) == shape
+
+
+def test_topologies_that_are_none():
+    v5e()
+    with pytest.raises(InputError, match="power of two"):
+        targets.target("v5e", 3)
+    with pytest.raises(InputError, match="such as 2x2"):
+        targets.target("v5e", topology="0x7")
+    with pytest.raises(InputError, match="of TPUs"):
+        targets.target("cpu", topology="2x2")
+
+
+def test_an_executable_that_is_none():
+    with pytest.raises(HloError):
+        read_tpu_assignment(b"\x00nothing")
