@@ -135,7 +135,10 @@ class _Writer:
         return self._by_name[name]
 
     def _own_body(self, fusion: xla_pb2.HloInstructionProto) -> int:
-        """Copies the computation of a fusion; returns the copy's id."""
+        """Copies the computation of a fusion, and those of fusions in it; returns the copy's id.
+
+        XLA lets no two fusions call one computation.
+        """
         body = self._fused[fusion.called_computation_ids[0]]
         copy = xla_pb2.HloComputationProto()
         copy.CopyFrom(body)
@@ -147,6 +150,8 @@ class _Writer:
             i.name = f"{i.name}.{fusion.name}"
             i.operand_ids[:] = [renamed[k] for k in i.operand_ids]
             i.control_predecessor_ids[:] = [renamed[k] for k in i.control_predecessor_ids]
+            if i.opcode == "fusion":
+                i.called_computation_ids[0] = self._own_body(i)
         copy.root_id = renamed[body.root_id]
         self.bodies.append((body.id, copy))
         return copy.id

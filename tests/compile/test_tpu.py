@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 
 import olla_xla
 from hlo import xla_pb2
@@ -70,19 +71,16 @@ def _of(rows, width, count=4):
 
 
 def test_analysis_sums_to_the_total_and_tells_padding():
-    v5e()
-
-    def padded(x, y):
-        return (x[..., None] * y[:, None]).sum(), jnp.concatenate([x, x], -1).reshape(-1, 1)
-
-    shapes = [jax.ShapeDtypeStruct((2048, 3), jnp.float32)] * 2
-    found = olla_xla.analyze(jax.jit(padded), *shapes, target="v5e")
+    rows = Layout((0, 1), ((8, 128),))  # XLA itself would lay it out the other way
+    where = Format(rows, jax.sharding.SingleDeviceSharding(v5e().device))
+    padded = jax.jit(lambda x: x * 2, in_shardings=where)
+    shape = jax.ShapeDtypeStruct((65536, 3), jnp.float32)
+    found = olla_xla.analyze(padded, shape, target="v5e")
     assert sum(found.xla.by_category().values()) == found.xla.total_bytes
-    assert found.xla.padding > 0
-    text = str(found)
-    assert "fill whole tiles" in text and "f32[3,2048]" in text
-    wide = next(t for t in found.xla.tensors if t.shape == "f32[2048,3]" and t.padding)
-    assert wide.bytes == 2048 * 128 * 4 and wide.tighter_bytes < wide.bytes
+    wide = max(found.xla.tensors, key=lambda t: t.padding)
+    assert wide.bytes == 65536 * 128 * 4 and wide.padding == 65536 * 125 * 4
+    assert (wide.tighter, wide.tighter_bytes) == ("f32[3,65536]", 8 * 65536 * 4)
+    assert "fill whole tiles" in str(found) and wide.tighter in str(found)
 
 
 def test_what_does_not_fit_is_analysed():

@@ -24,7 +24,7 @@ from olla_xla.check.executable.program import (
     may_repeat,
 )
 from olla_xla.check.executable.rounding import is_settled
-from olla_xla.check.executable.tpu import Parts, decisive_config
+from olla_xla.check.executable.tpu import Parts, decisive_config, nowhere
 from olla_xla.errors import CheckError
 
 __all__ = [
@@ -205,8 +205,8 @@ class Numbering:
             if op.opcode.endswith("-start"):
                 proto.opcode = op.opcode.removesuffix("-start")
                 op.forget_shape()
-            elif proto.shape.layout.memory_space:
-                proto.shape.layout.memory_space = 0
+            else:
+                nowhere(proto.shape)
             if proto.HasField("precision_config"):
                 _normalise(proto.precision_config)
             data = proto.SerializeToString(deterministic=True)

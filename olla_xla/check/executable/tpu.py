@@ -6,10 +6,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from hlo import xla_pb2
 from hlo.shapes import Shape
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Parts", "decisive_config", "joined_at"]
+__all__ = ["Parts", "decisive_config", "joined_at", "nowhere"]
 
 _JOINED = "ConcatBitcast"
 """Target of the custom call that parts of one array, side by side in memory, are handed to."""
@@ -106,6 +107,14 @@ def joined_at(op: Op) -> list[tuple[int, ...]] | None:
             return None
         found.append(tuple(d.start for d in cut.proto.slice_dimensions))
     return found
+
+
+def nowhere(shape: xla_pb2.ShapeProto) -> None:
+    """Takes the memory that a value lies in out of its shape."""
+    if shape.layout.memory_space:
+        shape.layout.memory_space = 0
+    for part in shape.tuple_shapes:
+        nowhere(part)
 
 
 def _are_alike(a: Shape, b: Shape) -> bool:
