@@ -66,7 +66,7 @@ def assigned():
         jax.ShapeDtypeStruct((64, 64), np.float32),
         jax.ShapeDtypeStruct((32, 64), np.float32),
     ]
-    return read_assignment(jax.jit(step).lower(*shapes).compile())
+    return read_assignment(jax.jit(step).lower(*shapes).compile(), "cpu")
 
 
 def test_full_report(assigned):

@@ -36,7 +36,7 @@ def test_it_is_asked_once_for_all_totals(compiled, ahead):
     whole = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
     assert assigned_bytes(watched) == whole - stats.alias_size_in_bytes
     assert temporary_bytes(watched) == stats.temp_size_in_bytes
-    assert assignment_proto(watched) == stats.serialized_buffer_assignment_proto
+    assert assignment_proto(watched, "cpu") == stats.serialized_buffer_assignment_proto
     assert watched.asked == 1
 
 
