@@ -1,7 +1,7 @@
-"""MaxText's own train step, by its program that compiles ahead of time, for GPUs.
+"""MaxText's own train step, by its program that compiles ahead of time.
 
-That program is run up to where it would compile. It knows its TPUs' topologies; here the devices
-are the target's.
+That program is run up to where it would compile. It knows its own topologies; here the devices are
+the target's.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ __all__ = ["step"]
 
 _FIXED = {
     "run_name": "bench",
-    "hardware": "gpu",
     "attention": "dot_product",
-    "compile_topology": "a3",
     "compile_topology_num_slices": "1",
     "dataset_type": "synthetic",
     "enable_checkpointing": "false",
     "log_config": "false",
 }
-"""Settings of every run: a step for GPUs, of no data set, that writes nothing."""
+"""Settings of every run: a step of no data set, that writes nothing."""
+
+_HARDWARE = {"tpu": {"hardware": "tpu", "compile_topology": "v5e-16"}}
+_GPU = {"hardware": "gpu", "compile_topology": "a3"}
+"""Settings by platform; the topology is asked for, and not used."""
 
 
 class _Found(Exception):
@@ -76,7 +78,8 @@ def step(policy: str, settings: Mapping[str, str], target: Target) -> TrainerSte
         raise _Found(TrainerStep(function, options, arguments, keywords, context))
 
     base = importlib.resources.files("maxtext") / "configs" / "base.yml"
-    given = {**_FIXED, **settings, "remat_policy": policy}
+    hardware = _HARDWARE.get(target.platform, _GPU)
+    given = {**_FIXED, **hardware, **settings, "remat_policy": policy}
     arguments = ["maxtext", str(base), *(f"{key}={value}" for key, value in given.items())]
     own = train_compile.get_topology_mesh, train_compile.jit_and_compile
     train_compile.get_topology_mesh, train_compile.jit_and_compile = mesh, take

@@ -38,7 +38,10 @@ class Platform:
         buffers lie.
       keeps_code: whether a fusion rounds as before only if all of it stays as it is, as its
         compiler makes one piece of code of it.
+      keeps_results: whether a fusion of several results is other code with some of them alone, which
+        may round otherwise.
       joins_calls: whether some calls are compiled as one function with all that they run.
+      has_dots: whether products of matrices are dots to its code generator; else convolutions.
       pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
       has_measured_rates: whether its rates are measured on this machine; else they are listed, by
         the name of the device.
@@ -78,7 +81,9 @@ class Platform:
 
     has_tiles: bool
     keeps_code: bool
+    keeps_results: bool
     joins_calls: bool
+    has_dots: bool
     pays_for_layout: bool
     has_measured_rates: bool
     has_tested_bits: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction
@@ -237,10 +238,14 @@ def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
-    """Readers of a tensor before the operator that overwrites its buffer, in XLA's order."""
+    """Readers of a tensor before the operator that overwrites its buffer, in XLA's order.
+
+    An operator may have several results in one buffer: they are written at once.
+    """
     edges = set()
     for members in _alias_sets(tensors):
-        for k, j in zip(members, members[1:], strict=False):
-            a, b = tensors[k], tensors[j]
-            edges.update((u, b.source) for u in (*a.sinks, a.source) if u != b.source)
+        written = itertools.groupby((tensors[k] for k in members), key=lambda t: t.source)
+        groups = [(source, list(group)) for source, group in written]
+        for (_, before), (source, _) in itertools.pairwise(groups):
+            edges.update((u, source) for a in before for u in (*a.sinks, a.source) if u != source)
     return edges

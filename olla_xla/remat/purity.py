@@ -40,8 +40,8 @@ def recomputable(i: Instruction, target: str) -> bool:
 
     Refused are random state, side effects, collectives, host transfers, control flow, custom calls
     that are not known to be pure, what updates an operand in place, and what waits for others by
-    control dependencies; on a CPU also what has several results, for one that is left with some of
-    them is other code, which may round otherwise. Of those that others wait for the caller must see
+    control dependencies; on a CPU and a TPU also what has several results, for one that is left with
+    some of them is other code, which may round otherwise. Of those that others wait for the caller must see
     to it.
 
     Args:
@@ -51,7 +51,7 @@ def recomputable(i: Instruction, target: str) -> bool:
         return False
     if any(o.shape.is_tuple for o in i.operands):
         return False
-    if i.shape.is_tuple and platform(target).keeps_code:
+    if i.shape.is_tuple and platform(target).keeps_results:
         return False
     return not in_place_pairs(i, target)
 

@@ -66,7 +66,9 @@ def test_a_loss_of_two_means_is_jits(shape):
 
 
 def _kernels(compiled):
-    return check_executable(final_module(compiled), "cpu", assignment=assignment_proto(compiled, "cpu"))
+    return check_executable(
+        final_module(compiled), "cpu", assignment=assignment_proto(compiled, "cpu")
+    )
 
 
 def test_patterns_are_xlas_own_in_the_executable():

@@ -247,10 +247,15 @@ class _Machine:
             for value, numbers in reads.items():
                 if self._overlap(result, value) and not joined:
                     self._reuse(op, result, value, numbers)
+        places = [place for v in writes if (place := self._places.get(resolve(v))) is not None]
+        twice = self._target == "tpu" and len(set(places)) < len(places)
+        if twice:  # a part of a collective names one array twice, and one of the two is read
+            writes.sort(key=lambda result: _is_read(frame, op, result.index))
         for result in writes:
             self.write(result, op)
         for result in writes:
-            self.read(result, f"what follows {op.name}", "one of its results")
+            if not twice or _is_read(frame, op, result.index):
+                self.read(result, f"what follows {op.name}", "one of its results")
 
     def _joins(self, frame: Frame, op: Op) -> bool:
         """Whether an operation's result is what its operands are together, where they lie already.
@@ -339,6 +344,14 @@ class _Machine:
             value = resolve(value)
             if value.op is op and value.index == index and value not in passed:
                 self.write(value, op)
+
+
+def _is_read(frame: Frame, op: Op, index: ShapeIndex) -> bool:
+    """Whether anything takes a part out of an operation's result."""
+    users = [user for user in frame.body.ops if op in user.operands]
+    if op is frame.body.result or any(u.opcode != "get-tuple-element" for u in users):
+        return True
+    return not index or any(u.proto.tuple_index == index[0] for u in users)
 
 
 _CONTROL = {

@@ -10,7 +10,7 @@ fusions on GPU, GpuAliasInfo.
 from __future__ import annotations
 
 from hlo.shapes import Shape, ShapeIndex
-from olla_xla.check.executable.program import Body, Op
+from olla_xla.check.executable.program import Body, Op, may_repeat
 
 __all__ = ["may_overwrite", "must_share"]
 
@@ -134,6 +134,10 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
     if any(index == result and numbers == [k] for index, k, _ in _updates(fusion, target)):
         return True  # XLA writes the slice alone, and has seen to what else is read
     body = fusion.called[0]
+    if target == "tpu" and _exchanges(body):
+        # A part of a collective beside other work, as XLA wrote it: it hands its arrays on, and
+        # what it fills is its own.
+        return any(index == result and numbers == [k] for index, k, _ in fusion.bound)
     kind = fusion.proto.fusion_kind
     if kind == "kOutput" and _adds_to_product(body, numbers):
         return True
@@ -146,6 +150,11 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
     # A GPU's emitter goes another way through the elements where a result is itself a transpose.
     heroes = body.ops if target == "cpu" else [_hero(op) for op in outputs]
     return not any(_transposes(op) for op in heroes)
+
+
+def _exchanges(body: Body) -> bool:
+    """Whether a fusion runs a collective, or a part of one."""
+    return any(may_repeat(op) for op in body.ops)
 
 
 def _outputs(body: Body) -> tuple[Op, ...]:
@@ -187,7 +196,7 @@ class _Paths:
         self._body = body
         self._result = result
         self._target = target
-        self._reduces = target == "cuda" and kind == "kInput"
+        self._reduces = target == "tpu" or (target == "cuda" and kind == "kInput")
         root = body.result
         output = root.operands[result[0]] if result and root.opcode == "tuple" else root
         self._writer = output.operands[0] if output.opcode == "bitcast" else output
@@ -209,7 +218,9 @@ class _Paths:
             current = queue.pop()
             for user, number in self._users.get(current, ()):
                 if self._reduces and user.opcode == "reduce":
-                    continue  # a reduction on GPU reads everything before results are written
+                    # On a GPU all is read before results are written, on a TPU what a tile of
+                    # them is made of.
+                    continue
                 lie = self._lie(current, places[current], user, number)
                 if lie is None:
                     return None

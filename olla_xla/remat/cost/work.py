@@ -17,6 +17,7 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
+from olla_xla.remat.cost.convolution import multiply_adds
 
 __all__ = ["Work", "run_work", "trips", "work"]
 
@@ -89,7 +90,7 @@ def work(i: Instruction, target: str) -> Work:
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
-    counted, moved = _arithmetic(i), _bytes(i, target)
+    counted, moved = _arithmetic(i, target), _bytes(i, target)
     counted = dataclasses.replace(counted, exchanged=_exchanged(i))
     if platform(target).pays_for_layout:
         return dataclasses.replace(
@@ -169,10 +170,14 @@ def _read(i: Instruction, number: int, operand: Instruction) -> int:
 
 
 def _readers(i: Instruction) -> Iterator[Instruction]:
-    """What reads an instruction, through bitcasts."""
+    """What reads an instruction, through bitcasts and into fusions."""
     for user in i.users:
         if user.opcode == "bitcast" and not user.is_root:
             yield from _readers(user)
+        elif user.opcode == "fusion":
+            for number, operand in enumerate(user.operands):
+                if operand is i:
+                    yield from _readers(user.called[0].parameters[number])
         else:
             yield user
 
@@ -216,13 +221,14 @@ def _transposes(i: Instruction) -> bool:
     return (i.dimensions[inner[0]] if i.opcode == "transpose" else inner[0]) != before[0]
 
 
-def _arithmetic(i: Instruction) -> Work:
+def _arithmetic(i: Instruction, target: str) -> Work:
     """What one instruction and its fused ones compute; nothing of what they move."""
     if i.opcode == "fusion":
-        inside = map(_arithmetic, i.called[0].instructions)
+        inside = (_arithmetic(k, target) for k in i.called[0].instructions)
         return sum((w for w in inside if w is not _NOTHING), _NOTHING)
     if i.opcode in ("dot", "convolution", "custom-call"):
-        count = _matrix(i)
+        windowed = i.opcode == "convolution" and not platform(target).has_dots
+        count = 2 * multiply_adds(i) if windowed else _matrix(i)
         if _is_depthwise(i):
             return Work(depthwise=count)
         is_narrow = count and all(o.shape.element_bits <= 16 for o in i.operands[:2])
