@@ -38,8 +38,8 @@ class Platform:
         buffers lie.
       keeps_code: whether a fusion rounds as before only if all of it stays as it is, as its
         compiler makes one piece of code of it.
-      keeps_results: whether a fusion of several results is other code with some of them alone, which
-        may round otherwise.
+      keeps_results: whether a fusion of several results is other code with some of them alone,
+        which may round otherwise.
       joins_calls: whether some calls are compiled as one function with all that they run.
       has_dots: whether products of matrices are dots to its code generator; else convolutions.
       pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.

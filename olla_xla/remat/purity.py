@@ -40,9 +40,9 @@ def recomputable(i: Instruction, target: str) -> bool:
 
     Refused are random state, side effects, collectives, host transfers, control flow, custom calls
     that are not known to be pure, what updates an operand in place, and what waits for others by
-    control dependencies; on a CPU and a TPU also what has several results, for one that is left with
-    some of them is other code, which may round otherwise. Of those that others wait for the caller must see
-    to it.
+    control dependencies; on a CPU and a TPU also what has several results, for one that is left
+    with some of them is other code, which may round otherwise. Of those that others wait for the
+    caller must see to it.
 
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".

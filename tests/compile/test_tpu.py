@@ -13,6 +13,8 @@ from hlo.tpu_executable import read_tpu_assignment
 from hlo.values import analyse
 from olla_xla import targets
 from olla_xla.check.executable import check_executable, results_digest
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.capture import capture
 from olla_xla.errors import CheckError, InputError
 from tests.support.compiles import STEPS
 from tests.support.tpu import tpu_step, v5e
@@ -142,3 +144,21 @@ def test_topologies_that_are_none():
 def test_an_executable_that_is_none():
     with pytest.raises(HloError):
         read_tpu_assignment(b"\x00nothing")
+
+
+def test_a_step_over_four_chips():
+    where = v5e(4)
+    mesh = jax.sharding.Mesh(np.array(where.devices), ("data",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    weights, x = _of(4096, 1024)
+    shapes = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=rows), (weights, x)
+    )
+    lowered = jax.jit(_layers, donate_argnums=0).lower(*shapes)
+    found = capture(lowered)
+    results = results_digest(found.module, "tpu")
+    check_executable(found.final, "tpu", results=results, assignment=found.assignment)
+    assert b"all-gather" in found.module or b"all-reduce" in found.module
+    compiled = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.2).lower(*shapes).compile()
+    assert compiled.plan is not None
+    assert assigned_bytes(compiled) <= found.assigned_bytes

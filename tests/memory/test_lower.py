@@ -9,6 +9,7 @@ import pytest
 from jax.experimental import io_callback
 
 from hlo.module import module_from_bytes
+from hlo.parse import from_hlo_text
 from hlo.values import analyse, sharing
 from olla_xla.compile.accounting import final_module
 from olla_xla.memory.assignment.model import AssignmentModel
@@ -140,3 +141,33 @@ def test_what_a_loop_shows_the_host_keeps_its_turn():
     seen = [k for k, op in enumerate(graph.operators) if op.opcode in ("while", "custom-call")]
     assert {graph.operators[k].opcode for k in seen} == {"while", "custom-call"}
     assert all(pair in graph.edges for pair in zip(seen, seen[1:], strict=False))
+
+
+TWICE = """
+HloModule twice, is_scheduled=true
+
+body {
+  p = f32[64] parameter(0)
+  n = f32[64] negate(p)
+  e = f32[64] exponential(p)
+  ROOT t = (f32[64], f32[64]) tuple(n, e)
+}
+
+ENTRY main {
+  a = f32[64] parameter(0)
+  c = f32[64] add(a, a)
+  f = (f32[64], f32[64]) fusion(c), kind=kLoop, calls=body, ALIASING
+  g = f32[64] get-tuple-element(f), index=0
+  ROOT r = f32[64] multiply(g, a)
+}
+"""
+
+
+def test_two_results_in_one_buffer_are_written_at_once():
+    aliasing = "output_to_operand_aliasing={{0}: (0, {}), {1}: (0, {})}"
+    module = module_from_bytes(from_hlo_text(TWICE.replace("ALIASING", aliasing)))
+    flow = analyse(module, "tpu")
+    graph = lower(flow, module.entry, sharing(flow, "tpu"), {}).graph
+    graph.validate()  # the readers of the first were to run before the second, which is the same
+    order = [o.name for o in graph.operators]
+    assert peak_bytes(graph, np.arange(len(order))) == 3 * 256
