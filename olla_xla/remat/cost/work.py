@@ -12,12 +12,12 @@ import operator
 from collections.abc import Callable, Iterator
 
 from hlo.backend import platform
+from hlo.convolution import multiply_adds
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
-from olla_xla.remat.cost.convolution import multiply_adds
 
 __all__ = ["Work", "run_work", "trips", "work"]
 

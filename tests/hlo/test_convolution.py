@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo import xla_pb2
-from olla_xla.remat.cost.convolution import _places
+from hlo.convolution import _places
 
 
 @given(
