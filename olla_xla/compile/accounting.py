@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import logging
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,14 @@ import jax
 from hlo.backend import platform
 from hlo.backend.tpu import TPU
 from hlo.buffer_assignment import BufferAssignment, assignment_from_bytes
-from hlo.module import Computation, Instruction, Module, module_from_bytes, parse_module_proto
+from hlo.module import (
+    Computation,
+    HloError,
+    Instruction,
+    Module,
+    module_from_bytes,
+    parse_module_proto,
+)
 from hlo.tpu_executable import read_tpu_assignment
 from olla_xla.compile.jax_private import platform_of
 from olla_xla.errors import OllaError
@@ -32,6 +40,8 @@ __all__ = [
     "scratch_peak",
     "temporary_bytes",
 ]
+
+_logger = logging.getLogger("olla_xla")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,25 +125,31 @@ class _Account(NamedTuple):
 def _account(compiled: jax.stages.Compiled) -> _Account | None:
     """XLA's account of an executable's memory, or None where the backend has none.
 
-    A TPU's is that of its buffer assignment: libtpu's memory analysis (0.0.50) adds what aligns
-    its temporaries a second time, and (0.0.52) leaves out those of some programs.
+    A TPU's is that of its buffer assignment, where that is given: libtpu's memory analysis (0.0.50)
+    adds what aligns its temporaries a second time, and (0.0.52) leaves out those of some programs.
     """
     stats = _stats(compiled)
     if stats is None:
         return None
-    if platform_of(compiled) == TPU.jax_name:
-        if compiled not in _TPU:
-            final = parse_module_proto(final_module(compiled))
-            data = assignment_proto(compiled, TPU.name)
-            _TPU[compiled] = assignment_from_bytes(data, final, TPU.name)
-        assignment = _TPU[compiled]
+    if platform_of(compiled) == TPU.jax_name and (assignment := _of_tpu(compiled)) is not None:
         return _Account(assignment.total_bytes, assignment.temporary_bytes)
     temporaries = stats.temp_size_in_bytes
     kept = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
     return _Account(kept + temporaries, temporaries)
 
 
-_TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, BufferAssignment] = weakref.WeakKeyDictionary()
+_TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, BufferAssignment | None] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _of_tpu(compiled: jax.stages.Compiled) -> BufferAssignment | None:
+    """A TPU's buffer assignment, read once; None where it is not given, or cannot be read."""
+    if compiled not in _TPU:
+        data = assignment_proto(compiled, TPU.name)
+        final = parse_module_proto(final_module(compiled))
+        _TPU[compiled] = assignment_from_bytes(data, final, TPU.name) if data else None
+    return _TPU[compiled]
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
@@ -205,14 +221,15 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
 
     Args:
       compiled: the executable; a GPU's has it among other things (`read_gpu_executable`).
-      target: name of the platform that it is for.
-
-    Raises:
-      HloError: a TPU's executable cannot be read.
+      target: name of the platform that it is for. What cannot be read of a TPU's is logged.
     """
     if platform(target) is TPU:
         executable: Any = compiled.runtime_executable()
-        return read_tpu_assignment(executable.serialize())
+        try:
+            return read_tpu_assignment(executable.serialize())
+        except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
+            _logger.warning("a TPU's executable cannot be read (%s): totals are libtpu's", error)
+            return b""
     stats = _stats(compiled)
     return b"" if stats is None else stats.serialized_buffer_assignment_proto
 
