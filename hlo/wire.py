@@ -5,10 +5,8 @@ Fields keep their order and their bytes, known or not; nothing is dropped or nor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
-
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hlo.module import HloError
 
@@ -17,7 +15,6 @@ __all__ = [
     "Message",
     "read_varint",
     "scalar_integer",
-    "slice_field",
     "slice_ranges",
     "varint",
 ]
@@ -145,32 +142,13 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise HloError("not a protobuf message")
 
 
-_SLICE = 17
-"""Number of an instruction's field for the ranges of a slice, one a dimension."""
-
-
-def slice_field(ranges: Iterable[tuple[int, int]]) -> bytes:
-    """That field, for slices [start, limit) of all that lies between."""
-    parts = []
-    for start, limit in ranges:
-        numbers = (n for k, v in enumerate((start, limit, 1), 1) if v for n in (k << 3, v))
-        data = b"".join(map(varint, numbers))
-        parts += [varint(_SLICE << 3 | _BYTES), varint(len(data)), data]
-    return b"".join(parts)
-
-
 def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
     """(start, limit, stride) for each dimension of a slice; of others ().
 
     Args:
       instruction: an HloInstructionProto.
     """
-    found = [
-        Message(field.data)
-        for field in UnknownFieldSet(instruction)
-        if field.field_number == _SLICE and field.wire_type == _BYTES
-    ]
-    return tuple((m.integer(1), m.integer(2), m.integer(3)) for m in found)
+    return tuple((d.start, d.limit, d.stride) for d in instruction.slice_dimensions)
 
 
 INTEGERS = {

@@ -64,7 +64,7 @@ class Subject:
         self._expected = self._run(own)
         self._own = own
         self._own_kernels = check_executable(
-            final_module(own), "cpu", assignment=assignment_proto(own)
+            final_module(own), "cpu", assignment=assignment_proto(own, "cpu")
         )
         self._compiled = compile_rewritten(self._lowered, lambda _: self.planned)
         self._executable = _serialized(self._compiled)
@@ -156,7 +156,7 @@ class Subject:
     def _judge(self, compiled: jax.stages.Compiled, assignment: bytes | None = None) -> str:
         """What the referee says of an executable."""
         if assignment is None:
-            assignment = assignment_proto(compiled)
+            assignment = assignment_proto(compiled, "cpu")
         final = final_module(compiled)
         case = dataclasses.replace(self._case, final=final, assignment=assignment)
         try:

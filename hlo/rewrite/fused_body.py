@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Names
-from hlo.wire import slice_field
 
 __all__ = ["FusedBody", "Part", "slice_shape", "stack_shape"]
 
@@ -126,9 +125,8 @@ class FusedBody:
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
         i = _Instruction(opcode="slice", operand_ids=[whole.id])
         i.shape.CopyFrom(shape)
-        i.MergeFromString(
-            slice_field((a, a + n) for a, n in zip(starts, shape.dimensions, strict=True))
-        )
+        for start, extent in zip(starts, shape.dimensions, strict=True):
+            i.slice_dimensions.add(start=start, limit=start + extent, stride=1)
         return self._add(i, "part.loop")
 
     def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
