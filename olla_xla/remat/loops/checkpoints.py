@@ -74,8 +74,9 @@ def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
     body = pair.writer.body
     made = {i.name: i for i in body.computation.instructions}
     since += sum(made[r.value].shape.at(r.index).bytes for r in checkpoints.residuals)
-    best = math.isqrt(iterations * few // max(since, 1))
-    tried = range(max(best // 2, 2), max(min(2 * best + 2, iterations // 2), 2) + 1)
+    most = max(iterations // 2, 2)
+    best = min(math.isqrt(iterations * few // since), most) if since else most
+    tried = range(max(best // 2, 2), min(2 * best + 2, most) + 1)
     return min(tried, key=lambda k: -(-iterations // k) * few + k * since)
 
 
