@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from jax.experimental import topologies
@@ -67,7 +68,12 @@ _ENVIRONMENT = {
 
 
 def prepare_libtpu() -> None:
-    """Sets what libtpu reads as it is loaded, so that it looks for no TPU, unless it is set."""
+    """Sets what libtpu reads as it is loaded, so that it looks for no TPU, unless it is set.
+
+    Where there is one nothing is set: JAX may yet run on it.
+    """
+    if any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*")):
+        return
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
