@@ -22,6 +22,7 @@ from benchmarks.eager.allocator_time import malloc_seconds
 from olla_xla.errors import CheckError, InputError
 from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.record_arrays import RecordedArray, recorded
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = [
     "LOOPS",
@@ -185,7 +186,7 @@ def write_recording(path: str | os.PathLike[str], recording: Recording) -> None:
     Raises InputError if the file cannot be written.
     """
     try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with written_whole(path) as beside, open(beside, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
             pairs = zip(recording.profiles, recording.iterations, strict=True)

@@ -29,6 +29,7 @@ from examples.zoo import ZOO
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
@@ -78,8 +79,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Lowers, estimates and prints the table."""
+    files.check_writable(values.out)
     if values.stored is not None:
-        rows = [row for path in values.stored for row in from_json(shared.read_text(path))]
+        rows = [row for path in values.stored for row in from_json(files.read_text(path))]
         return _print_meeting(values, list({row.key[:-1]: row for row in rows}.values()))
     if values.models is not None:
         return _several(values)
@@ -111,7 +113,7 @@ def _several(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
     out, rows, failed = values.out, [], 0
     if out is not None and Path(out).exists():
-        rows = from_json(shared.read_text(out))
+        rows = from_json(files.read_text(out))
     target = values.target if values["compile"].value else ""
     wanted = [
         (name, values.batch_size, values.optimizer, values.mode, target)
@@ -130,7 +132,7 @@ def _several(values: flags.FlagValues) -> int:
                 print(f"{key[0]}: {error}", file=sys.stderr)
                 continue
             if out is not None:
-                shared.write_text(out, to_json(rows))
+                files.write_text(out, to_json(rows))
     _print_meeting(values, [row for row in rows if row.key in wanted])
     return 1 if failed else 0
 

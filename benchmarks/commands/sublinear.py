@@ -16,6 +16,7 @@ from absl import flags
 from benchmarks import sublinear_training as bench
 from benchmarks.report.baselines import memory_table, time_table
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -48,8 +49,7 @@ def run(values: flags.FlagValues) -> int:
     for name in values.timed:
         if name not in bench.TIMED:
             raise InputError(f"--timed: {name!r} is not one of {', '.join(bench.TIMED)}")
-    if values.out is not None:
-        shared.write_text(values.out, "")  # better now than after the measurements
+    files.check_writable(values.out)  # better now than after the measurements
     targets.prepare_environment("cpu")
 
     networks = [*map(bench.resnet, depths), *map(bench.lstm, steps)]
@@ -71,7 +71,7 @@ def run(values: flags.FlagValues) -> int:
     for line in misses:
         console.print(line, markup=False, soft_wrap=True)
     if values.out is not None:
-        shared.write_text(values.out, json.dumps(bench.as_json(memory, times), indent=1) + "\n")
+        files.write_text(values.out, json.dumps(bench.as_json(memory, times), indent=1) + "\n")
     return 1 if misses else 0
 
 

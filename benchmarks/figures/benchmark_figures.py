@@ -6,7 +6,6 @@ PNG.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.figures.published import (
     LAYERS_1000,
     LESS_BY_PROFILE,
@@ -148,28 +148,25 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
 
 def write_csv(chart: Chart, path: Path) -> None:
     """Writes a line for each place of a chart, a column for each label."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([chart.x or "name", *(f"{label} ({chart.y})" for label in chart.lines)])
-        for at, *values in zip(chart.at, *chart.lines.values(), strict=True):
-            writer.writerow([at, *(f"{v:.4g}" for v in values)])
+    columns = zip(chart.at, *chart.lines.values(), strict=True)
+    write_table(
+        path,
+        [chart.x or "name", *(f"{label} ({chart.y})" for label in chart.lines)],
+        ([at, *(f"{v:.4g}" for v in values)] for at, *values in columns),
+    )
 
 
 def write_png(chart: Chart, path: Path) -> None:
     """Draws a chart. Raises InputError if matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
     bars = isinstance(chart.at[0], str)
     height = 1.5 + 0.12 * len(chart.at) * (len(chart.lines) + 1) if bars else 5.0
-    canvas = Canvas(figsize=(7, max(height, 3.0)), layout="constrained")
+    canvas = new_canvas(7, max(height, 3.0))
     axes = canvas.subplots()
     (_draw_bars if bars else _draw_lines)(axes, chart)
     axes.set_title(chart.title, fontsize=9)
     axes.grid(axis="x" if bars else "y", linewidth=0.3)
     canvas.legend(fontsize=7, loc="outside lower center", ncols=2)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    save_png(canvas, path)
 
 
 def _draw_lines(axes: Any, chart: Chart) -> None:

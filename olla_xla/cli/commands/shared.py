@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -30,8 +29,6 @@ __all__ = [
     "options",
     "overheads",
     "print_table",
-    "read_text",
-    "write_text",
 ]
 
 
@@ -188,23 +185,6 @@ def overheads(values: flags.FlagValues) -> list[float]:
             ) from error
         PlanOptions(max_overhead=found[-1])
     return found
-
-
-def read_text(path: str) -> str:
-    """A file's text. Raises InputError if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-def write_text(path: str, text: str, *, append: bool = False) -> None:
-    """Writes or extends a file. Raises InputError if that fails."""
-    try:
-        with open(path, "a" if append else "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:
