@@ -24,10 +24,9 @@ from olla_xla.remat.segments.budget import (
     candidates,
     close_segments,
     cost,
-    mirror_counts,
-    mirrored_segments,
     plan_segments,
 )
+from olla_xla.remat.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.remat.segments.transform import explain
 from olla_xla.remat.segments.walk import Walk
 
