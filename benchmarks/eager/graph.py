@@ -70,6 +70,8 @@ def program(module: Module) -> Program:
 def forward_only(whole: Program) -> Program:
     """The program less its backward pass and all that depends on it or serves it alone.
 
+    Arguments that serve nothing else go too, such as an optimizer's state.
+
     Raises InputError if no result is left: the program returns gradients only.
     """
     graph = whole.graph
@@ -88,7 +90,6 @@ def forward_only(whole: Program) -> Program:
         if v not in needed:
             needed.add(v)
             stack += [graph.tensors[t].source for t in reads[v]]
-    needed |= {t.source for t in graph.tensors if t.live_in}
     return _restricted(whole, sorted(needed))
 
 
