@@ -28,7 +28,9 @@ _TO_STDOUT = "-"
 _FULL_HELP = "--helpfull"
 _HELP = ("-h", "--help", "-help", _FULL_HELP, "--helpshort", "help")
 
-FOR_DEVELOPERS = frozenset(("backend", "form", "loops", "method", "seed", "step_limit"))
+FOR_DEVELOPERS = frozenset(
+    ("backend", "early_updates", "form", "loops", "method", "seed", "step_limit")
+)
 """Flags that a command's help leaves out, but for --helpfull: few users ever turn them."""
 
 

@@ -130,7 +130,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
 
 
 def define_method(values: flags.FlagValues) -> None:
-    """Defines --method and --backend."""
+    """Defines --method, --backend and --early_updates."""
     flags.DEFINE_enum(
         "method",
         "search",
@@ -140,6 +140,13 @@ def define_method(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_enum(
         "backend", "highs", SOLVERS, "Solves the programs of --method=ilp.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "early_updates",
+        False,
+        "Whether the programs of --method=ilp get the paper's control edges, which make weights' "
+        "updates run early: they are smaller, and may lose the best order.",
+        flag_values=values,
     )
 
 
@@ -167,7 +174,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
-        "method", "backend",
+        "method", "backend", "early_updates",
     )  # fmt: skip
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)
