@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.eager import cell
 from benchmarks.figures.files import new_canvas, save_png, write_table
-from benchmarks.figures.published import TOTAL_REDUCTION, Mark
+from benchmarks.figures.published import FRAGMENTATION, REORDERING, TOTAL_REDUCTION, Mark
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import grid
 
@@ -82,8 +82,15 @@ class Series:
 
     def mean(self, label: str, batch_size: int) -> float | None:
         """The mean over the rows of one batch size; None if there is none."""
-        of = [v for v, b in zip(self.values[label], self.batches, strict=True) if b == batch_size]
-        return statistics.fmean(of) if of else None
+        return statistics.fmean(of) if (of := self._of(label, batch_size)) else None
+
+    def median(self, label: str, batch_size: int) -> float | None:
+        """The median over the rows of one batch size; None if there is none."""
+        return statistics.median(of) if (of := self._of(label, batch_size)) else None
+
+    def _of(self, label: str, batch_size: int) -> list[float]:
+        pairs = zip(self.values[label], self.batches, strict=True)
+        return [value for value, batch in pairs if batch == batch_size]
 
 
 STEPS = 100_000
@@ -116,19 +123,20 @@ def _seconds(column: str) -> Callable[[Row], float]:
 FIGURES = (
     Figure(
         "7", "reordering", "Peak reduction by reordering", "%", "eager",
-        {"reordering": _less("eager_live_bytes", "peak_bytes")},
+        {"reordering": _less("eager_live_bytes", "peak_bytes")}, marks=REORDERING,
     ),
     Figure(
         "8", "fragmentation", "Reserved bytes that hold nothing", "%", "eager",
         {
-            "caching allocator, when most is live": _less(
-                "eager_reserved_bytes", "eager_live_bytes"
-            ),
             "caching allocator, when the reservation last grew (the paper's count)": _share(
                 "eager_fragmentation"
             ),
+            "caching allocator, when most is live": _less(
+                "eager_reserved_bytes", "eager_live_bytes"
+            ),
             "planned": _more("peak_bytes", "placed_bytes"),
         },
+        marks=FRAGMENTATION,
     ),
     Figure(
         "9", "ordering_time", "Ordering time", "s", "eager",
