@@ -14,10 +14,10 @@ from examples.zoo import common, gpt, llama, lstm, transformer
 pytestmark = pytest.mark.slow
 
 # The image networks: torchvision's counts (GoogLeNet without its auxiliary classifiers, as in
-# evaluation; ResNet3D-18 for Kinetics-400), Inception-ResNet and the Mixer: timm's. GPT-2 small: the published
-# checkpoint. XLM-R base: the published checkpoint with its masked-language head. U-Net: the
-# 35.7M of the DDPM paper, to the last scalar those of its ports. The Transformer is counted by
-# hand below, the other GPTs, the Llamas and the LSTMs are sizes of our own.
+# evaluation; ResNet3D-18 for Kinetics-400), Inception-ResNet and the Mixer: timm's. GPT-2 small:
+# the published checkpoint. XLM-R base: the published checkpoint with its masked-language head.
+# U-Net: the 35.7M of the DDPM paper, to the last scalar those of its ports. The Transformer is
+# counted by hand below, the other GPTs, the Llamas and the LSTMs are sizes of our own.
 LITERATURE = {
     "mlp": 784 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10,
     "lenet": 61_706,
