@@ -31,6 +31,7 @@ __all__ = [
     "Recording",
     "RequestLog",
     "Row",
+    "learn",
     "measure",
     "read_recording",
     "record",
@@ -184,7 +185,7 @@ def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording
             length = -(-length // _LENGTHS[0]) * _LENGTHS[0]
         if kind == 3:
             length = rounds[len(profiles)]
-        profiles.append(length if kind == 2 else 0)
+        profiles.append(length if kind >= 2 else 0)
         inputs = random.standard_normal((length, _BATCH, _WIDTH))
         run(recorded(inputs, log), [recorded(w, log) for w in given])
     return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
@@ -320,7 +321,7 @@ def replayed(recording: Recording) -> Row:
             live -= freed
     own = time.perf_counter() - started
     requests, sizes = _numbered(iterations)
-    learning, known_bytes, learned_seconds = _learn(iterations)
+    learning, known_bytes, learned_seconds = learn(iterations)
     return Row(
         loop=recording.name,
         iterations=len(iterations),
@@ -343,8 +344,12 @@ def replayed(recording: Recording) -> Row:
     )
 
 
-def _learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int, float]:
-    """Replays by the learning allocator; (it, its largest arena where it knew, seconds)."""
+def learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int, float]:
+    """Replays by the learning allocator; (it, its largest arena where it knew, seconds).
+
+    Raises:
+      CheckError: blocks that were live together overlapped in the arena (a bug).
+    """
     learning = LearningAllocator()
     known_bytes = 0
     seconds = 0.0
