@@ -36,6 +36,9 @@ __all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
 
 _logger = logging.getLogger("olla_xla")
 
+_AS_IT_IS = -1
+"""Among the budgets that are compared: no segments."""
+
 KEEP: dict[str, Policy | None] = {
     "nothing": None,
     "dots": jax.checkpoint_policies.dots_saveable,
@@ -67,11 +70,12 @@ def sublinear(
       fun: the loss function, or any other; all results are returned, auxiliary ones too.
       budget: bytes of results in one segment (B of algorithm 3). None searches for the best by an
         estimate; "exact" by XLA's buffer assignment of the gradient in all arguments, which is
-        compiled for each of six budgets; so does a function from such a lowered gradient to bytes.
+        compiled for each of six budgets, and as it is; so does a function from such a lowered
+        gradient to bytes.
       keep: what is not recomputed: "nothing" is kept; "dots", the results of matrix products and
         convolutions, costs little time but memory in proportion to their number; or a policy of
-        `jax.checkpoint`. Where that is estimated to keep no less than the function does as it is,
-        it stays as it is, and a line of log says so.
+        `jax.checkpoint`. Where that may keep more than the function does as it is, a line of log
+        says so; with budget="exact" it never does.
       depth: how often a step is recomputed at most. 1: O(sqrt n) memory for one more forward pass;
         d: O(n^(1 / (d + 1))) for d; None: O(log n) for O(log n).
       splits: k of the recursion g(n) = k + g(n / (k + 1)), for depth=None: how often each part is
@@ -214,19 +218,15 @@ def _trace(
     is_loss = bool(results) and results[0].shape == ()
     values = [*call.values, *program.constants]
     segments = _segments(program, how, values, is_loss)
-    if (
-        how.policy is not None
-        and how.mirror is None
-        and _keeps_more(program, segments, how, values)
-    ):
-        segments = ()
+    if how.policy is not None and how.mirror is None and how.allocation is None:
+        _say_what_is_kept(program, segments, how.policy, values)
     return _Traced(program, segments, values, call.result)
 
 
-def _keeps_more(
-    program: Program, segments: tuple[Segment, ...], how: _How, values: list[Any]
-) -> bool:
-    """Whether what a policy keeps is no less than what the function keeps as it is; it is said.
+def _say_what_is_kept(
+    program: Program, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
+) -> None:
+    """Says where what a policy keeps may well be more than what the function keeps as it is.
 
     Where each product feeds one function that can be derived from its own result, such as tanh,
     `keep="dots"` keeps the products in place of these, and what crosses the cuts besides.
@@ -234,23 +234,21 @@ def _keeps_more(
     names = dict(zip(program.inputs, values, strict=True))
     sizes = []
     for chosen in ((), segments):
-        block = _whole_block(program, chosen, how.policy)
+        block = _whole_block(program, chosen, policy)
         given = [names[v] for v in block.inputs]
         try:
             sizes.append(kept_bytes(block.function, given, fused=not chosen))
         except (NameError, TypeError, ValueError, NotImplementedError):
-            return False  # no gradient in all arguments: nothing to compare
+            return  # no gradient in all arguments: nothing to compare
     plain, ours = sizes
     ours += max((int(program.walk.sizes[s.start : s.stop].sum()) for s in segments), default=0)
-    if ours < plain:
-        return False
-    _logger.info(
-        "sublinear: what keep= keeps, %s bytes with the largest segment, is no less than the %s "
-        "that the gradient keeps anyway: nothing is computed again",
-        f"{ours:,}",
-        f"{plain:,}",
-    )
-    return True
+    if ours >= plain:
+        _logger.info(
+            "sublinear: what keep= keeps is estimated at %s bytes with the largest segment, what "
+            'the gradient keeps as it is at %s; budget="exact" compiles both, and takes the less',
+            f"{ours:,}",
+            f"{plain:,}",
+        )
 
 
 def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:
@@ -265,7 +263,7 @@ def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> 
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):
-        choices = budget_choices(walk, how.depth, is_loss)
+        choices = {_AS_IT_IS: (), **budget_choices(walk, how.depth, is_loss)}
         blocks = {b: _whole_block(program, s, how.policy) for b, s in choices.items()}
         names = dict(zip(program.inputs, values, strict=True))
         (inputs,) = {block.inputs for block in blocks.values()}
