@@ -246,7 +246,7 @@ class _Program:
         meeting: list[Terms] | None = []
         for t in steps:
             both = self.ilp.live_at(self.ilp.live_at(Terms(), i, t, -1), j, t, -1)
-            if both.constant == -2:
+            if both.constant == -2 and not both.columns:
                 meeting = None  # whatever the order is
                 break
             if len(both.columns) - both.constant >= 2:  # else one of them is certainly not live

@@ -43,6 +43,8 @@ def with_late_sources(plain: TensorGraph) -> LateSources:
     """Takes them out of a plain graph (`schedule.exact.plain_graph`)."""
     waits = {s for t in plain.tensors for s in t.sinks if s != t.source}
     waits |= {v for u, v in (*plain.edges, *plain.alias_edges) if u != v}
+    # What nobody reads lives with its own operator alone, and would live with the reader's.
+    waits |= {t.source for t in plain.tensors if t.bytes and not set(t.sinks) - {t.source}}
     after: dict[int, set[int]] = {v: set() for v in range(len(plain.operators))}
     for t in plain.tensors:
         after[t.source] |= set(t.sinks) - {t.source}
