@@ -1,21 +1,23 @@
 """The paper's joint program (9): order and locations at once, with (6), (7) and (8).
 
 Lifetimes are columns within the spans of (10) to (12), of the condensed graph, in the form of
-`schedule.exact.running_ilp`; its (14) stays, since no arena is lower than a live sum. Pairs that
-can never meet, and steps at which a pair cannot, have no rows (section 4.2); a pair that meets in
-every order has one binary. Addresses are in units of the greatest common divisor of all sizes.
-The solver begins at the search's order and the placer's places, and is told the cut's bound.
+`schedule.exact.running_ilp`; its (14) stays, since no arena is lower than a live sum. For a pair of
+buffers that may be live together there are the binaries a and b of (6) and (7); where an order can
+keep two of their tensors apart, a binary says that it does, which takes the place of (6) at each
+step: it holds if all that touches the one runs before the other is made. Pairs that no order lets
+meet have no rows (section 4.2), a pair that meets in every order has one binary, and buffers that
+are live all the time lie at the bottom. Addresses are in units of the greatest common divisor of
+all sizes. The solver begins at the search's order and the placer's places, and is told the cut.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.place_ilp.late_sources import with_late_sources
 from olla_xla import schedule
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import InputError
@@ -25,8 +27,7 @@ from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.memory.mincut import least_live
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
-from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact.plain import plain_graph
+from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.schedule.exact.prepared import prepare
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.spans import Reach
@@ -36,10 +37,10 @@ from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import solve
 from olla_xla.solvers.terms import Terms
 
-__all__ = ["MOST_ROWS", "JointPlan", "joint_program"]
+__all__ = ["MOST_PAIRS", "JointPlan", "joint_program"]
 
-MOST_ROWS = 200_000
-"""Rows of (6) of the largest program that is built."""
+MOST_PAIRS = 20_000
+"""Pairs of tensors of the largest program that is built."""
 
 _START = 0.1
 """Part of the time for the search's order, and as much for its places; at most _SECONDS each."""
@@ -51,15 +52,15 @@ class JointPlan:
     """Order and offsets found together; sizes in bytes.
 
     Attributes:
-      order: operator ids. offsets: by tensor id of the plain graph. height: of the arena.
+      order: operator ids. offsets: by tensor's name. height: of the arena.
       bound: no order and no places make a lower one. optimal: whether the height is that.
       start: height of the packing with which the solver began. cut: the bound that it was told.
       peak_bytes: lifetime peak of the order.
-      variables, rows: of the program; 0 where the start met the cut's bound and it was too large.
+      variables, rows: of the program.
     """
 
     order: tuple[int, ...]
-    offsets: tuple[int, ...]
+    offsets: dict[str, int]
     height: int
     bound: int
     start: int
@@ -80,96 +81,102 @@ def joint_program(
 ) -> JointPlan:
     """The joint program (9): order and locations at once, for small graphs.
 
-    One operator runs at each step. The graph is taken as the paper sees it (`plain_graph`): every
-    tensor lives from its source to its last sink, and none shares memory.
+    One operator runs at each step. Tensors of one buffer have one place; no other two share any,
+    whatever the graph allows in place. What an operator needs while it runs is placed too.
 
     Args:
-      graph: the graph. limits: of the solver; the start comes off its seconds. backend: which one.
+      graph: the graph. limits: of the solver. backend: which one.
       start: an order to begin with; by default the one that the search finds.
       cut: tell the solver the least live bytes by minimum cuts, below which no order is.
 
     Raises:
-      InputError: the program would have more than MOST_ROWS rows of (6), and the start leaves
-        something to solve.
+      InputError: the program would have more than MOST_PAIRS pairs of tensors.
       SolverError: the solver failed, or found no solution within the limits.
       CheckError: the referee rejected the solution (a bug).
     """
     limits = limits or Limits()
-    plain = plain_graph(graph)
-    late = with_late_sources(plain)
-    first = None if start is None else late.contract(start)
-    arrays = GraphArrays.of(late.graph)
-    portion = min(_START * limits.time_limit, _SECONDS)
-    prepared = prepare(late.graph, start=_searched(arrays, portion) if first is None else first)
+    graph = _counted(graph)
+    whole = GraphArrays.of(graph)
+    portion = max(min(_START * limits.time_limit, _SECONDS), 0.01)
+    prepared = prepare(graph, start=_searched(whole, portion) if start is None else start)
     g = prepared.arrays
-    packing = _placed(g, prepared.start, portion)
+    problem = _Program.problem(g, prepared.start)
+    packing = place(problem, time_limit=portion)
     bound = max((least_live(g, v).bytes for v in range(g.n)), default=0) if cut else 0
-    tensors = np.flatnonzero(arrays.bytes) if g.m < arrays.m else np.arange(arrays.m)
-
-    def plan(
-        order: np.ndarray, offsets: np.ndarray, program: _Program | None, value: int
-    ) -> JointPlan:
-        by_tensor = np.zeros(len(plain.tensors), np.int64)
-        by_tensor[tensors] = offsets
-        found = late.expand(prepared.back(order).tolist())
-        height = int((by_tensor[tensors] + g.bytes).max(initial=0))
-        _check(plain, found, by_tensor, height)
-        return JointPlan(
-            order=tuple(found),
-            offsets=tuple(by_tensor.tolist()),
-            height=height,
-            bound=min(max(value, bound), height),
-            start=packing.height,
-            cut=bound,
-            peak_bytes=peak_bytes(GraphArrays.of(plain), found),
-            optimal=height <= max(value, bound),
-            variables=program.model.variables if program else 0,
-            rows=program.model.rows if program else 0,
-        )
-
-    assert packing.offsets is not None
-    pairs = list(_pairs(g))
-    if _rows(g, pairs) > MOST_ROWS:
-        if packing.height <= bound:
-            return plan(prepared.start, packing.offsets, None, bound)
-        raise InputError(
-            f"the joint program of {graph.name} has some {_rows(g, pairs):,} rows, of "
-            f"{MOST_ROWS:,} that are built at most; find the order first, then the places"
-        )
-    program = _Program(g, pairs, bound, packing.height)
+    program = _Program(g, bound, packing.height)
     program.model.start = program.start(prepared.start, packing)
-    result = solve(program.model, _in_bytes(limits, program.ilp.scale.unit), [backend])
+    unit, base = program.ilp.scale.unit, program.ilp.scale.base
+    result = solve(program.model, _in_bytes(limits, unit, base), [backend])
     x = result.point()
-    value = whole_units(result.bound) * program.ilp.scale.unit
-    found = plan(program.ilp.decode(x), program.offsets(x), program, value)
-    return dataclasses.replace(found, optimal=found.optimal or result.status is Status.OPTIMAL)
+    order = prepared.back(program.ilp.decode(x)).tolist()
+    offsets = _by_name(graph, whole, g, program.offsets(x) + base, base)
+    height = max((offsets[t.name] + t.bytes for t in graph.tensors if t.bytes), default=0)
+    check_schedule(graph, order)
+    check_placement(graph, order, _places(graph, offsets), height)
+    least = max(base + whole_units(result.bound) * unit, bound)
+    return JointPlan(
+        order=tuple(order),
+        offsets=offsets,
+        height=height,
+        bound=min(least, height),
+        start=packing.height + base,
+        cut=bound,
+        peak_bytes=peak_bytes(whole, order),
+        optimal=height <= least or result.status is Status.OPTIMAL,
+        variables=program.model.variables,
+        rows=program.model.rows,
+    )
 
 
-def _check(plain: TensorGraph, order: Sequence[int], offsets: np.ndarray, height: int) -> None:
-    """The referee's word on a solution."""
-    check_schedule(plain, order)
-    places = {
-        t.name: (int(o), t.bytes) for t, o in zip(plain.tensors, offsets, strict=True) if t.bytes
-    }
-    check_placement(plain, order, places, height)
+def _counted(graph: TensorGraph) -> TensorGraph:
+    """The graph with nothing in place by choice, and operators' own bytes as tensors."""
+    own = [
+        Tensor(f"{o.name}/own", o.transient_bytes, v, (), -1)
+        for v, o in enumerate(graph.operators)
+        if o.transient_bytes
+    ]
+    free = max((t.buffer for t in graph.tensors), default=-1) + 1
+    return dataclasses.replace(
+        graph,
+        operators=tuple(dataclasses.replace(o, transient_bytes=0) for o in graph.operators),
+        tensors=(
+            *graph.tensors,
+            *(dataclasses.replace(t, buffer=free + k) for k, t in enumerate(own)),
+        ),
+        inplace=(),
+    )
+
+
+def _by_name(
+    graph: TensorGraph, whole: GraphArrays, g: GraphArrays, offsets: np.ndarray, base: int
+) -> dict[str, int]:
+    """Offsets of all tensors with bytes; what is live all the time lies below `base`."""
+    constant = whole.live_in & whole.live_out
+    kept = np.arange(whole.m)
+    if g.m < whole.m:
+        passed = np.concatenate([whole.pair_b[whole.pair_must], whole.pair_a[whole.pair_must]])
+        kept = np.flatnonzero(((whole.bytes > 0) | np.isin(kept, passed)) & ~constant)
+    found = dict(zip((graph.tensors[e].name for e in kept), offsets.tolist(), strict=True))
+    below = 0
+    for e in np.flatnonzero(constant & (whole.bytes > 0)).tolist() if base else ():
+        found[graph.tensors[e].name] = below
+        below += int(whole.bytes[e])
+    return {t.name: found[t.name] for t in graph.tensors if t.bytes}
+
+
+def _places(graph: TensorGraph, offsets: dict[str, int]) -> dict[str, tuple[int, int]]:
+    return {t.name: (offsets[t.name], t.bytes) for t in graph.tensors if t.bytes}
 
 
 def _searched(arrays: GraphArrays, seconds: float) -> list[int]:
     """The order that the search finds."""
     starts = {"as given": np.arange(arrays.n), **schedule.candidates(arrays)}
-    bound, _ = forced_live_bound(arrays)[:2]
-    found = phases.search(arrays, starts, time_limit=max(seconds, 0.01), bound_bytes=bound)
+    bound = forced_live_bound(arrays)[0]
+    found = phases.search(arrays, starts, time_limit=seconds, bound_bytes=bound)
     return found.lifetime_order.tolist()
 
 
-def _placed(g: GraphArrays, order: Sequence[int] | np.ndarray, seconds: float) -> Packing:
-    """Places under an order; their height is M of (7)."""
-    lives = intervals(g, order)
-    problem = PlacementProblem.of(lives[:, 0], lives[:, 1], g.bytes)
-    return place(problem, time_limit=max(seconds, 0.01))
-
-
-def _in_bytes(limits: Limits, unit: int) -> Limits:
+def _in_bytes(limits: Limits, unit: int, base: int) -> Limits:
     """The limits with a watch that is told units."""
     watch = limits.watch
     if watch is None:
@@ -177,96 +184,159 @@ def _in_bytes(limits: Limits, unit: int) -> Limits:
     return dataclasses.replace(
         limits,
         watch=lambda value, bound: watch(
-            None if value is None else value * unit, whole_units(bound) * unit
+            None if value is None else base + value * unit, base + whole_units(bound) * unit
         ),
     )
 
 
-def _pairs(g: GraphArrays) -> Iterator[tuple[int, int]]:
-    """Pairs that may be live together by reachability: section 4.2 rules out the others.
+def _users(g: GraphArrays, e: int) -> list[int]:
+    """The operators that touch a tensor."""
+    return sorted({int(g.source[e]), *g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()})
 
-    All users of one run before the other is made.
+
+def _always_live(g: GraphArrays) -> list[int]:
+    """The buffers that hold something at every step: an argument, and from its last use a result.
+
+    Nothing lies between the two if the operator that makes the result reads the argument, since
+    all its other readers run before.
     """
-    reach = Reach.of(g)
-    users = [
-        {int(g.source[e]), *g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()}
-        for e in range(g.m)
-    ]
-
-    def dead_before(i: int, j: int) -> bool:
-        return all(reach.is_before(u, int(g.source[j])) for u in users[i])
-
-    for i, j in itertools.combinations(range(g.m), 2):
-        if g.bytes[i] and g.bytes[j] and not (dead_before(i, j) or dead_before(j, i)):
-            yield i, j
-
-
-def _rows(g: GraphArrays, pairs: Sequence[tuple[int, int]]) -> int:
-    """About how many rows of (6) there are, at most."""
-    return len(pairs) * g.n
+    found = []
+    for buffer in np.unique(g.buffer[g.live_in]).tolist():
+        mine = np.flatnonzero(g.buffer == buffer)
+        given, made = mine[g.live_in[mine]], mine[~g.live_in[mine]]
+        if len(given) == len(made) == 1 and g.live_out[made[0]]:
+            if int(g.source[made[0]]) in _users(g, int(given[0])):
+                found.append(buffer)
+    return found
 
 
 class _Program:
     """Lifetimes, addresses A in [0, M], and the rows of pairs.
 
     Args:
-      g: the graph. pairs: of tensors that may be live together. bound: no arena is lower (bytes).
-      most: M, a height that is known to do (bytes).
+      g: the condensed graph. bound: no arena is lower, bytes.
+      most: M, a height above what is live all the time that is known to do, bytes.
+
+    Raises:
+      InputError: there are too many pairs.
     """
 
-    def __init__(
-        self, g: GraphArrays, pairs: Sequence[tuple[int, int]], bound: int, most: int
-    ) -> None:
+    def __init__(self, g: GraphArrays, bound: int, most: int) -> None:
+        pairs = self._pairs(g)
+        if len(pairs) > MOST_PAIRS:
+            raise InputError(
+                f"the joint program has {len(pairs):,} pairs of tensors, of {MOST_PAIRS:,} that "
+                "are built at most; find the order first, then the places"
+            )
+        self._g = g
         self.ilp = RunningIlp(g, bound_bytes=bound)
         self.model: Model = self.ilp.model
-        self._sizes = self.ilp.scale.sizes
-        self._most = most // self.ilp.scale.unit
-        self.model.bound(self.ilp.peak, min(self.ilp.scale.to_units(bound), self._most), self._most)
-        highest = np.maximum(self._most - self._sizes, 0)
-        self._address = [
-            self.model.add_variable(0, int(high), name=f"A[{i}]")
-            for i, high in enumerate(highest.tolist())
-        ]
-        for i, size in enumerate(self._sizes.tolist()):
-            if size:  # A_i + S_i <= peak
+        scale = self.ilp.scale
+        self._most = most // scale.unit
+        self.model.bound(self.ilp.peak, min(scale.to_units(bound), self._most), self._most)
+        self._buffers, self._number = np.unique(g.buffer, return_inverse=True)
+        self._sizes = np.zeros(len(self._buffers), np.int64)
+        np.maximum.at(self._sizes, self._number, scale.sizes)
+        bottom, fixed = 0, {}
+        for buffer in _always_live(g):
+            k = int(np.searchsorted(self._buffers, buffer))
+            fixed[k] = bottom
+            bottom += int(self._sizes[k])
+        self._address = []
+        for k, size in enumerate(self._sizes.tolist()):
+            low = fixed.get(k, bottom if size else 0)
+            high = fixed.get(k, max(self._most - size, low))
+            self._address.append(self.model.add_variable(low, high, name=f"A[{k}]"))
+            if size and k not in fixed:  # A_k + S_k <= peak
                 self.model.add_row(
-                    [self._address[i], self.ilp.peak], [1, -1], upper=-size, tag="(8)"
+                    [self._address[k], self.ilp.peak], [1, -1], upper=-size, tag="(8)"
                 )
-        self._chosen: list[tuple[int, int, int, int | None]] = []
-        useful = self.ilp.useful
-        for i, j in pairs:
-            steps = range(
-                max(useful[i].start, useful[j].start), min(useful[i].stop, useful[j].stop)
-            )
-            if steps:
-                self._add_pair(i, j, steps)
+        self._chosen: dict[tuple[int, int], tuple[int, int | None]] = {}
+        self._reach = Reach.of(g)
+        self._apart: dict[tuple[tuple[int, ...], int], int] = {}
+        self._add_pairs(pairs, set(fixed))
 
-    def _add_pair(self, i: int, j: int, steps: range) -> None:
-        """Binaries a, i lies below j, and b, j below i; one of them is 1 where both live, (6)."""
-        meeting: list[Terms] | None = []
-        for t in steps:
-            both = self.ilp.live_at(self.ilp.live_at(Terms(), i, t, -1), j, t, -1)
-            if both.constant == -2 and not both.columns:
-                meeting = None  # whatever the order is
-                break
-            if len(both.columns) - both.constant >= 2:  # else one of them is certainly not live
-                meeting.append(both)
-        if meeting is not None and not meeting:
-            return
-        a = self.model.add_variable(name=f"a[{i},{j}]")
-        b = None if meeting is None else self.model.add_variable(name=f"b[{i},{j}]")
-        self._chosen.append((i, j, a, b))
-        if b is not None:
-            self.model.add_row([a, b], [1, 1], upper=1, tag="(6)")
-            for both in meeting or ():
-                both.plus(a).plus(b).into(self.model, lower=-1, tag="(6)")
-        self._add_below(i, j, a, 1, "(7a)")
-        self._add_below(j, i, a if b is None else b, int(b is not None), "(7b)")
+    @staticmethod
+    def problem(g: GraphArrays, order: Sequence[int] | np.ndarray) -> PlacementProblem:
+        """Places under an order: what is live all the time at the bottom."""
+        lives = intervals(g, order)
+        fixed = np.full(g.m, -1, np.int64)
+        bottom = 0
+        for buffer in _always_live(g):
+            fixed[g.buffer == buffer] = bottom
+            bottom += int(g.bytes[g.buffer == buffer].max())
+        upper = np.maximum(lives[:, 1], lives[:, 0] + 1)
+        _, group = np.unique(g.buffer, return_inverse=True)
+        return PlacementProblem.of(lives[:, 0], upper, g.bytes, fixed=fixed, group=group)
 
-    def _add_below(self, i: int, j: int, chosen: int, value: int, tag: str) -> None:
-        """A_i + S_i - A_j <= M where `chosen` has not that value, else 0."""
-        size, most = int(self._sizes[i]), self._most
-        columns = [self._address[i], self._address[j], chosen]
+    @staticmethod
+    def _pairs(g: GraphArrays) -> list[tuple[int, int, bool, bool]]:
+        """Pairs (i, j) of tensors, and whether an order may keep i before j, and j before i.
+
+        Section 4.2 rules out those of which one is dead before the other is made in every order.
+        """
+        reach = Reach.of(g)
+        users = [_users(g, e) for e in range(g.m)]
+
+        def always(i: int, j: int) -> bool:
+            source = int(g.source[j])
+            ends = not g.live_out[i] and not g.live_in[j]
+            return ends and all(reach.is_before(u, source) for u in users[i])
+
+        def ever(i: int, j: int) -> bool:
+            source = int(g.source[j])
+            ends = not g.live_out[i] and not g.live_in[j]
+            return ends and not any(u == source or reach.is_before(source, u) for u in users[i])
+
+        return [
+            (i, j, ever(i, j), ever(j, i))
+            for i, j in itertools.combinations(range(g.m), 2)
+            if g.buffer[i] != g.buffer[j] and g.bytes[i] and g.bytes[j]
+            if not (always(i, j) or always(j, i))
+        ]
+
+    def _add_pairs(self, pairs: Sequence[tuple[int, int, bool, bool]], fixed: set[int]) -> None:
+        """(6) and (7), of buffers that are not all the time live."""
+        meeting: dict[tuple[int, int], list[tuple[int, int, bool, bool]]] = {}
+        for i, j, before, after in pairs:
+            k, m = int(self._number[i]), int(self._number[j])
+            if k in fixed or m in fixed:
+                continue
+            pair = (i, j, before, after) if k < m else (j, i, after, before)
+            meeting.setdefault((min(k, m), max(k, m)), []).append(pair)
+        for (k, m), found in meeting.items():
+            certain = any(not before and not after for _, _, before, after in found)
+            a = self.model.add_variable(name=f"a[{k},{m}]")
+            b = None if certain else self.model.add_variable(name=f"b[{k},{m}]")
+            self._chosen[k, m] = a, b
+            self._add_below(k, m, a, 1, "(7a)")
+            self._add_below(m, k, a if b is None else b, int(b is not None), "(7b)")
+            if b is not None:
+                for i, j, before, after in found:
+                    terms = Terms().plus(a).plus(b)
+                    for apart in [(i, j)] * before + [(j, i)] * after:
+                        terms.plus(self._add_apart(*apart))
+                    terms.into(self.model, lower=1, tag="(6)")
+
+    def _add_apart(self, i: int, j: int) -> int:
+        """A binary that may be 1 if all that touches i runs before j is made."""
+        g, n = self._g, self._g.n
+        source, users = int(g.source[j]), tuple(self._reach.latest(_users(g, i)))
+        if (users, source) in self._apart:
+            return self._apart[users, source]
+        column = self.model.add_variable(name=f"apart[{i},{j}]")
+        self._apart[users, source] = column
+        for u in users:
+            # p_u + 1 <= p_source + n (1 - column)
+            late = self.ilp.position(Terms(), u, 1)
+            self.ilp.position(late, source, -1)
+            late.plus(column, n).into(self.model, upper=n - 1, tag="apart")
+        return column
+
+    def _add_below(self, k: int, m: int, chosen: int, value: int, tag: str) -> None:
+        """A_k + S_k <= A_m where `chosen` has that value."""
+        size, most = int(self._sizes[k]), self._most
+        columns = [self._address[k], self._address[m], chosen]
         if value:
             self.model.add_row(columns, [1, -1, most], upper=most - size, tag=tag)
         else:
@@ -275,16 +345,22 @@ class _Program:
     def start(self, order: np.ndarray, packing: Packing) -> np.ndarray:
         """The point of an order and of a packing for it."""
         assert packing.offsets is not None
+        g = self._g
         x = self.ilp.start(order)
-        at = packing.offsets // self.ilp.scale.unit
+        at = np.zeros(len(self._buffers), np.int64)
+        at[self._number] = packing.offsets // self.ilp.scale.unit
         x[self._address] = at
         x[self.ilp.peak] = packing.height // self.ilp.scale.unit
-        for i, j, a, b in self._chosen:
-            x[a] = at[i] + self._sizes[i] <= at[j]
+        position = g.positions(order)
+        for (users, source), column in self._apart.items():
+            x[column] = max(position[u] for u in users) < position[source]
+        for (k, m), (a, b) in self._chosen.items():
+            x[a] = at[k] + self._sizes[k] <= at[m]
             if b is not None:
-                x[b] = not x[a] and at[j] + self._sizes[j] <= at[i]
+                x[b] = not x[a] and at[m] + self._sizes[m] <= at[k]
         return x
 
     def offsets(self, x: np.ndarray) -> np.ndarray:
-        """Bytes, of a checked point."""
-        return np.rint(x[self._address]).astype(np.int64) * self.ilp.scale.unit
+        """Bytes above what is live all the time, by tensor, of a checked point."""
+        units = np.rint(x[self._address]).astype(np.int64)
+        return units[self._number] * self.ilp.scale.unit

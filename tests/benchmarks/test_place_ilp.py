@@ -184,7 +184,7 @@ def test_splitting_loses_nothing(graph):
 
 def test_a_joint_program_that_is_too_large_is_refused():
     with pytest.raises(InputError, match="find the order first"):
-        joint_program(train_step(24))
+        joint_program(train_step(200))
 
 
 def test_the_command_places_a_trace(capsys, tmp_path):

@@ -115,25 +115,11 @@ class RunningIlp:
         x[self.peak] = self.scale.to_units(peak_bytes(g, order))
         return x
 
-    @property
-    def useful(self) -> list[range]:
-        """By tensor, the steps at which it can be live: from its creation on, or from the first."""
-        g, s = self._g, self._spans
-        created = np.where(g.live_in, 0, s.first[g.source])
-        ended = np.where(g.live_in, s.useful_last, np.maximum(s.useful_last, s.last[g.source]))
-        return [range(a, b + 1) for a, b in zip(created.tolist(), ended.tolist(), strict=True)]
-
-    def live_at(self, terms: Terms, e: int, t: int, coefficient: int) -> Terms:
-        """Adds "tensor e is live at step t"."""
-        g, s = self._g, self._spans
-        if g.live_out[e]:
-            return self._created(terms, e, t, coefficient)
-        if not self._users[e]:
-            return self._runs(terms, int(g.source[e]), t, coefficient)
-        if t in self._live[e]:
-            return terms.plus(self._live[e][t], coefficient)
-        if s.held_first[e] - (not g.live_in[e]) <= t <= s.held_last[e]:
-            return terms.plus_constant(coefficient)
+    def position(self, terms: Terms, v: int, coefficient: int) -> Terms:
+        """Adds the step at which an operator runs."""
+        terms.plus_constant(coefficient * int(self._spans.last[v]))
+        for column in self._r[v].values():
+            terms.plus(column, -coefficient)
         return terms
 
     def _running_columns(self, v: int) -> dict[int, int]:
@@ -199,9 +185,18 @@ class RunningIlp:
 
     def _add_load(self, t: int) -> None:
         """(14): the peak is no less than the load of a step."""
+        g, s = self._g, self._spans
         terms = Terms().plus(self.peak, -1)
         for e in np.flatnonzero(self.scale.sizes).tolist():
-            self.live_at(terms, e, t, int(self.scale.sizes[e]))
+            size = int(self.scale.sizes[e])
+            if g.live_out[e]:
+                self._created(terms, e, t, size)
+            elif not self._users[e]:
+                self._runs(terms, int(g.source[e]), t, size)
+            elif t in self._live[e]:
+                terms.plus(self._live[e][t], size)
+            elif s.held_first[e] - (not g.live_in[e]) <= t <= s.held_last[e]:
+                terms.plus_constant(size)
         for v in np.flatnonzero(self.scale.transient).tolist():
             self._runs(terms, v, t, int(self.scale.transient[v]))
         terms.into(self.model, upper=0, tag="(14)")
