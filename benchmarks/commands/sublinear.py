@@ -34,6 +34,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "exact", True, "Whether to count every budget, three times as long.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "recursive", False, "Whether to count segments of segments too, O(log n).",
+        flag_values=values,
+    )  # fmt: skip
     flags.DEFINE_list(
         "timed", list(bench.TIMED), "Networks whose step is timed.", flag_values=values
     )
@@ -57,7 +61,9 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         for network in networks:
             progress.stage(f"memory of {network.name} {network.size}")
-            memory.append(bench.measure_memory(network, exact=values.exact))
+            memory.append(
+                bench.measure_memory(network, exact=values.exact, recursive=values.recursive)
+            )
         for name in values.timed if values.turns else ():
             network = bench.TIMED[name]()
             progress.stage(f"time of {network.name} {network.size}")

@@ -197,7 +197,6 @@ def estimate_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
             Chart(
                 f"best_fit_{mode}", f"Memory of a step, {mode} ({after})", "", "MB", names,
                 {"caching allocator": tuple(pool), "best fit from its profile": tuple(arena)},
-                log=True,
             ),
             Chart(
                 f"best_fit_{mode}_less", f"Below the caching allocator, {mode} ({after})", "", "%",

@@ -235,6 +235,8 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
                 axes.scatter([f.blocks for f in mine], [f.seconds for f in mine], 12, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.set_xlabel("blocks")
         axes.set_ylabel("s")
 
