@@ -20,7 +20,7 @@ import numpy as np
 
 from olla_xla import schedule
 from olla_xla.check.graph import check_placement, check_schedule
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import intervals, peak_bytes
@@ -113,6 +113,9 @@ def joint_program(
     height = max((offsets[t.name] + t.bytes for t in graph.tensors if t.bytes), default=0)
     check_schedule(graph, order)
     check_placement(graph, order, _places(graph, offsets), height)
+    claimed = base + round(program.model.value(x)) * unit
+    if height > claimed:
+        raise SolverError(f"claims an arena of {claimed} bytes, but its places need {height}")
     least = max(base + whole_units(result.bound) * unit, bound)
     return JointPlan(
         order=tuple(order),
