@@ -107,6 +107,19 @@ def test_a_larger_iteration_gets_the_better_places():
     assert allocator.arena_bytes == 120
 
 
+def test_the_largest_is_placed_first():
+    """The small one alone wants its first block at the bottom, where the large one pays for it."""
+    allocator = LearningAllocator()
+    small, large = ([10, 20, 25], {1: 1}), ([10, 20, 40], {1: 0})
+    for sizes, freed in (small, large):
+        run(allocator, sizes, freed.items())
+    allocator.begin()
+    assert allocator.arena_bytes == 60
+    for sizes, freed in (small, large):
+        run(allocator, sizes, freed.items())
+    assert allocator.recorded == 2 and allocator.arena_bytes == 60
+
+
 def test_the_oldest_is_forgotten():
     allocator = LearningAllocator(most_profiles=2)
     for size in (1000, 1, 2):
