@@ -108,9 +108,9 @@ def test_a_larger_iteration_gets_the_better_places():
 
 
 def test_the_largest_is_placed_first():
-    """The small one alone wants its first block at the bottom, where the large one pays for it."""
+    """The small one alone has its larger block at the bottom, where the large one pays for it."""
     allocator = LearningAllocator()
-    small, large = ([10, 20, 25], {1: 1}), ([10, 20, 40], {1: 0})
+    small, large = ([30, 20], {}), ([30, 20, 40], {1: 0})
     for sizes, freed in (small, large):
         run(allocator, sizes, freed.items())
     allocator.begin()
