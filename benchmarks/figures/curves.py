@@ -229,6 +229,8 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
     """Draws best fit's time against the number of blocks, by whether it was proven optimal."""
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         for optimal, label in ((True, "proven optimal"), (False, "not proven")):
             mine = [f for f in found if f.optimal == optimal]
             if mine:
@@ -236,7 +238,9 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            axis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("blocks")
         axes.set_ylabel("s")
 
