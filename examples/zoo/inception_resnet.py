@@ -120,7 +120,8 @@ class InceptionResNet(nn.Module):
         x = ConvNorm(64, _3)(ConvNorm(32, _3, 1, "VALID")(x))
         x = ConvNorm(192, _3, 1, "VALID")(ConvNorm(80)(_pool(x)))
         x = _pool(x)
-        pooled = ConvNorm(64)(nn.avg_pool(x, (3, 3), padding="SAME", count_include_pad=False))
+        pooled = nn.avg_pool(x, (3, 3), padding="SAME", count_include_pad=False)
+        pooled = ConvNorm(64)(pooled.astype(x.dtype))  # its counts are float32
         x = jnp.concatenate([*(_chain(x, layers) for layers in MIXED), pooled], axis=-1)
         for _ in range(self.blocks[0]):
             x = Residual(BLOCK_35, 0.17)(x)
