@@ -4,7 +4,8 @@ Sekiyama et al. (2018), section 5: a recurrent network over sequences and one th
 sequence into another (seq2seq), trained and run, of one length, of changing lengths, and of lengths
 padded to one of a few, each with a profile of its own. Each iteration's requests are recorded as
 NumPy makes them, or come from a recorded trace. The first of its kind is the profile; all are
-replayed by the planned allocator, by the simulated caching allocator and by the C library's malloc.
+replayed by the planned allocator, by the one that learns its profiles, by the simulated caching
+allocator and by the C library's malloc.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from benchmarks.eager.allocator_time import malloc_seconds
 from olla_xla.errors import CheckError, InputError
 from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.record_arrays import RecordedArray, recorded
+from olla_xla.place.replay import LearningAllocator
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = [
     "LOOPS",
     "Recording",
     "RequestLog",
     "Row",
+    "learn",
     "measure",
     "read_recording",
     "record",
@@ -38,6 +42,9 @@ __all__ = [
 _BATCH, _WIDTH = 32, 256
 _ITERATIONS = 20
 _LENGTHS = (10, 40)
+_TEN = range(13, 41, 3)
+"""Lengths of which each comes once in a round, rounds in random order."""
+_ROUNDS = 4
 
 Event = tuple[int, int]
 """A request's number and its bytes, or -1 where it is released."""
@@ -129,7 +136,12 @@ def _translation(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> Non
     _translating(inputs, weights, train=False)
 
 
-_KINDS = ("one length", "changing lengths", "a profile for each of four lengths")
+_KINDS = (
+    "one length",
+    "changing lengths",
+    "a profile for each of four lengths",
+    "ten lengths in random order",
+)
 
 LOOPS: dict[str, tuple[Callable[..., None], int]] = {
     f"{what}, {kind}": (run, number)
@@ -165,12 +177,15 @@ def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording
     log = RequestLog()
     given = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
     profiles = []
-    for _ in range(iterations):
+    rounds = [int(n) for _ in range(_ROUNDS) for n in random.permutation(_TEN)] if kind == 3 else []
+    for _ in range(len(rounds) or iterations):
         log.begin()
         length = int(random.integers(*_LENGTHS)) if kind else _LENGTHS[1]
         if kind == 2:
             length = -(-length // _LENGTHS[0]) * _LENGTHS[0]
-        profiles.append(length if kind == 2 else 0)
+        if kind == 3:
+            length = rounds[len(profiles)]
+        profiles.append(length if kind >= 2 else 0)
         inputs = random.standard_normal((length, _BATCH, _WIDTH))
         run(recorded(inputs, log), [recorded(w, log) for w in given])
     return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
@@ -185,7 +200,7 @@ def write_recording(path: str | os.PathLike[str], recording: Recording) -> None:
     Raises InputError if the file cannot be written.
     """
     try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with written_whole(path) as beside, open(beside, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
             pairs = zip(recording.profiles, recording.iterations, strict=True)
@@ -244,6 +259,10 @@ class Row:
         elsewhere_bytes: what it reserved for them.
       planned_seconds, caching_seconds: of the two allocators, both in Python; replans count.
       serving_seconds: of the planned one without its replans. malloc_seconds: of the C library's.
+      learned: iterations that the learning allocator had not known, each a profile from then on.
+      learned_bytes: the largest arena of an iteration that it knew, 0 if there was none;
+        learning_bytes: of any.
+      learned_seconds: of the learning allocator, placing included.
     """
 
     loop: str
@@ -260,6 +279,10 @@ class Row:
     serving_seconds: float
     caching_seconds: float
     malloc_seconds: float
+    learned: int
+    learned_bytes: int
+    learning_bytes: int
+    learned_seconds: float
 
 
 def measure(name: str, seed: int = 0) -> Row:
@@ -298,6 +321,7 @@ def replayed(recording: Recording) -> Row:
             live -= freed
     own = time.perf_counter() - started
     requests, sizes = _numbered(iterations)
+    learning, known_bytes, learned_seconds = learn(iterations)
     return Row(
         loop=recording.name,
         iterations=len(iterations),
@@ -313,7 +337,58 @@ def replayed(recording: Recording) -> Row:
         serving_seconds=(seconds - replanning) / count,
         caching_seconds=own / count,
         malloc_seconds=malloc_seconds(requests, sizes) / count,
+        learned=learning.recorded,
+        learned_bytes=known_bytes,
+        learning_bytes=learning.largest_arena_bytes,
+        learned_seconds=learned_seconds / count,
     )
+
+
+def learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int, float]:
+    """Replays by the learning allocator; (it, its largest arena where it knew, seconds).
+
+    Raises:
+      CheckError: blocks that were live together overlapped in the arena (a bug).
+    """
+    learning = LearningAllocator()
+    known_bytes = 0
+    seconds = 0.0
+    for events in iterations:
+        started = time.perf_counter()
+        learning.begin()
+        seconds += time.perf_counter() - started
+        recorded_before = learning.recorded
+        places = _Places()
+        for number, size in events:
+            started = time.perf_counter()
+            found = learning.allocate(size) if size >= 0 else learning.free(number)
+            seconds += time.perf_counter() - started
+            if found is None:
+                places.release(number)
+            else:
+                places.take(number, found[1], size)
+        arena = learning.arena_bytes
+        learning.begin()
+        if learning.recorded == recorded_before:
+            known_bytes = max(known_bytes, arena)
+    return learning, known_bytes, seconds
+
+
+class _Places:
+    """Where the requests of an iteration lie."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def take(self, number: int, at: int, size: int) -> None:
+        """Notes a request. Raises CheckError if it overlaps one that is live."""
+        if any(at < o + s and o < at + size for o, s in self._places.values()):
+            raise CheckError(f"request {number} at {at} overlaps one that is live")
+        self._places[number] = (at, size)
+
+    def release(self, number: int) -> None:
+        """Notes a release; of one that lies elsewhere too."""
+        self._places.pop(number, None)
 
 
 def _profile(events: Sequence[Event]):
@@ -346,7 +421,7 @@ def _replay(
         planned.begin()
         served: dict[int, int] = {}
         others: dict[int, int] = {}
-        places: dict[int, tuple[int, int]] = {}
+        places = _Places()
         for number, size in events:
             before, started = planned.replans, time.perf_counter()
             if size >= 0:
@@ -360,16 +435,14 @@ def _replay(
             if size < 0:
                 if number in others:
                     beside.free(others.pop(number))
-                places.pop(number, None)
+                places.release(number)
                 continue
             if found is None:
                 others[number] = beside.allocate(size)
                 elsewhere += 1
                 continue
             served[number], at = found
-            if any(at < o + s and o < at + size for o, s in places.values()):
-                raise CheckError(f"request {number} at {at} overlaps one that is live")
-            places[number] = (at, size)
+            places.take(number, at, size)
     return seconds, replanning, elsewhere
 
 

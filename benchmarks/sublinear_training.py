@@ -162,6 +162,7 @@ class MemoryRow:
       sublinear_bytes: both, on the graph of `olla_xla.sublinear`.
       exact_bytes: likewise, of all budgets that were tried the least; None where none was.
       seconds: to trace, lower and plan it all.
+      recursive_bytes: segments of segments as deep as they go (`depth=None`); None: not counted.
     """
 
     network: str
@@ -175,6 +176,7 @@ class MemoryRow:
     sublinear_bytes: int
     exact_bytes: int | None
     seconds: float
+    recursive_bytes: int | None = None
 
     @property
     def least_bytes(self) -> int:
@@ -182,12 +184,13 @@ class MemoryRow:
         return self.sublinear_bytes if self.exact_bytes is None else self.exact_bytes
 
 
-def measure_memory(network: Network, *, exact: bool = True) -> MemoryRow:
+def measure_memory(network: Network, *, exact: bool = True, recursive: bool = False) -> MemoryRow:
     """Counts the feature maps of a network under every planner; each assignment is checked.
 
     Args:
       network: the network.
       exact: whether to try every budget, which takes three times as long.
+      recursive: whether to count segments of segments too.
     """
     started = time.monotonic()
     shapes = network.shapes
@@ -209,6 +212,10 @@ def measure_memory(network: Network, *, exact: bool = True) -> MemoryRow:
     if exact:
         chosen = _lowered(sublinear(network.loss, budget=_allocated), shapes)
         exact_bytes = min(estimated, _planned(chosen, in_place=True, sharing=True))
+    recursive_bytes = None
+    if recursive:
+        found = _lowered(sublinear(network.loss, depth=None), shapes)
+        recursive_bytes = _planned(found, in_place=True, sharing=True)
     return MemoryRow(
         network=network.name,
         size=network.size,
@@ -221,6 +228,7 @@ def measure_memory(network: Network, *, exact: bool = True) -> MemoryRow:
         sublinear_bytes=estimated,
         exact_bytes=exact_bytes,
         seconds=time.monotonic() - started,
+        recursive_bytes=recursive_bytes,
     )
 
 

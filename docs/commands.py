@@ -3,6 +3,7 @@
 `python docs/commands.py`, from anywhere. Each figure is read from the document and from what the
 command printed; they may differ by `TOLERANCE`, since a clock ends most searches. Exit code 1,
 with a line for each, where one does, where a command fails, or where a document no longer has it.
+After them come the commands of the papers' tables, each of which is to exit with 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["COMMANDS", "TOLERANCE", "Command", "Figure", "main"]
+__all__ = ["COMMANDS", "TOLERANCE", "Command", "Figure", "main", "paper_commands"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -100,11 +101,35 @@ COMMANDS = (
 )
 
 
+PAPERS = "docs/guides/papers.md"
+"""Whose tables have a command in each row, in the column of that name."""
+
+
+def paper_commands() -> list[Command]:
+    """The commands of the papers' tables, each once."""
+    found: dict[tuple[str, ...], None] = {}
+    column = None
+    for line in _text(PAPERS).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            column = None
+        elif "command" in cells:
+            column = cells.index("command")
+        elif column is not None:
+            for code in re.findall(r"`([^`]+)`", cells[column]):
+                words = tuple(code.split())
+                words = ("-m", *words) if words[0] == "olla_xla" else words[1:]
+                found[words] = None
+    return [Command(words) for words in found]
+
+
 def main() -> int:
     """Runs them all; 1 where anything differs."""
     trouble = []
     with tempfile.TemporaryDirectory() as folder:
-        for command in COMMANDS:
+        for name in ("benchmarks", "docs"):  # files that commands read
+            (Path(folder) / name).symlink_to(ROOT / name)
+        for command in (*COMMANDS, *paper_commands()):
             started = time.monotonic()
             found = _wrong(command, Path(folder))
             name = command.program or " ".join(command.words[2:])

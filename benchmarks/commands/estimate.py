@@ -6,6 +6,10 @@ do, planned by the static planners of MXNet, placed by best fit from its profile
 arrays, whose --arguments are given as shapes: training is its gradient by the first argument.
 With --compile a train step is compiled too: XLA's own total, and ours. Those are fused.
 
+With --added_edges the dependencies that --planner adds to those of the data flow, which an engine
+that runs operators in parallel must keep, are written with the graph: as GraphML, which
+`olla_xla graph --graph=FILE` orders and draws.
+
 With --models one table has a line for each of several; --out keeps their figures, and what it has
 already is not estimated again. With --stored what such files have is printed, of a step that is in
 several what the last one has.
@@ -22,16 +26,26 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.eager.estimate import Estimate, Estimates, estimate
+from benchmarks.eager.conflicts import with_plan
+from benchmarks.eager.estimate import (
+    PLANNERS,
+    Estimate,
+    Estimates,
+    assignment,
+    estimate,
+    of_mode,
+)
 from benchmarks.eager.stored import ModelEstimates, from_json, to_json
 from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.graphml import write_graphml
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
@@ -66,6 +80,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What --compile compiles for.", flag_values=values
     )
+    flags.DEFINE_string(
+        "added_edges", None, "GraphML file for the graph with what --planner adds.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "planner", "in place + sharing", list(PLANNERS), "Whose plan --added_edges shows.",
+        flag_values=values,
+    )  # fmt: skip
     flags.DEFINE_list(
         "models", None, "Several models, or zoo for those of the benchmarks.", flag_values=values
     )
@@ -78,8 +100,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Lowers, estimates and prints the table."""
+    for path in (values.out, values.added_edges):
+        files.check_writable(path)
     if values.stored is not None:
-        rows = [row for path in values.stored for row in from_json(shared.read_text(path))]
+        rows = [row for path in values.stored for row in from_json(files.read_text(path))]
         return _print_meeting(values, list({row.key[:-1]: row for row in rows}.values()))
     if values.models is not None:
         return _several(values)
@@ -108,10 +132,12 @@ def _several(values: flags.FlagValues) -> int:
     """Estimates many models, one after the other, and prints them in one table."""
     if values.model is not None or values.function is not None:
         raise InputError("--models goes without --model and --function")
+    if values.added_edges is not None:
+        raise InputError("--added_edges is of one step; give --model or --function")
     targets.prepare_environment(values.target)
     out, rows, failed = values.out, [], 0
     if out is not None and Path(out).exists():
-        rows = from_json(shared.read_text(out))
+        rows = from_json(files.read_text(out))
     target = values.target if values["compile"].value else ""
     wanted = [
         (name, values.batch_size, values.optimizer, values.mode, target)
@@ -130,7 +156,7 @@ def _several(values: flags.FlagValues) -> int:
                 print(f"{key[0]}: {error}", file=sys.stderr)
                 continue
             if out is not None:
-                shared.write_text(out, to_json(rows))
+                files.write_text(out, to_json(rows))
     _print_meeting(values, [row for row in rows if row.key in wanted])
     return 1 if failed else 0
 
@@ -158,8 +184,11 @@ def _estimated(values: flags.FlagValues, name: str, progress: Progress) -> Estim
 
 
 def _of(lowered: Any, mode: str, values: flags.FlagValues) -> Estimates:
-    """Every baseline of a lowered function."""
+    """Every baseline of a lowered function; its graph with a plan's dependencies, if asked for."""
     module = module_from_bytes(from_stablehlo(lowered.as_text(debug_info=True)))
+    if values.added_edges is not None:
+        found = of_mode(module, mode)
+        write_graphml(values.added_edges, with_plan(found.graph, assignment(found, values.planner)))
     return estimate(module, mode, time_limit=values.time_limit or None)
 
 

@@ -5,8 +5,9 @@ eager, those against XLA from modes order and overhead. A figure without rows is
 With --hardest=N the N models that took longest are planned again for progress over time: of the
 order (10) and of the places (12); --progress draws such files as they are. --sublinear and
 --profile take what benchmarks sublinear and profile wrote, for the figures of Chen et al. and
-Sekiyama et al. Where a paper prints a value, it stands beside ours. Last come means over all
-models, and each model against XLA.
+Sekiyama et al., --estimates what estimate --models wrote. --packing draws packings of the blocks of
+a CSV, and best fit step by step. Where a paper prints a value, it stands beside ours. Last come
+means and medians over all models, and each model against XLA.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks.eager.unfused import standing_graph
-from benchmarks.figures import benchmark_figures, curves, sweep_figures
+from benchmarks.figures import benchmark_figures, curves, packings, sweep_figures
 from benchmarks.figures.comparisons import comparisons
 from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla import targets
@@ -25,6 +26,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
+from olla_xla.place.trace import read_trace
 from olla_xla.tools import models
 
 __all__ = ["define_flags", "run"]
@@ -45,26 +47,21 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_list("sublinear", [], "JSON that benchmarks sublinear wrote.", flag_values=values)
     flags.DEFINE_string("profile", None, "JSON that benchmarks profile wrote.", flag_values=values)
+    flags.DEFINE_list(
+        "estimates", [], "JSON that benchmarks estimate --models wrote.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "packing", None, "CSV of blocks whose packings are drawn.", flag_values=values
+    )
 
 
 def run(values: flags.FlagValues) -> int:
     """Writes the files and prints the means."""
-    alone = values.sublinear or values.profile or values.progress
-    sweeps = [] if alone and not values["sweep"].present else values.sweep
+    others = (values.sublinear, values.profile, values.progress, values.estimates, values.packing)
+    sweeps = [] if any(others) and not values["sweep"].present else values.sweep
     rows = [row for path in sweeps for row in sweep_figures.read_rows(path)]
-    stored = [(path, curves.read_curves(path)) for path in values.progress]
-    charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
-    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
     folder = Path(values.out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
-    for chart in charts:
-        benchmark_figures.write_csv(chart, folder / f"{chart.name}.csv")
-        benchmark_figures.write_png(chart, folder / f"{chart.name}.png")
-    for path, found in stored:
-        _draw_progress(Path(path).stem, found, folder)
+    drawn = _draw_others(values, folder)
     lines, without = [], []
     sizes = sorted({int(row["batch_size"]) for row in rows})
     for figure in sweep_figures.FIGURES:
@@ -75,27 +72,55 @@ def run(values: flags.FlagValues) -> int:
         sweep_figures.write_csv(figure, shown, folder / f"{figure.name}.csv")
         sweep_figures.write_png(figure, shown, folder / f"{figure.name}.png")
         for label in shown.values:
-            means = [shown.mean(label, size) for size in sizes]
-            texts = ["-" if m is None else f"{m:,.1f} {figure.unit}" for m in means]
+            found = [f(label, size) for size in sizes for f in (shown.mean, shown.median)]
+            texts = ["-" if m is None else f"{m:,.1f} {figure.unit}" for m in found]
             lines.append((figure.number or "-", figure.title, label, str(len(shown.names)), *texts))
-    lines += [(*line, *[""] * (len(sizes) - 1)) for line in _best_fit(rows, folder)]
+    lines += [(*line, *[""] * (2 * len(sizes) - 1)) for line in _best_fit(rows, folder)]
     if values.hardest:
         _progress(rows, values.hardest, folder)
     console = shared.console()
-    if charts or stored:
-        names = [chart.name for chart in charts] + [Path(path).stem for path, _ in stored]
-        console.print(f"Drawn: {', '.join(names)}.", markup=False)
+    if drawn:
+        console.print(f"Drawn: {', '.join(drawn)}.", markup=False)
     if not rows:
         return 0
-    headings = ("figure", "what:", "of:", "rows", *(f"mean, batch {size}" for size in sizes))
+    kinds = [f"{kind}, batch {size}" for size in sizes for kind in ("mean", "median")]
+    headings = ("figure", "what:", "of:", "rows", *kinds)
     Table(headings, lines, f"Files in {folder}").print(console)
     if without:
         console.print(f"No rows for {', '.join(without)}.", markup=False)
-    found = comparisons(rows)
-    if found:
+    if found := comparisons(rows):
         comparison_table(found).print(console)
         model_table(found).print(console)
     return 0
+
+
+def _draw_others(values: flags.FlagValues, folder: Path) -> list[str]:
+    """Draws all that comes from no sweep; the names of the files. Nothing is drawn of wrong ones.
+
+    Raises:
+      InputError: a file is not what the flag takes, or the folder cannot be made.
+    """
+    stored = [(path, curves.read_curves(path)) for path in values.progress]
+    charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
+    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
+    charts += benchmark_figures.estimate_charts(values.estimates) if values.estimates else []
+    blocks = None if values.packing is None else read_trace(values.packing)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    for chart in charts:
+        benchmark_figures.write_csv(chart, folder / f"{chart.name}.csv")
+        benchmark_figures.write_png(chart, folder / f"{chart.name}.png")
+    for path, found in stored:
+        _draw_progress(Path(path).stem, found, folder)
+    drawn = [*(chart.name for chart in charts), *(Path(path).stem for path, _ in stored)]
+    if blocks is None:
+        return drawn
+    example = packings.EXAMPLE
+    packings.draw_ways(blocks, packings.ways(blocks), folder)
+    packings.draw_steps(example, list(packings.best_fit_steps(example)), folder)
+    return [*drawn, "packing", "best_fit_steps"]
 
 
 def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ from benchmarks import library_steps
 from benchmarks.first_call import measure
 from benchmarks.report.first_call import first_call_table
 from benchmarks.schedule import CASES, parse_cases
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -43,6 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
+    files.check_writable(values.out)
     if values.libraries and values.dropout:
         raise InputError("--libraries and --dropout each name other steps; give one of them")
     cases = CASES
@@ -61,5 +63,5 @@ def run(values: flags.FlagValues) -> int:
     first_call_table(rows).print(shared.console())
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")
     return 0

@@ -16,6 +16,7 @@ from absl import flags
 from benchmarks.fission.steps import STEPS
 from benchmarks.worker_lines import worker_lines
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
@@ -38,8 +39,7 @@ def run(values: flags.FlagValues) -> int:
     for name in values.steps:
         if name not in STEPS:
             raise InputError(f"--steps: {name!r} is not one of {', '.join(STEPS)}")
-    if values.out is not None:
-        shared.write_text(values.out, "")
+    file = files.GrowingFile(values.out)
     targets.prepare_environment("cpu")
     rows = []
     with Progress() as progress:
@@ -51,9 +51,7 @@ def run(values: flags.FlagValues) -> int:
                 found += worker_lines("benchmarks.fission.worker", about, name)
             whole, pieces = found
             rows.append((name, whole, pieces))
-            if values.out is not None:
-                line = json.dumps({"name": name, "whole": whole, "pieces": pieces})
-                shared.write_text(values.out, line + "\n", append=True)
+            file.add(json.dumps({"name": name, "whole": whole, "pieces": pieces}))
     shared.print_table(values, _table(rows))
     return 0
 

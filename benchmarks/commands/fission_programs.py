@@ -16,6 +16,7 @@ from absl import flags
 
 from benchmarks.fission import programs as bench
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 
@@ -36,8 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Runs all of them and prints what came of them."""
     targets.prepare_environment("cpu")
-    if values.out is not None:
-        shared.write_text(values.out, "")
+    file = files.GrowingFile(values.out)
     found: collections.Counter[tuple[bool, str]] = collections.Counter()
     started, bad = time.monotonic(), []
     with Progress() as progress:
@@ -45,8 +45,7 @@ def run(values: flags.FlagValues) -> int:
             outcome, reason = bench.check(program)
             found[program.mixes, outcome] += 1
             row = {**dataclasses.asdict(program), "outcome": outcome, "reason": reason}
-            if values.out is not None:
-                shared.write_text(values.out, json.dumps(row) + "\n", append=True)
+            file.add(json.dumps(row))
             if outcome not in _GOOD:
                 bad.append(row)
                 progress.stage(json.dumps(row))

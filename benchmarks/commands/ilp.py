@@ -27,6 +27,7 @@ from benchmarks.report.solvers import (
 )
 from benchmarks.schedule import parse_cases
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -64,12 +65,11 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures and prints everything, or prints what is stored."""
     if values.stored is not None:
-        texts = [shared.read_text(path) for path in values.stored]
+        texts = [files.read_text(path) for path in values.stored]
         rows = [row for text in texts for row in ilp_steps.rows_from_json(text)]
         shared.print_table(values, programs_table(rows))
         return 0
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     if unknown := set(values.parts) - set(_PARTS):
         raise InputError(f"--parts: {min(unknown)!r} is not one of {', '.join(_PARTS)}")
     cases = parse_cases(ilp_steps.STEPS if values.steps is None else values.steps)
@@ -115,7 +115,7 @@ def _earlier(path: str | None) -> list[ilp_steps.StepRow]:
     """The rows of train steps that a file has."""
     if path is None or not Path(path).exists():
         return []
-    return ilp_steps.rows_from_json(shared.read_text(path))
+    return ilp_steps.rows_from_json(files.read_text(path))
 
 
 def _write(
@@ -128,4 +128,4 @@ def _write(
     if path is not None:
         result = bench.as_json(solves, agreements)
         result["steps"] = [dataclasses.asdict(row) for row in steps]
-        shared.write_text(path, json.dumps(result, indent=1) + "\n")
+        files.write_text(path, json.dumps(result, indent=1) + "\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 from rich.table import Table
@@ -17,9 +16,10 @@ from rich.table import Table
 from benchmarks import kernels as bench
 from benchmarks.schedule import CASES, Case, parse_cases
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, OllaError
+from olla_xla.errors import OllaError
 
 __all__ = ["define_flags", "run"]
 
@@ -46,8 +46,7 @@ def run(values: flags.FlagValues) -> int:
     """Compiles every case in both ways and prints a table."""
     options = shared.options(values)
     cases = parse_cases(values.cases) if values.cases else dict.fromkeys((*CASES, *_SCANS))
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     targets.prepare_environment("h100")  # both targets, in one process
     rows, failed = [], 0
     with Progress() as progress:
@@ -69,5 +68,5 @@ def run(values: flags.FlagValues) -> int:
     shared.console().print(table)
     if values.out is not None:
         data = [dataclasses.asdict(row) for row in rows]
-        Path(values.out).write_text(json.dumps(data, indent=1) + "\n")
+        files.write_text(values.out, json.dumps(data, indent=1) + "\n")
     return 1 if failed or any(row.differing for row in rows) else 0

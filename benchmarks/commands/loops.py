@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 
@@ -18,6 +17,7 @@ from benchmarks import loops as bench
 from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import parse_cases
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
@@ -43,8 +43,7 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     overheads = shared.overheads(values)
     cases = parse_cases(values.cases) if values.cases else bench.CASES
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     unknown = {case.target for case in cases} - set(targets.TARGETS)
     if unknown:
         raise InputError(f"target={min(unknown)!r} is not known; use {', '.join(targets.TARGETS)}")
@@ -69,7 +68,7 @@ def run(values: flags.FlagValues) -> int:
             progress(f"{case.name}: {loops_summary(rows)}")
             # A case takes minutes: what is there already is kept.
             if values.out is not None:
-                shared.write_text(values.out, json.dumps(bench.as_json(found), indent=1) + "\n")
+                files.write_text(values.out, json.dumps(bench.as_json(found), indent=1) + "\n")
     for case, rows in found:
         shared.print_table(values, loops_table(rows, case.name))
     return 1 if failed else 0

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
-from pathlib import Path
 
 from absl import flags
 
@@ -19,6 +17,7 @@ from benchmarks.mutants import driver
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.kinds import KINDS
 from benchmarks.report import mutants as report
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -40,14 +39,12 @@ def run(values: flags.FlagValues) -> int:
     """Judges the mutants and prints the tables."""
     kinds = _known("kinds", values.kinds, tuple(KINDS))
     cases = _known("cases", values.cases, tuple(CASES))
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    file = files.GrowingFile(values.out)
     started = time.monotonic()
-    with Progress() as progress, open(values.out or os.devnull, "w") as file:
+    with Progress() as progress:
 
         def say(row: driver.Row) -> None:
-            file.write(json.dumps(dataclasses.asdict(row)) + "\n")
-            file.flush()
+            file.add(json.dumps(dataclasses.asdict(row)))
             verdict = "caught" if row.caught else "passes"
             line = f"{row.case}, {row.kind} {row.number}: {row.outcome}, {verdict}"
             (progress.stage if row.is_wrong else progress)(line)

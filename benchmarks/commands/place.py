@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -27,6 +26,7 @@ from benchmarks.report.placing import (
 )
 from benchmarks.schedule import parse_cases
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
@@ -70,15 +70,14 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
     if values.stored is not None:
-        texts = [shared.read_text(path) for path in values.stored]
+        texts = [files.read_text(path) for path in values.stored]
         rows = [row for text in texts for row in bench.programs_from_json(text)]
         last = {(row.case, row.backend, row.form, row.start): row for row in rows}
         shared.print_table(values, compared_table(list(last.values())))
         return 0
     options = shared.options(values)
     cases = parse_cases(values.cases) if values.cases else bench.PLANS
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     if unknown := set(values.parts) - set(_PARTS):
         raise InputError(f"--parts: {min(unknown)!r} is not one of {', '.join(_PARTS)}")
     solved, plans, programs, random, failed = [], [], [], [], 0
@@ -135,4 +134,4 @@ def run(values: flags.FlagValues) -> int:
 def _write(path: str | None, result: dict[str, Any]) -> None:
     """Writes what there is so far."""
     if path is not None:
-        Path(path).write_text(json.dumps(result, indent=1) + "\n")
+        files.write_text(path, json.dumps(result, indent=1) + "\n")

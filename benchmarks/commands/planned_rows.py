@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from absl import flags
 
 from benchmarks.report.suite import suite_notes, suite_table
 from benchmarks.suite import SuiteRow
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
 
@@ -42,8 +41,7 @@ def run(
     Returns:
       1 if a plan of a step that XLA compiles fails, else 0.
     """
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     found = []
     with Progress() as progress:
         for row in rows:
@@ -51,7 +49,7 @@ def run(
             # A row takes minutes: what is there already is kept.
             if values.out is not None:
                 text = json.dumps([dataclasses.asdict(row) for row in found], indent=1)
-                shared.write_text(values.out, f"{text}\n")
+                files.write_text(values.out, f"{text}\n")
     shared.print_table(values, suite_table(found, shared.overheads(values), values.target))
     for line in suite_notes(found):
         print(line)

@@ -13,6 +13,7 @@ from absl import flags
 from benchmarks.report.together import together_table
 from benchmarks.together.cases import CASES, parse_cases
 from benchmarks.together.job import run_cases
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -32,6 +33,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Runs the cases and prints what came of them."""
+    files.check_writable(values.out)
     cases = parse_cases(values.cases or list(CASES))
     try:
         counts = [int(text) for text in values.processes]
@@ -50,5 +52,5 @@ def run(values: flags.FlagValues) -> int:
     together_table(rows).print(shared.console())
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")
     return int(any(row.wrong for row in rows))

@@ -15,6 +15,7 @@ from absl import flags
 
 from benchmarks import profiles as bench
 from benchmarks.report.profiles import profiles_table
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 
@@ -38,8 +39,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Records, or measures and prints."""
-    if values.out is not None:
-        shared.write_text(values.out, "")  # better now than after the measurements
+    files.check_writable(values.out)  # better now than after the measurements
     if values.record is not None:
         bench.write_recording(
             values.record, bench.record(values.loop, values.seed, values.iterations)
@@ -55,5 +55,5 @@ def run(values: flags.FlagValues) -> int:
     profiles_table(rows).print(shared.console())
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")
     return 0

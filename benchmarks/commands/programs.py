@@ -23,6 +23,7 @@ from benchmarks.random_programs.processes import shares
 from benchmarks.random_programs.spec import Case
 from benchmarks.random_programs.text import from_text
 from benchmarks.report.programs import Tally, tally_table
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -53,10 +54,10 @@ def run(values: flags.FlagValues) -> int:
         return _again(values.again)
     if importlib.util.find_spec("hypothesis") is None:
         raise InputError("random programs are drawn by hypothesis; pip install hypothesis")
-    for name in ("out", "failures"):
-        path = values[name].value
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise InputError(f"cannot write {path}: there is no such folder")
+    files.check_writable(values.out)
+    folder = values.failures
+    if folder is not None and not Path(folder).absolute().parent.is_dir():
+        raise InputError(f"cannot write {folder}: there is no such folder")
     return _many(values)
 
 
@@ -66,8 +67,7 @@ def _many(values: flags.FlagValues) -> int:
     known = _rows(values.out) if values.resume else []
     for row in known:
         tallies.setdefault(row["kind"], Tally()).add(row)
-    if values.out is not None and not known:
-        shared.write_text(values.out, "")
+    file = files.GrowingFile(values.out, extend=bool(known))
     counted = collections.Counter(row["share"] for row in known)
     work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
     work = [dataclasses.replace(s, skip=counted[s.number], scans=values.scans) for s in work]
@@ -79,8 +79,7 @@ def _many(values: flags.FlagValues) -> int:
                 row = event["row"]
                 tallies.setdefault(row["kind"], Tally()).add(row)
                 done += 1
-                if values.out is not None:
-                    shared.write_text(values.out, json.dumps(row) + "\n", append=True)
+                file.add(json.dumps(row))
                 wrong = sum(tally.failures for tally in tallies.values())
                 progress(f"{done:,} of {values.count:,} programs, {wrong:,} plans failed")
             elif "failure" in event:
@@ -122,7 +121,7 @@ def _kept(folder: str | None, failure: dict[str, Any]) -> str:
     name = f"{failure['kind']}-{failure['share']}"
     number = sum(path.name.startswith(f"{name}-") for path in Path(folder).iterdir())
     path = Path(folder) / f"{name}-{number}.txt"
-    shared.write_text(str(path), f"# {line}\n{failure['case']}\n")
+    files.write_text(str(path), f"# {line}\n{failure['case']}\n")
     return f"{line}; python -m benchmarks programs --again={path}"
 
 

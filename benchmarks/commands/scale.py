@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from benchmarks import scale as bench
 from benchmarks.report.solvers import scale_table
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
@@ -36,8 +36,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
     options = shared.options(values)
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     rows, failed = [], 0
     with Progress() as progress:
         for case in values.cases or bench.CASES:
@@ -53,5 +52,5 @@ def run(values: flags.FlagValues) -> int:
             progress(f"{case}: {rows[-1].operators:,} operators, {rows[-1].seconds:.1f} s")
     scale_table(rows).print(shared.console())
     if values.out is not None:
-        Path(values.out).write_text(json.dumps(bench.as_json(rows), indent=1) + "\n")
+        files.write_text(values.out, json.dumps(bench.as_json(rows), indent=1) + "\n")
     return 1 if failed or not all(map(bench.within_limits, rows)) else 0

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from benchmarks import schedule as bench
 from benchmarks.report.benches import schedule_summary, schedule_table
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, OllaError
+from olla_xla.errors import OllaError
 
 __all__ = ["define_flags", "run"]
 
@@ -37,8 +37,7 @@ def run(values: flags.FlagValues) -> int:
     """Measures every case and prints the table."""
     options = shared.options(values)
     cases = bench.parse_cases(values.cases) if values.cases else bench.CASES
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     targets.prepare_environment("h100")  # both targets, in one process
     rows, failed = [], 0
     with Progress() as progress:
@@ -58,5 +57,5 @@ def run(values: flags.FlagValues) -> int:
     summary = bench.summarise(rows)
     console.print(schedule_summary(summary), markup=False)
     if values.out is not None:
-        Path(values.out).write_text(json.dumps(bench.as_json(rows), indent=1) + "\n")
+        files.write_text(values.out, json.dumps(bench.as_json(rows), indent=1) + "\n")
     return 1 if failed or not summary.never_worse else 0

@@ -14,6 +14,7 @@ from absl import flags
 from benchmarks.report.sharded import sharded_table
 from benchmarks.sharded.job import run_steps
 from benchmarks.sharded.steps import STEPS, Sizes
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -36,6 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Plans the steps and prints the table."""
+    files.check_writable(values.out)
     if unknown := [name for name in values.targets if name not in TARGETS]:
         raise InputError(f"--targets: {unknown[0]!r} is not known; use {', '.join(TARGETS)}")
     sizes = Sizes(values.layers, values.width, values.batch, values.length)
@@ -49,5 +51,5 @@ def run(values: flags.FlagValues) -> int:
     shared.print_table(values, sharded_table(rows))
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")
     return int(any(row.wrong for row in rows))

@@ -15,6 +15,7 @@ from benchmarks.report.soak import soak_table
 from benchmarks.soak.figure import write_curves_png
 from benchmarks.soak.job import Curve, soak
 from benchmarks.soak.worker import PARTS
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -37,6 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Soaks, and prints what grew."""
+    files.check_writable(values.out)
     if unknown := [part for part in values.parts if part not in PARTS]:
         raise InputError(f"--parts: {unknown[0]!r} is not known; use {', '.join(PARTS)}")
     limits = dataclasses.asdict(shared.options(values))
@@ -57,7 +59,7 @@ def run(values: flags.FlagValues) -> int:
     soak_table([pair for pair in found if pair[0].samples]).print(shared.console())
     if values.out is not None:
         text = json.dumps([dataclasses.asdict(curve) for curve, _ in found], indent=1)
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")
     if values.figure is not None:
         write_curves_png([curve for curve, _ in found], Path(values.figure))
     return int(any(wrong for _, wrong in found))

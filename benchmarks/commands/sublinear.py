@@ -16,6 +16,7 @@ from absl import flags
 from benchmarks import sublinear_training as bench
 from benchmarks.report.baselines import memory_table, time_table
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -33,6 +34,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "exact", True, "Whether to count every budget, three times as long.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "recursive", False, "Whether to count segments of segments too, O(log n).",
+        flag_values=values,
+    )  # fmt: skip
     flags.DEFINE_list(
         "timed", list(bench.TIMED), "Networks whose step is timed.", flag_values=values
     )
@@ -48,8 +53,7 @@ def run(values: flags.FlagValues) -> int:
     for name in values.timed:
         if name not in bench.TIMED:
             raise InputError(f"--timed: {name!r} is not one of {', '.join(bench.TIMED)}")
-    if values.out is not None:
-        shared.write_text(values.out, "")  # better now than after the measurements
+    files.check_writable(values.out)  # better now than after the measurements
     targets.prepare_environment("cpu")
 
     networks = [*map(bench.resnet, depths), *map(bench.lstm, steps)]
@@ -57,7 +61,9 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         for network in networks:
             progress.stage(f"memory of {network.name} {network.size}")
-            memory.append(bench.measure_memory(network, exact=values.exact))
+            memory.append(
+                bench.measure_memory(network, exact=values.exact, recursive=values.recursive)
+            )
         for name in values.timed if values.turns else ():
             network = bench.TIMED[name]()
             progress.stage(f"time of {network.name} {network.size}")
@@ -71,7 +77,7 @@ def run(values: flags.FlagValues) -> int:
     for line in misses:
         console.print(line, markup=False, soft_wrap=True)
     if values.out is not None:
-        shared.write_text(values.out, json.dumps(bench.as_json(memory, times), indent=1) + "\n")
+        files.write_text(values.out, json.dumps(bench.as_json(memory, times), indent=1) + "\n")
     return 1 if misses else 0
 
 

@@ -19,6 +19,7 @@ from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import Row, is_worse, measured
 from benchmarks.thunks.subject import Subject
 from olla_xla import targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -42,6 +43,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Compiles, asks the referee, and prints the tables."""
+    files.check_writable(values.out)
     if targets.TARGETS.get(values.target) != "cuda":
         raise InputError(f"--target={values.target} is no GPU")
     targets.prepare_environment(values.target)
@@ -90,4 +92,4 @@ def _write(values: flags.FlagValues, rows: list[Row], found: list[Fault]) -> Non
         text = json.dumps(
             {"rows": [dataclasses.asdict(r) for r in rows], "faults": found}, indent=1
         )
-        shared.write_text(values.out, text + "\n")
+        files.write_text(values.out, text + "\n")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from benchmarks.eager.graph import Program
 from benchmarks.eager.static import EXTERNAL, Assignment, ancestors, external
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["coloured", "induced_edges"]
+__all__ = ["coloured", "induced_edges", "with_plan"]
 
 
 def coloured(program: Program) -> Assignment:
@@ -35,11 +37,19 @@ def coloured(program: Program) -> Assignment:
     return Assignment(tuple(storage), tuple(sizes))
 
 
-def induced_edges(graph: TensorGraph, made: Assignment) -> int:
-    """How many dependencies a plan adds to those of the data flow.
+def with_plan(graph: TensorGraph, made: Assignment) -> TensorGraph:
+    """The graph with the dependencies that a plan adds, as control edges: to draw, or to export.
+
+    Raises InputError if the graph is too large for sets of ancestors.
+    """
+    return dataclasses.replace(graph, edges=(*graph.edges, *induced_edges(graph, made)))
+
+
+def induced_edges(graph: TensorGraph, made: Assignment) -> list[tuple[int, int]]:
+    """The dependencies (before, after) that a plan adds to those of the data flow, ascending.
 
     Where a storage passes from one tensor to the next, whoever touched the first must have run
-    before the second is made. Each pair of operators counts once, and only if the data flow does
+    before the second is made. Each pair of operators is there once, and only if the data flow does
     not order it already: what a parallel engine must add, or could have run at the same time.
 
     Raises InputError if the graph is too large for sets of ancestors.
@@ -56,4 +66,4 @@ def induced_edges(graph: TensorGraph, made: Assignment) -> int:
             early, late = graph.tensors[a], graph.tensors[b].source
             touching = {early.source, *early.sinks} - {late}
             edges |= {(u, late) for u in touching if not above[late] >> u & 1}
-    return len(edges)
+    return sorted(edges)

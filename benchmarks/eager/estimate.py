@@ -14,19 +14,32 @@ from hlo.module import Module
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
 
-__all__ = ["MODES", "Estimate", "Estimates", "estimate", "profile"]
+__all__ = [
+    "MODES",
+    "PLANNERS",
+    "Estimate",
+    "Estimates",
+    "assignment",
+    "estimate",
+    "of_mode",
+    "profile",
+]
 
 MODES = ("training", "inference")
 _ENCOURAGED = "encouraged"
-_STATIC = (
-    ("no sharing", False, False, None),
-    ("in place", True, False, None),
-    ("sharing", False, True, None),
-    ("in place + sharing", True, True, None),
-    ("both, own colour first", True, True, _ENCOURAGED),
-    ("both, parallel by colour", True, True, "colour"),
-    ("both, parallel by ancestors", True, True, "ancestors"),
-)
+_STATIC: dict[str, tuple[bool, bool, str | None]] = {
+    "no sharing": (False, False, None),
+    "in place": (True, False, None),
+    "sharing": (False, True, None),
+    "in place + sharing": (True, True, None),
+    "both, own colour first": (True, True, _ENCOURAGED),
+    "both, parallel by colour": (True, True, "colour"),
+    "both, parallel by ancestors": (True, True, "ancestors"),
+}
+"""Name -> in place, sharing, rule for parallel engines."""
+
+PLANNERS = (*_STATIC, "colouring by conflicts")
+"""The static planners of MXNet's note, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +97,7 @@ def estimate(
       InputError: the mode is unknown, or there is nothing but a backward pass.
       CheckError: the referee rejects an assignment.
     """
-    if mode not in MODES:
-        raise InputError(f"mode={mode!r} is not one of {', '.join(MODES)}")
-    found = program(module)
-    if mode == "inference":
-        found = forward_only(found)
+    found = of_mode(module, mode)
     graph = found.graph
     gradient_bytes = sum(graph.tensors[t].bytes for t in found.gradients)
     rows = []
@@ -104,17 +113,13 @@ def estimate(
             )
         )
     fixed = found.argument_bytes + found.output_bytes + gradient_bytes
-    for name, in_place, sharing, parallel in _STATIC:
-        if parallel == "ancestors" and len(graph.operators) > MAX_ANCESTORS:
+    for name in PLANNERS:
+        rule = _STATIC[name][2] if name in _STATIC else None
+        if rule == "ancestors" and len(graph.operators) > MAX_ANCESTORS:
             rows.append(Estimate(name, None))
             continue
-        encouraged = parallel == _ENCOURAGED
-        rule = None if encouraged else parallel
-        made = assign(
-            found, in_place=in_place, sharing=sharing, parallel=rule, encouraged=encouraged
-        )
-        rows.append(_static(name, found, made, fixed, rule is not None))
-    rows.append(_static("colouring by conflicts", found, coloured(found), fixed, False))
+        parallel = rule not in (None, _ENCOURAGED)
+        rows.append(_static(name, found, assignment(found, name), fixed, parallel))
     rows.append(Estimate("best fit by profile", place(profile(found), method="best_fit").height))
     if time_limit is not None:
         unfused = plan_program(found, time_limit)
@@ -125,6 +130,34 @@ def estimate(
         found.output_bytes,
         gradient_bytes,
         tuple(rows),
+    )
+
+
+def of_mode(module: Module, mode: str) -> Program:
+    """The program of an unfused module, or its forward pass.
+
+    Raises InputError as `estimate` does.
+    """
+    if mode not in MODES:
+        raise InputError(f"mode={mode!r} is not one of {', '.join(MODES)}")
+    found = program(module)
+    return forward_only(found) if mode == "inference" else found
+
+
+def assignment(found: Program, planner: str) -> Assignment:
+    """The storages of one of PLANNERS. Raises InputError if there is no such planner."""
+    if planner not in PLANNERS:
+        raise InputError(f"no planner {planner!r}; there are {', '.join(PLANNERS)}")
+    if planner not in _STATIC:
+        return coloured(found)
+    in_place, sharing, rule = _STATIC[planner]
+    encouraged = rule == _ENCOURAGED
+    return assign(
+        found,
+        in_place=in_place,
+        sharing=sharing,
+        parallel=None if encouraged else rule,
+        encouraged=encouraged,
     )
 
 
@@ -147,5 +180,5 @@ def _static(name: str, found: Program, made: Assignment, fixed: int, parallel: b
     """The row of a static planner, accepted by the referee."""
     check_storages(found.graph, made.storage, made.sizes, parallel=parallel)
     small = len(found.graph.operators) <= MAX_ANCESTORS
-    edges = induced_edges(found.graph, made) if small else None
+    edges = len(induced_edges(found.graph, made)) if small else None
     return Estimate(name, fixed + made.bytes, added_edges=edges)

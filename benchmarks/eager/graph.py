@@ -70,6 +70,9 @@ def program(module: Module) -> Program:
 def forward_only(whole: Program) -> Program:
     """The program less its backward pass and all that depends on it or serves it alone.
 
+    Results that replace arguments, such as a count of steps, go too, and arguments that serve
+    nothing else, such as an optimizer's state.
+
     Raises InputError if no result is left: the program returns gradients only.
     """
     graph = whole.graph
@@ -78,7 +81,11 @@ def forward_only(whole: Program) -> Program:
     for v in range(len(graph.operators)):
         if any(graph.tensors[t].source in tainted for t in reads[v]):
             tainted.add(v)
-    kept = [t for t in graph.tensors if t.live_out and t.source not in tainted and not t.live_in]
+    given = {t.buffer for t in graph.tensors if t.live_in}
+    kept = [
+        t for t in graph.tensors
+        if t.live_out and t.source not in tainted and t.buffer not in given
+    ]  # fmt: skip
     if not kept:
         raise InputError("no result is left without the backward pass; estimate --mode=training")
     needed = set()
@@ -88,7 +95,6 @@ def forward_only(whole: Program) -> Program:
         if v not in needed:
             needed.add(v)
             stack += [graph.tensors[t].source for t in reads[v]]
-    needed |= {t.source for t in graph.tensors if t.live_in}
     return _restricted(whole, sorted(needed))
 
 

@@ -6,7 +6,6 @@ PNG.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -15,15 +14,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.eager.stored import from_json
+from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.figures.published import (
     LAYERS_1000,
     LESS_BY_PROFILE,
+    LESS_IN_INFERENCE,
+    LESS_IN_RECURRENT_INFERENCE,
     TIME_OF_SUBLINEAR,
     Mark,
 )
+from olla_xla.cli import files
 from olla_xla.errors import InputError
 
-__all__ = ["Chart", "profile_charts", "sublinear_charts", "write_csv", "write_png"]
+__all__ = [
+    "Chart",
+    "estimate_charts",
+    "profile_charts",
+    "sublinear_charts",
+    "write_csv",
+    "write_png",
+]
 
 _MB = 2**20
 
@@ -113,6 +124,7 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
             return tuple(sum(row[key] for key in keys) / scale for row in rows)
 
         arena, caching = column("arena_bytes", "elsewhere_bytes"), column("caching_bytes")
+        learned = tuple((row["learned_bytes"] or row["learning_bytes"]) / _MB for row in rows)
         return [
             Chart(
                 "profile_memory", "Memory of a loop (after figure 2 of Sekiyama et al. 2018)", "",
@@ -121,14 +133,18 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 {
                     "live at most": column("live_bytes"),
                     "planned arena, and what is served beside it": arena,
+                    "arena of learned profiles, once they are known": learned,
                     "caching allocator": caching,
                 },
             ),
             Chart(
                 "profile_less", "Below the caching allocator (after Sekiyama et al. 2018)", "", "%",
                 names,
-                {"planned": tuple(100 * (1 - a / c) for a, c in zip(arena, caching, strict=True))},
-                LESS_BY_PROFILE,
+                {
+                    "planned": _less(arena, caching),
+                    "planned, profiles learned": _less(learned, caching),
+                },
+                (*LESS_BY_PROFILE, *LESS_IN_RECURRENT_INFERENCE),
             ),
             Chart(
                 "profile_time", "Time of a request (after figure 3 of Sekiyama et al. 2018)", "",
@@ -146,30 +162,71 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
         raise InputError(f"{path} is not of this version's python -m benchmarks profile") from error
 
 
+def _less(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
+    """By how many percent ours are below theirs."""
+    return tuple(100 * (1 - a / b) for a, b in zip(ours, theirs, strict=True))
+
+
+_POOL, _BEST_FIT = "eager, block splitting", "best fit by profile"
+
+
+def estimate_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
+    """After figures 2a and 2b of Sekiyama et al. 2018, from JSON of `benchmarks estimate --models`.
+
+    By mode: what the caching allocator reserves for a step run eagerly, and the arena of best fit
+    from its profile. Raises InputError if a file is none, or has no such rows.
+    """
+    rows = [row for path in paths for row in from_json(files.read_text(str(path)))]
+    charts = []
+    for mode, figure, marks in (
+        ("training", "2a", LESS_BY_PROFILE),
+        ("inference", "2b", LESS_IN_INFERENCE),
+    ):
+        mine = [row for row in rows if row.mode == mode]
+        if not mine:
+            continue
+        names = tuple(f"{row.model}, batch {row.batch_size}" for row in mine)
+        pool, arena = [], []
+        for row in mine:
+            by_planner = {found.planner: found for found in row.found.rows}
+            pool.append((by_planner[_POOL].reserved_bytes or 0) / _MB)
+            arena.append((by_planner[_BEST_FIT].total_bytes or 0) / _MB)
+        less = _less(arena, pool)
+        after = f"after figure {figure} of Sekiyama et al. 2018"
+        charts += [
+            Chart(
+                f"best_fit_{mode}", f"Memory of a step, {mode} ({after})", "", "MB", names,
+                {"caching allocator": tuple(pool), "best fit from its profile": tuple(arena)},
+            ),
+            Chart(
+                f"best_fit_{mode}_less", f"Below the caching allocator, {mode} ({after})", "", "%",
+                names, {"best fit from its profile": less}, marks,
+            ),
+        ]  # fmt: skip
+    return charts
+
+
 def write_csv(chart: Chart, path: Path) -> None:
     """Writes a line for each place of a chart, a column for each label."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([chart.x or "name", *(f"{label} ({chart.y})" for label in chart.lines)])
-        for at, *values in zip(chart.at, *chart.lines.values(), strict=True):
-            writer.writerow([at, *(f"{v:.4g}" for v in values)])
+    columns = zip(chart.at, *chart.lines.values(), strict=True)
+    write_table(
+        path,
+        [chart.x or "name", *(f"{label} ({chart.y})" for label in chart.lines)],
+        ([at, *(f"{v:.4g}" for v in values)] for at, *values in columns),
+    )
 
 
 def write_png(chart: Chart, path: Path) -> None:
     """Draws a chart. Raises InputError if matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
     bars = isinstance(chart.at[0], str)
     height = 1.5 + 0.12 * len(chart.at) * (len(chart.lines) + 1) if bars else 5.0
-    canvas = Canvas(figsize=(7, max(height, 3.0)), layout="constrained")
+    canvas = new_canvas(7, max(height, 3.0))
     axes = canvas.subplots()
     (_draw_bars if bars else _draw_lines)(axes, chart)
     axes.set_title(chart.title, fontsize=9)
     axes.grid(axis="x" if bars else "y", linewidth=0.3)
     canvas.legend(fontsize=7, loc="outside lower center", ncols=2)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    save_png(canvas, path)
 
 
 def _draw_lines(axes: Any, chart: Chart) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.reordering.process import arenas
 from olla_xla import schedule
 from olla_xla.errors import InputError
@@ -160,13 +161,15 @@ def best_fits(rows: Sequence[Row]) -> list[BestFit]:
 
 def write_curves_csv(curves: Sequence[Curve], path: Path) -> None:
     """Writes a line for each point."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["name", "seconds", "bytes", "bound_bytes", "source"])
-        for curve in curves:
-            for p in curve.points:
-                line = (curve.name, f"{p.seconds:.3f}", p.bytes, curve.bound_bytes, p.source)
-                writer.writerow(line)
+    write_table(
+        path,
+        ["name", "seconds", "bytes", "bound_bytes", "source"],
+        (
+            (curve.name, f"{p.seconds:.3f}", p.bytes, curve.bound_bytes, p.source)
+            for curve in curves
+            for p in curve.points
+        ),
+    )
 
 
 def read_curves(path: str) -> list[Curve]:
@@ -190,12 +193,20 @@ def read_curves(path: str) -> list[Curve]:
 
 def write_best_fit_csv(found: Sequence[BestFit], path: Path) -> None:
     """Writes a line for each case."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["name", "blocks", "seconds", "above the bound (%)", "proven optimal"])
-        for f in found:
-            line = (f.name, f.blocks, f"{f.seconds:.6f}", f"{100 * f.above:.3f}")
-            writer.writerow([*line, "yes" if f.optimal else "no"])
+    write_table(
+        path,
+        ["name", "blocks", "seconds", "above the bound (%)", "proven optimal"],
+        (
+            (
+                f.name,
+                f.blocks,
+                f"{f.seconds:.6f}",
+                f"{100 * f.above:.3f}",
+                "yes" if f.optimal else "no",
+            )
+            for f in found
+        ),
+    )
 
 
 def write_curves_png(title: str, curves: Sequence[Curve], path: Path) -> None:
@@ -218,12 +229,18 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
     """Draws best fit's time against the number of blocks, by whether it was proven optimal."""
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         for optimal, label in ((True, "proven optimal"), (False, "not proven")):
             mine = [f for f in found if f.optimal == optimal]
             if mine:
                 axes.scatter([f.blocks for f in mine], [f.seconds for f in mine], 12, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            axis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("blocks")
         axes.set_ylabel("s")
 
@@ -231,14 +248,10 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
 
 
 def _draw(title: str, draw: Callable[[Any], None], path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
-    canvas = Canvas(figsize=(6, 4), layout="constrained")
+    canvas = new_canvas(6, 4)
     axes = canvas.subplots()
     draw(axes)
     axes.set_title(title, fontsize=9)
     axes.grid(linewidth=0.3)
     axes.legend(fontsize=7)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    save_png(canvas, path)

@@ -1,14 +1,24 @@
 """What the papers print, for the marks in our figures.
 
-Only values that are certain are here: those of the papers' abstracts, and the means of OLLA's total
-reduction. Values that can only be read off a plot are left out.
+Only values that are certain are here: those of the papers' abstracts and of their text. Values that
+can only be read off a plot are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["LAYERS_1000", "LESS_BY_PROFILE", "Mark", "TIME_OF_SUBLINEAR", "TOTAL_REDUCTION"]
+__all__ = [
+    "FRAGMENTATION",
+    "LAYERS_1000",
+    "LESS_BY_PROFILE",
+    "LESS_IN_INFERENCE",
+    "LESS_IN_RECURRENT_INFERENCE",
+    "Mark",
+    "REORDERING",
+    "TIME_OF_SUBLINEAR",
+    "TOTAL_REDUCTION",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +37,19 @@ class Mark:
     x: float | None = None
 
 
+REORDERING = (
+    Mark("paper, mean of batch 1", 22.5, batch_size=1),
+    Mark("paper, at most, batch 1", 38.0, batch_size=1),
+    Mark("paper, mean of batch 32", 10.1, batch_size=32),
+)
+"""Steiner et al. 2022, figure 7: peak reduction, %."""
+
+FRAGMENTATION = (
+    Mark("paper, mean of batch 1", 7.9, batch_size=1),
+    Mark("paper, mean of batch 32", 26.1, batch_size=32),
+)
+"""Steiner et al. 2022, figure 8: fragmentation of the framework's allocator, %."""
+
 TOTAL_REDUCTION = (
     Mark("paper, mean of batch 1", 30.4, batch_size=1),
     Mark("paper, mean of batch 32", 36.1, batch_size=32),
@@ -44,3 +67,9 @@ TIME_OF_SUBLINEAR = (Mark("paper: 30 % more", 1.30),)
 
 LESS_BY_PROFILE = (Mark("paper: up to 49.5 %", 49.5),)
 """Sekiyama et al. 2018, abstract: below the framework's memory pool, %."""
+
+LESS_IN_INFERENCE = (Mark("paper: 12.6 %", 12.6), Mark("paper: 10.0 %", 10.0))
+"""Sekiyama et al. 2018, figure 2b: less in inference of image networks, %."""
+
+LESS_IN_RECURRENT_INFERENCE = (Mark("paper, inference: 14.6 %", 14.6),)
+"""Sekiyama et al. 2018, figure 2d: less in inference of a network that translates, %."""

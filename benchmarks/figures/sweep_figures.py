@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.eager import cell
-from benchmarks.figures.published import TOTAL_REDUCTION, Mark
+from benchmarks.figures.files import new_canvas, save_png, write_table
+from benchmarks.figures.published import FRAGMENTATION, REORDERING, TOTAL_REDUCTION, Mark
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import grid
 
@@ -81,8 +82,15 @@ class Series:
 
     def mean(self, label: str, batch_size: int) -> float | None:
         """The mean over the rows of one batch size; None if there is none."""
-        of = [v for v, b in zip(self.values[label], self.batches, strict=True) if b == batch_size]
-        return statistics.fmean(of) if of else None
+        return statistics.fmean(of) if (of := self._of(label, batch_size)) else None
+
+    def median(self, label: str, batch_size: int) -> float | None:
+        """The median over the rows of one batch size; None if there is none."""
+        return statistics.median(of) if (of := self._of(label, batch_size)) else None
+
+    def _of(self, label: str, batch_size: int) -> list[float]:
+        pairs = zip(self.values[label], self.batches, strict=True)
+        return [value for value, batch in pairs if batch == batch_size]
 
 
 STEPS = 100_000
@@ -115,19 +123,20 @@ def _seconds(column: str) -> Callable[[Row], float]:
 FIGURES = (
     Figure(
         "7", "reordering", "Peak reduction by reordering", "%", "eager",
-        {"reordering": _less("eager_live_bytes", "peak_bytes")},
+        {"reordering": _less("eager_live_bytes", "peak_bytes")}, marks=REORDERING,
     ),
     Figure(
         "8", "fragmentation", "Reserved bytes that hold nothing", "%", "eager",
         {
-            "caching allocator, when most is live": _less(
-                "eager_reserved_bytes", "eager_live_bytes"
-            ),
             "caching allocator, when the reservation last grew (the paper's count)": _share(
                 "eager_fragmentation"
             ),
+            "caching allocator, when most is live": _less(
+                "eager_reserved_bytes", "eager_live_bytes"
+            ),
             "planned": _more("peak_bytes", "placed_bytes"),
         },
+        marks=FRAGMENTATION,
     ),
     Figure(
         "9", "ordering_time", "Ordering time", "s", "eager",
@@ -242,20 +251,17 @@ def _draw_means(axes: Any, figure: Figure, shown: Series) -> None:
 
 def write_csv(figure: Figure, shown: Series, path: Path) -> None:
     """Writes a figure's values: a line for each name, a column for each label."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["name", *(f"{label} ({figure.unit})" for label in shown.values)])
-        columns = zip(shown.names, *shown.values.values(), strict=True)
-        writer.writerows([name, *(f"{v:.3f}" for v in values)] for name, *values in columns)
+    columns = zip(shown.names, *shown.values.values(), strict=True)
+    write_table(
+        path,
+        ["name", *(f"{label} ({figure.unit})" for label in shown.values)],
+        ([name, *(f"{v:.3f}" for v in values)] for name, *values in columns),
+    )
 
 
 def write_png(figure: Figure, shown: Series, path: Path) -> None:
     """Draws a figure. Raises InputError if matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
-    canvas = Canvas(figsize=(max(6.0, 0.3 * len(shown.names) + 2), 5), layout="constrained")
+    canvas = new_canvas(max(6.0, 0.3 * len(shown.names) + 2), 5)
     axes = canvas.subplots()
     width = 0.8 / len(shown.values)
     for k, (label, values) in enumerate(shown.values.items()):
@@ -271,5 +277,4 @@ def write_png(figure: Figure, shown: Series, path: Path) -> None:
     axes.margins(x=0.01)
     axes.grid(axis="y", linewidth=0.3)
     canvas.legend(fontsize=7, loc="outside lower center")
-    # Without its date the same rows give the same file.
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    save_png(canvas, path)

@@ -5,8 +5,8 @@
 - `control_edges(graph)`: the paper's edges that make weight updates run early.
 """
 
-from benchmarks.ilp_forms.control import control_edges
 from benchmarks.ilp_forms.forms import FORMS, least_peak
 from benchmarks.ilp_forms.relaxation import relaxed_bound
+from olla_xla.schedule.exact.control import control_edges
 
 __all__ = ["FORMS", "control_edges", "least_peak", "relaxed_bound"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ilp_forms.control import control_edges
 from benchmarks.ilp_forms.interval_form import interval_model, order_of_steps
 from benchmarks.ilp_forms.lifetimes_ilp import LifetimeIlp
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import forms
+from olla_xla.schedule.exact.control import control_edges
 from olla_xla.schedule.exact.forms import RUNNING, ExactOrder, Form, Linear
 from olla_xla.schedule.exact.prepared import Prepared
 from olla_xla.schedule.exact.scale import Scale

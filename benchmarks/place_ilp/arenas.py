@@ -110,14 +110,13 @@ def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
 def _joint(
     graph: TensorGraph, backend: str, time_limit: float, progress: Callable[[str], None] | None
 ) -> PlacedBy:
-    """Order and places at once, of the graph as the paper sees it."""
+    """Order and places at once; nothing is in place by choice."""
     way, started = f"joint, {backend}", time.monotonic()
     try:
         found = joint_program(
             graph,
             limits=Limits(time_limit=time_limit, apart=True, watch=_watch(way, progress)),
             backend=backend,
-            start=range(len(graph.operators)),
         )
     except (InputError, SolverError) as error:
         seconds = time.monotonic() - started
@@ -129,11 +128,9 @@ def _joint(
         found.bound,
         found.peak_bytes,
         time.monotonic() - started,
-        _PLAIN,
+        f"{found.variables:,} variables, {found.rows:,} rows, begun at {found.start:,}; nothing in "
+        "place by choice",
     )
-
-
-_PLAIN = "tensors as the paper counts them: no sharing, arguments from their operator on"
 
 
 def _short(error: OllaError) -> str:

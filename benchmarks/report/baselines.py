@@ -102,7 +102,7 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
     return Table(
         headings=(
             "network:", "size", "none", "in place", "sharing", "both", "cheap dropped",
-            "sublinear", "exact budget", "none / sharing", "sharing / least", "s",
+            "sublinear", "exact budget", "recursive", "none / sharing", "sharing / least", "s",
         ),
         rows=[
             (
@@ -115,6 +115,7 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
                 megabytes(row.cheap_bytes, 0),
                 megabytes(row.sublinear_bytes, 0),
                 megabytes(row.exact_bytes, 0),
+                megabytes(row.recursive_bytes, 0),
                 f"{row.none_bytes / row.sharing_bytes:.2f}",
                 f"{row.sharing_bytes / row.least_bytes:.2f}",
                 f"{row.seconds:.0f}",

@@ -16,7 +16,8 @@ def profiles_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "loop:", "iterations", "requests", "live", "caching", "arena", "profiles", "replans",
-            "elsewhere", "its MB", "planned us", "of it serving", "caching us", "malloc us",
+            "elsewhere", "its MB", "learned arena", "while learning", "learned", "planned us",
+            "of it serving", "learned us", "caching us", "malloc us",
         ),
         rows=[
             (
@@ -30,8 +31,12 @@ def profiles_table(rows: Sequence[Row]) -> Table:
                 f"{r.replans}",
                 f"{r.elsewhere:,}",
                 megabytes(r.elsewhere_bytes, 2),
+                megabytes(r.learned_bytes, 2) if r.learned_bytes else "-",
+                megabytes(r.learning_bytes, 2),
+                f"{r.learned}",
                 f"{1e6 * r.planned_seconds:.2f}",
                 f"{1e6 * r.serving_seconds:.2f}",
+                f"{1e6 * r.learned_seconds:.2f}",
                 f"{1e6 * r.caching_seconds:.2f}",
                 f"{1e6 * r.malloc_seconds:.3f}",
             )

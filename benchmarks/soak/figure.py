@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.figures.files import new_canvas, save_png
 from benchmarks.soak.job import Curve
-from olla_xla.errors import InputError
 
 __all__ = ["write_curves_png"]
 
@@ -23,11 +23,7 @@ def write_curves_png(curves: Sequence[Curve], path: Path) -> None:
     Raises:
       InputError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise InputError("figures need matplotlib; pip install 'olla-xla[figures]'") from error
-    canvas = Figure(figsize=(10, 3.2), layout="constrained")
+    canvas = new_canvas(10, 3.2)
     for axes, (field, scale, label) in zip(canvas.subplots(1, 3), _PANELS, strict=True):
         for curve in curves:
             counts = [s.count for s in curve.samples]
@@ -38,7 +34,4 @@ def write_curves_png(curves: Sequence[Curve], path: Path) -> None:
         axes.set_ylabel(label)
         axes.grid(linewidth=0.3)
         axes.legend(fontsize=7)
-    try:
-        canvas.savefig(path, dpi=150, metadata={"Software": None})
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    save_png(canvas, path, dpi=150)

@@ -12,12 +12,11 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from olla_xla.cli import document
+from olla_xla.cli import document, files
 from olla_xla.errors import InputError, OllaError, VersionError
 from olla_xla.version import __version__, old_jax
 
@@ -29,7 +28,9 @@ _TO_STDOUT = "-"
 _FULL_HELP = "--helpfull"
 _HELP = ("-h", "--help", "-help", _FULL_HELP, "--helpshort", "help")
 
-FOR_DEVELOPERS = frozenset(("backend", "form", "loops", "method", "seed", "step_limit"))
+FOR_DEVELOPERS = frozenset(
+    ("backend", "early_updates", "form", "loops", "method", "seed", "step_limit")
+)
 """Flags that a command's help leaves out, but for --helpfull: few users ever turn them."""
 
 
@@ -160,18 +161,15 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
     """
     if path is None:
         return command.run(values, *given)
-    if path != _TO_STDOUT and not Path(path).absolute().parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no such folder")
+    if path != _TO_STDOUT:
+        files.check_writable(path)
     aside = contextlib.redirect_stdout(sys.stderr) if path == _TO_STDOUT else None
     with document.collecting() as found, aside or contextlib.nullcontext():
         code = command.run(values, *given)
     if path == _TO_STDOUT:
         print(found.text(), end="")
         return code
-    try:
-        Path(path).write_text(found.text(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    files.write_text(path, found.text())
     return code
 
 

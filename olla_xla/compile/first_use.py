@@ -9,11 +9,8 @@ and the version of jaxlib, in the user's cache folder.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +23,7 @@ from olla_xla.compile.accounting import output_bytes
 from olla_xla.compile.process_memory import device_bytes
 from olla_xla.memory.user_cache import user_cache
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["KINDS", "DIFFERENT", "SAME", "FirstUse", "due", "kinds", "lacks_memory", "verified"]
 
@@ -121,11 +119,5 @@ def _write(known: dict[str, dict[str, str]]) -> None:
     """Writes the file in one step: nobody ever reads half of it."""
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with written_whole(path) as beside:
+        beside.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

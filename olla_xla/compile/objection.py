@@ -29,6 +29,7 @@ from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["Case", "Seen", "load", "save"]
 
@@ -137,7 +138,8 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
         file.writestr("plan.json", plan_file.dumps(plan))
     digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
     path = (folder or Path(tempfile.gettempdir())) / f"olla_xla-objection-{digest}.zip"
-    path.write_bytes(data.getvalue())
+    with written_whole(path) as beside:
+        beside.write_bytes(data.getvalue())
     return path
 
 

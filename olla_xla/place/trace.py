@@ -13,6 +13,7 @@ import numpy as np
 
 from olla_xla.errors import InputError
 from olla_xla.place.problem import PlacementProblem
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["read_trace", "write_trace"]
 
@@ -134,7 +135,7 @@ def write_trace(
         columns.append("offset")
         arrays.append(offsets)
     try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with written_whole(path) as beside, open(beside, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(

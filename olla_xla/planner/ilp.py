@@ -19,6 +19,7 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.proof import Proof
 from olla_xla.schedule.condense import reduce_graph
+from olla_xla.schedule.exact.control import control_edges
 from olla_xla.schedule.exact.forms import least_peak
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search.result import SearchResult
@@ -83,6 +84,7 @@ def order_by_ilp(
         ),
         start=start.lifetime_order,
         bound_bytes=start.bound_bytes,
+        edges=control_edges(graph) if options.early_updates else (),
     )
     proof = dataclasses.replace(
         proof,

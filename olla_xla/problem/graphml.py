@@ -16,6 +16,7 @@ import networkx as nx
 from olla_xla.errors import GraphError, InputError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.to_networkx import from_networkx, to_networkx
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["read_graphml", "write_graphml"]
 
@@ -41,7 +42,8 @@ def write_graphml(
     for name in ("read_by_source", "inplace"):
         g.graph[name] = json.dumps(g.graph[name])
     try:
-        nx.write_graphml_xml(g, path)
+        with written_whole(path) as beside:
+            nx.write_graphml_xml(g, beside)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 

@@ -53,6 +53,8 @@ class PlanOptions:
         (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved. Nothing
         is computed again then.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
+      early_updates: the program has the paper's control edges (4.3), which make weights' updates
+        run early: it is smaller, may lose the best order, and proves nothing that the cut does not.
 
     Raises:
       LimitError: a limit is not positive.
@@ -70,6 +72,7 @@ class PlanOptions:
     collectives: bool = False
     method: str = "search"
     backend: str = "highs"
+    early_updates: bool = False
 
     @property
     def budget_bytes(self) -> int | None:
@@ -102,7 +105,7 @@ class PlanOptions:
             raise InputError(f"time_limit={limit!r} is not a number of seconds")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise InputError(f"tolerance={self.tolerance!r} is not a number")
-        for name in ("in_place", "loops", "collectives"):
+        for name in ("in_place", "loops", "collectives", "early_updates"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name}={getattr(self, name)!r} must be True or False")
         if not 0 <= self.tolerance < 1:
@@ -129,6 +132,8 @@ class PlanOptions:
             value = getattr(self, name)
             if value not in known:
                 raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
+        if self.early_updates and self.method != "ilp":
+            raise InputError("early_updates=True is of method='ilp'; leave it out, or give that")
         if self.method == "ilp" and self.recomputes:
             raise InputError(
                 "method='ilp' plans orders only; leave out max_overhead and memory_budget, or use "

@@ -7,11 +7,9 @@ is null.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from olla_xla.problem.plan_parts import (
     PlanSearch,
     PlanStatus,
 )
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = [
     "LONGEST_PATH",
@@ -106,15 +105,10 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         Raises:
           PlanFileError: the file cannot be written.
         """
-        path = Path(path)
-        # Not tempfile's: its files are for their owner only, plan files are there to be shared.
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            temporary.write_bytes(dumps(self))
-            os.replace(temporary, path)
+            with written_whole(path) as beside:
+                beside.write_bytes(dumps(self))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise PlanFileError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod

@@ -1,16 +1,18 @@
 """The baseline planners: graphs, allocators against cases by hand, storages under the referee."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
-from benchmarks.eager.conflicts import coloured, induced_edges
+from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
 from benchmarks.eager.estimate import estimate
 from benchmarks.eager.graph import Program, forward_only, program
 from benchmarks.eager.requests import run_eagerly
@@ -26,8 +28,10 @@ from benchmarks.eager.storages import check_storages
 from benchmarks.eager.stored import from_json, to_json
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
+from olla_xla.cli.main import main as olla_main
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.problem.to_networkx import to_networkx
 
 MB = 1 << 20
 
@@ -115,6 +119,21 @@ def test_forward_only_drops_the_backward_pass():
     opcodes = [o.opcode for o in forward.graph.operators]
     assert opcodes == ["parameter", "parameter", "dot", "tanh", "reduce"]
     assert not forward.backward and forward.output_bytes == 4
+
+
+def test_forward_only_has_no_optimizer_state():
+    def step(w, momentum, count, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
+        momentum = 0.9 * momentum + g
+        return w - momentum / (1 + count), momentum, count + 1, loss
+
+    arguments = shaped(8, 8), shaped(8, 8), shaped(), shaped(4, 8)
+    p = lowered(step, *arguments, donate_argnums=(0, 1, 2))
+    assert p.argument_bytes == 256 + 256 + 4 + 128
+    assert forward_only(p).argument_bytes == 256 + 128
+
+
+def test_forward_only_needs_a_forward_result():
     with pytest.raises(InputError, match="without the backward pass"):
         forward_only(lowered(jax.grad(lambda w: jnp.sum(jnp.tanh(w @ w))), shaped(4, 4)))
 
@@ -253,7 +272,7 @@ def test_sharing_with_the_own_path_is_encouraged():
     plain, own = (assign(p, in_place=False, sharing=True, encouraged=e) for e in (False, True))
     assert plain.bytes == own.bytes
     assert (plain.storage[5], own.storage[5]) == (plain.storage[1], own.storage[2])
-    assert (induced_edges(p.graph, plain), induced_edges(p.graph, own)) == (2, 0)
+    assert [len(induced_edges(p.graph, made)) for made in (plain, own)] == [2, 0]
     # Where the other branch alone has one, that is taken: nothing is ruled out.
     p = chain([1, 2], [3], [4, 5], [6], [5], [6], [], sizes=sizes)
     own = assign(p, in_place=False, sharing=True, encouraged=True)
@@ -364,10 +383,25 @@ def test_edges_that_a_plan_adds():
     """Storage 0 passes from tensor 0 to tensor 2, which does not depend on 0's reader, 1."""
     p = chain([1], [3], [3], [])
     shared = Assignment((0, 1, 0, EXTERNAL), (1, 1))
-    assert induced_edges(p.graph, shared) == 2  # operators 0 and 1 before 2
-    assert induced_edges(p.graph, Assignment((0, 1, 2, EXTERNAL), (1, 1, 1))) == 0
+    assert induced_edges(p.graph, shared) == [(0, 2), (1, 2)]
+    assert induced_edges(p.graph, Assignment((0, 1, 2, EXTERNAL), (1, 1, 1))) == []
     along = chain([1], [2], [3], [])
-    assert induced_edges(along.graph, Assignment((0, 1, 0, EXTERNAL), (1, 1))) == 0
+    assert induced_edges(along.graph, Assignment((0, 1, 0, EXTERNAL), (1, 1))) == []
+    g = to_networkx(with_plan(p.graph, shared))
+    assert [(u, v) for u, v, kind in g.edges(data="kind") if kind == "control"] == [(0, 2), (1, 2)]
+    assert nx.is_directed_acyclic_graph(g)
+
+
+def test_a_plan_s_edges_are_exported_and_drawn(tmp_path, capsys):
+    path, picture = tmp_path / "plan.graphml", tmp_path / "plan.svg"
+    flags = ["--model=mlp", "--batch_size=2", "--time_limit=0", f"--added_edges={path}"]
+    assert main(["benchmarks", "estimate", *flags, "--planner=sharing"]) == 0
+    printed = re.search(r"^ *sharing .* (\d+) *$", capsys.readouterr().out, re.M)
+    assert printed is not None
+    kinds = [kind for *_, kind in nx.read_graphml(path).edges(data="kind")]
+    assert kinds.count("control") == int(printed[1]) > 0
+    assert olla_main(["olla_xla", "graph", f"--graph={path}", f"--out={picture}"]) == 0
+    assert "stroke-dasharray" in picture.read_text()  # control edges are dotted
 
 
 def test_estimate_of_a_step():

@@ -195,7 +195,13 @@ def test_the_papers_values_stand_beside_ours():
         ("mean of batch 1: 25.0 %", 25.0, 1, False),
         ("paper, mean of batch 1: 30.4 %", 30.4, 1, True),
     ]  # no line for a batch size without rows
-    assert not any(f.marks for f in sweep_figures.FIGURES if f.name != "total_reduction")
+    marks = {f.name: [m.value for m in f.marks] for f in sweep_figures.FIGURES if f.marks}
+    assert marks == {
+        "reordering": [22.5, 38.0, 10.1],
+        "fragmentation": [7.9, 26.1],
+        "total_reduction": [30.4, 36.1],
+    }
+    assert shown.mean("order and places", 1) == shown.median("order and places", 1) == 25.0
 
 
 MEMORY = {
@@ -206,7 +212,7 @@ MEMORY = {
 LOOP = {
     "loop": "training", "live_bytes": 2**20, "arena_bytes": 2**20, "elsewhere_bytes": 0,
     "caching_bytes": 2 * 2**20, "planned_seconds": 2e-6, "serving_seconds": 1e-6,
-    "caching_seconds": 3e-6, "malloc_seconds": 2e-8,
+    "caching_seconds": 3e-6, "malloc_seconds": 2e-8, "learned_bytes": 0, "learning_bytes": 2**20,
 }  # fmt: skip
 
 
@@ -233,10 +239,26 @@ def test_figures_of_the_other_papers(tmp_path, capsys):
     assert [row["layers"] for row in rows] == ["1", "2"]
     assert rows[0]["both, sublinear, exact budget (MB)"] == "1"
     with open(out / "profile_less.csv", newline="") as file:
-        assert list(csv.reader(file))[1] == ["training", "50"]
+        assert list(csv.reader(file))[1] == ["training", "50", "50"]
     charts = benchmark_figures.sublinear_charts([tmp_path / "sublinear.json"] * 2)
     assert [mark.value for mark in charts[0].marks] == [48 * 1024, 7 * 1024]
     assert charts[1].marks == () and charts[0].at == (1, 1, 2, 2)  # both files, by size
+
+
+def test_figures_of_estimates(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path, out = tmp_path / "estimates.json", tmp_path / "out"
+    for mode in ("training", "inference"):
+        flags = ["--models=mlp", "--batch_size=2", "--time_limit=0", f"--mode={mode}"]
+        assert main(["benchmarks", "estimate", *flags, f"--out={path}"]) == 0
+    assert main(["benchmarks", "figures", f"--estimates={path}", f"--out={out}"]) == 0
+    assert "best_fit_training, best_fit_training_less" in capsys.readouterr().out
+    assert len(list(out.iterdir())) == 8
+    with open(out / "best_fit_inference_less.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["name"] == "mlp, batch 2"
+    training, inference = benchmark_figures.estimate_charts([path])[1::2]
+    assert [m.value for m in inference.marks] == [12.6, 10.0] and training.marks[0].value == 49.5
 
 
 def test_what_no_benchmark_wrote(tmp_path, capsys):

@@ -11,18 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.place_ilp import Programs, place_by_programs
+from benchmarks.place_ilp import Programs, joint, place_by_programs
 from benchmarks.place_ilp import located as located_module
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import located
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.windows import _ranges
 from olla_xla.errors import InputError, SolverError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.items import independent, items_of
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.schedule.exact.prepared import prepare
+from olla_xla.solvers.linear import Limits, Result, Status, violation
 from tests.place.test_place import brute_force, constrained, plain
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
@@ -182,9 +185,62 @@ def test_splitting_loses_nothing(graph):
         assert joint_program(graph, start=order, backend="cpsat").height == found.height
 
 
+def test_the_rows_of_the_joint_program_hold_at_packings_alone():
+    """A point of a packing breaks no row; one block higher, or lower, breaks (8), or (7)."""
+    graph = train_step(3)
+    g = prepare(joint._counted(graph)).arrays
+    order = np.arange(g.n)
+    packing = place(joint._Program.problem(g, order))
+    program = joint._Program(g, 0, packing.height)
+    start = program.start(order, packing)
+    assert violation(program.model, start) is None
+    offsets = program.offsets(start)
+    top = int(np.argmax(offsets + g.bytes))
+    assert offsets[top] + g.bytes[top] == packing.height
+    column = program._address[program._number[top]]
+    # The bounds of the columns are out of the way.
+    program.model.bound(column, 0, 10 * program._most)
+    higher, lower = start.copy(), start.copy()
+    higher[column] += 1
+    lower[column] = 0
+    for x, row in ((higher, "(8)"), (lower, "(7")):
+        assert row in (violation(program.model, x) or "")
+
+
+def test_a_solver_that_claims_too_low_an_arena_is_found_out(monkeypatch):
+    """The height is that of the places; the claim is held to it."""
+
+    def lying(model, limits, backends):
+        x = np.array(model.start)
+        x[next(k for k in range(model.variables) if model.variable_name(k) == "peak")] -= 1
+        return Result(Status.OPTIMAL, value=0.0, bound=0.0, x=x, backend="lying")
+
+    monkeypatch.setattr(joint, "solve", lying)
+    with pytest.raises(SolverError, match="but its places need"):
+        joint_program(train_step(2))
+
+
+def test_what_is_always_live_lies_at_the_bottom():
+    """Weights that their own update reads; one that is read elsewhere last leaves a gap."""
+    operators = tuple(Operator(name, "op") for name in ("w", "v", "step", "last", "new"))
+    tensors = (
+        Tensor("w", 8, 0, (2,), 0, live_in=True),
+        Tensor("v", 4, 1, (3,), 1, live_in=True),
+        Tensor("w2", 8, 2, (), 0, live_out=True),
+        Tensor("x", 2, 3, (4,), 3),
+        Tensor("v2", 4, 4, (), 1, live_out=True),
+    )
+    graph = TensorGraph("step", operators, tensors, alias_edges=((3, 4),))
+    g = GraphArrays.of(graph)
+    assert joint._always_live(g) == [0]
+    found = joint_program(graph, backend="cpsat")
+    assert found.offsets["w"] == found.offsets["w2"] == 0
+    assert found.offsets["v"] == found.offsets["v2"] and found.optimal
+
+
 def test_a_joint_program_that_is_too_large_is_refused():
     with pytest.raises(InputError, match="find the order first"):
-        joint_program(train_step(24))
+        joint_program(train_step(200))
 
 
 def test_the_command_places_a_trace(capsys, tmp_path):

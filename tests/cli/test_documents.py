@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.commands import COMMANDS, Figure, _differs
+from docs.commands import COMMANDS, PAPERS, Figure, _differs, paper_commands
 from olla_xla.cli.commands import COMMANDS as NAMES
 from olla_xla.compile import environment
 from olla_xla.problem.options import PlanOptions
@@ -42,6 +42,39 @@ def test_the_page_of_the_command_line_has_every_command():
 def test_figures_that_are_compared_stand_in_their_documents(figure):
     found = re.search(figure.said, text(figure.document))
     assert found is not None and float(found[1].replace(",", "")) > 0
+
+
+def papers_rows():
+    """The rows of the papers' tables that have a command in each: cells."""
+    rows, inside = [], False
+    for line in text(PAPERS).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| what | where | command | holds |"):
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and set(cells[0]) != {"-"}:
+            rows.append(cells)
+    return rows
+
+
+def test_every_row_of_the_papers_tables_has_all_that_it_needs():
+    rows = papers_rows()
+    assert len(rows) > 35
+    for what, where, command, holds in rows:
+        assert re.fullmatch(r"`(olla_xla|python -m benchmarks) [^`]+`", command), what
+        for path in re.findall(r"`([^`]+/[^`]+\.py)`", where):
+            assert (ROOT / path).is_file(), path
+        assert re.match(r"(held|met|missed|in part|not shown)\b", holds), what
+        if not holds.startswith("held"):  # with its reason, or both figures
+            assert len(holds) > 30 and re.match(r"[a-z ]+[:;,]? ", holds), what
+
+
+def test_the_papers_commands_are_run():
+    commands = [" ".join(command.words) for command in paper_commands()]
+    assert len(commands) == len(set(commands)) > 12
+    for *_, command, _ in papers_rows():
+        assert any(command.strip("`").endswith(words.removeprefix("-m ")) for words in commands)
 
 
 def test_figures_that_differ_are_told():

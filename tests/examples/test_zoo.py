@@ -14,16 +14,17 @@ from examples.zoo import common, gpt, llama, lstm, transformer
 pytestmark = pytest.mark.slow
 
 # The image networks: torchvision's counts (GoogLeNet without its auxiliary classifiers, as in
-# evaluation; ResNet3D-18 for Kinetics-400), the Mixer: timm's. GPT-2 small: the published
-# checkpoint. XLM-R base: the published checkpoint with its masked-language head. U-Net: the
-# 35.7M of the DDPM paper, to the last scalar those of its ports. The Transformer is counted by
-# hand below, the other GPTs, the Llamas and the LSTMs are sizes of our own.
+# evaluation; ResNet3D-18 for Kinetics-400), Inception-ResNet and the Mixer: timm's. GPT-2 small:
+# the published checkpoint. XLM-R base: the published checkpoint with its masked-language head.
+# U-Net: the 35.7M of the DDPM paper, to the last scalar those of its ports. The Transformer is
+# counted by hand below, the other GPTs, the Llamas and the LSTMs are sizes of our own.
 LITERATURE = {
     "mlp": 784 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10,
     "lenet": 61_706,
     "alexnet": 61_100_840,
     "vgg11": 132_863_336,
     "googlenet": 6_624_904,
+    "inception_resnet": 55_843_464,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "resnet3d18": 33_371_472,
@@ -47,6 +48,7 @@ LITERATURE = {
 }
 BATCH_NORMALIZED = {
     "googlenet",
+    "inception_resnet",
     "resnet18",
     "resnet50",
     "resnet3d18",
@@ -58,6 +60,7 @@ BATCH_NORMALIZED = {
 FEWER_STEPS = {"lstm": {"sequence_length": 16}}
 # Sizes at which a model compiles in a second or two.
 SMALL = {
+    "inception_resnet": {"image_size": 75, "num_classes": 10, "blocks": (1, 1, 1)},
     "vit_b16": {"image_size": 32, "num_classes": 10, "layers": 1, "width": 32, "heads": 2},
     "mixer_b16": {
         "image_size": 32,

@@ -1,14 +1,20 @@
 """Plans whose orders come from the paper's integer program."""
 
 import jax
+import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla.check.graph import check_schedule
 from olla_xla.compile.capture import capture
 from olla_xla.errors import InputError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.planner import ilp, plan_module
+from olla_xla.planner.ilp import order_by_ilp
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import dumps, loads
+from olla_xla.schedule.search import phases
+from tests.support.graphs import train_step
 from tests.support.steps import STEPS, arrays, assert_same, branches
 
 LIMITS = {"time_limit": 60, "step_limit": 20_000}
@@ -84,3 +90,18 @@ def test_a_platform_is_jits():
         PlanOptions(backend="scip")
     with pytest.raises(InputError, match="orders only"):
         PlanOptions(method="ilp", max_overhead=0.1)
+
+
+def test_control_edges_make_the_program_smaller():
+    """They take orders away: what is proven with them is the cut's bound, and no more."""
+    graph = train_step(4)
+    arrays = GraphArrays.of(graph)
+    found = phases.search(arrays, {"given": np.arange(arrays.n)}, time_limit=5, step_limit=2000)
+    proofs = {}
+    for early in (False, True):
+        options = PlanOptions(method="ilp", backend="cpsat", early_updates=early)
+        result, proofs[early] = order_by_ilp(graph, found, options, 20, None)
+        check_schedule(graph, result.order.tolist(), result.peak_bytes)
+    assert 0 < proofs[True].variables < proofs[False].variables
+    assert proofs[True].rows < proofs[False].rows
+    assert proofs[True].bound_bytes == proofs[True].cut_bytes <= proofs[False].bound_bytes

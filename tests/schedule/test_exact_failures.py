@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxed_bound
-from benchmarks.ilp_forms.control import weight_updates
 from olla_xla.errors import InputError, SolverError
 from olla_xla.schedule.exact import plain_graph
+from olla_xla.schedule.exact.control import weight_updates
 from olla_xla.schedule.exact.plain import with_edges
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import Result, Status

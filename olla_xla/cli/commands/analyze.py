@@ -17,7 +17,6 @@ compiled so too, and a line says what came of it; --noadvice leaves that out.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -25,7 +24,7 @@ from absl import flags
 import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
-from olla_xla.cli import document
+from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.pieces import proposal_line
 from olla_xla.cli.report.progress import Progress
@@ -64,10 +63,9 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla analyze --help")
-    files = (values.html, values.figure)
-    for path in files:  # better now than after a minute of compiling
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise InputError(f"cannot write {path}: there is no such folder")
+    paths = (values.html, values.figure)
+    for path in paths:  # better now than after a minute of compiling
+        files.check_writable(path)
     targets.prepare_environment(values.target)
     proposals: list[PiecesProposal] = []
     with Progress() as progress:
@@ -75,7 +73,7 @@ def run(values: flags.FlagValues) -> int:
             values, options, progress, proposals
         )
         progress.stage("writing")
-        for path, write in zip(files, (found.html, found.figure), strict=True):
+        for path, write in zip(paths, (found.html, found.figure), strict=True):
             if path is not None:
                 write(path)
     document.add(**found.document())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
-from olla_xla.cli.commands import shared
+from olla_xla.cli import files
 from olla_xla.cli.report import doctor as report
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -49,8 +49,8 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         found = examine(rows, values.steps, values.target, progress.stage)
     folder, text = Path(values.out), report.page(found)
-    shared.write_text(str(folder / "olla_xla-doctor.json"), report.as_json(found))
-    shared.write_text(str(folder / "olla_xla-doctor.md"), text)
+    files.write_text(str(folder / "olla_xla-doctor.json"), report.as_json(found))
+    files.write_text(str(folder / "olla_xla-doctor.md"), text)
     print(text)
     print(f"Written to {folder / 'olla_xla-doctor.md'} and .json; please send both in.")
     return 0 if found.passed else 1

@@ -19,6 +19,7 @@ import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla.check.graph import check_schedule
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.graph_drawing import draw_graph
 from olla_xla.errors import InputError, ModuleFormatError
@@ -59,6 +60,7 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(
             "give either --hlo=FILE or --graph=FILE.graphml; see olla_xla graph --help"
         )
+    files.check_writable(values.out)
     out = None if values.out is None else Path(values.out)
     if out is not None and out.suffix not in (".graphml", *_PICTURES):
         raise InputError(f"--out={out}: its name must end in .graphml or {', '.join(_PICTURES)}")

@@ -18,7 +18,7 @@ from absl import flags
 
 import olla_xla.targets as targets
 from hlo.backend import platform
-from olla_xla.cli import document
+from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.batches import batch_table, batch_verdict
 from olla_xla.cli.report.progress import Progress
@@ -66,6 +66,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Searches, and prints three answers."""
+    files.check_writable(values.out)
     options = PlanOptions(
         time_limit=values.time_limit, step_limit=values.step_limit, seed=values.seed
     )
@@ -94,7 +95,7 @@ def run(values: flags.FlagValues) -> int:
     shared.print_table(values, batch_table(found, title))
     print(batch_verdict(found))
     if values.out is not None:
-        shared.write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
+        files.write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
     return 0
 
 

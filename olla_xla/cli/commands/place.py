@@ -7,10 +7,9 @@ will do; without, the least is looked for. Exit code 1 if there is no packing, o
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from absl import flags
 
+from olla_xla.cli import files
 from olla_xla.errors import InputError
 from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
@@ -38,8 +37,7 @@ def run(values: flags.FlagValues) -> int:
     """Places, prints what came of it, and writes the offsets."""
     if values.trace is None:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
-    if values.out is not None and not Path(values.out).absolute().parent.is_dir():
-        raise InputError(f"cannot write {values.out}: there is no such folder")
+    files.check_writable(values.out)
     problem = read_trace(values.trace, capacity=values.capacity)
     packing = place(
         problem,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -31,8 +30,6 @@ __all__ = [
     "options",
     "overheads",
     "print_table",
-    "read_text",
-    "write_text",
 ]
 
 
@@ -145,7 +142,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
 
 
 def define_method(values: flags.FlagValues) -> None:
-    """Defines --method and --backend."""
+    """Defines --method, --backend and --early_updates."""
     flags.DEFINE_enum(
         "method",
         "search",
@@ -155,6 +152,13 @@ def define_method(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_enum(
         "backend", "highs", SOLVERS, "Solves the programs of --method=ilp.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "early_updates",
+        False,
+        "Whether the programs of --method=ilp get the paper's control edges, which make weights' "
+        "updates run early: they are smaller, and may lose the best order.",
+        flag_values=values,
     )
 
 
@@ -182,7 +186,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
-        "method", "backend",
+        "method", "backend", "early_updates",
     )  # fmt: skip
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)
@@ -200,23 +204,6 @@ def overheads(values: flags.FlagValues) -> list[float]:
             ) from error
         PlanOptions(max_overhead=found[-1])
     return found
-
-
-def read_text(path: str) -> str:
-    """A file's text. Raises InputError if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-def write_text(path: str, text: str, *, append: bool = False) -> None:
-    """Writes or extends a file. Raises InputError if that fails."""
-    try:
-        with open(path, "a" if append else "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from absl import flags
 
 import olla_xla.targets as targets
+from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.matrix import matrix_summary, matrix_table
 from olla_xla.cli.report.progress import Progress
@@ -43,14 +44,12 @@ def run(values: flags.FlagValues) -> int:
         targets.prepare_environment(name)
 
     wanted = cells(values.models, values.batch_sizes, values.optimizers, values.targets)
-    if values.out is not None:
-        shared.write_text(values.out, "")
+    file = files.GrowingFile(values.out)
     done = []
     with Progress() as progress:
         for row in rows(wanted, options, progress.stage, progress):
             done.append(row)
-            if values.out is not None:
-                shared.write_text(values.out, row_json(row) + "\n", append=True)
+            file.add(row_json(row))
     shared.print_table(values, matrix_table(done))
     console = shared.console()
     for line in matrix_summary(done):

@@ -11,6 +11,7 @@ import networkx as nx
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.to_networkx import to_networkx
+from olla_xla.problem.whole_file import written_whole
 from olla_xla.version import to_install
 
 __all__ = ["MOST_OPERATORS", "draw_graph"]
@@ -70,6 +71,7 @@ def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str)
         axes.set_axis_off()
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
         try:
-            figure.savefig(path, dpi=150, metadata=metadata)
+            with written_whole(path) as beside:
+                figure.savefig(beside, dpi=150, metadata=metadata)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot write {path}: {error}") from error

@@ -24,6 +24,7 @@ from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.analysis.remedy import Remedy
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import written_whole
 from olla_xla.version import to_install
 
 __all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
@@ -196,6 +197,7 @@ def _optional(name: str, extra: str) -> Any:
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with written_whole(path) as beside:
+            beside.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

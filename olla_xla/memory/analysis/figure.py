@@ -13,6 +13,7 @@ from olla_xla.errors import InputError
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.palette import COLORS
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["draw"]
 
@@ -49,7 +50,8 @@ def draw(analysis: Analysis, path: Path) -> None:
         )
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
         try:
-            figure.savefig(path, metadata=metadata)
+            with written_whole(path) as beside:
+                figure.savefig(beside, metadata=metadata)
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}") from error
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from olla_xla.memory.user_cache import user_cache
+from olla_xla.problem.whole_file import written_whole
 from olla_xla.remat.cost.roofline import Device
 
 __all__ = ["calibrated_cpu", "is_measuring", "measure_cpu"]
@@ -96,7 +97,10 @@ def _read(path: Path) -> tuple[Device, bool] | None:
 def _write(path: Path, device: Device, busy: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"rates": dataclasses.asdict(device), "busy": busy}) + "\n")
+        with written_whole(path) as beside:
+            beside.write_text(
+                json.dumps({"rates": dataclasses.asdict(device), "busy": busy}) + "\n"
+            )
     except OSError as error:
         _logger.info("the CPU's rates are not kept: %s", error)
 

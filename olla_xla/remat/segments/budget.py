@@ -2,15 +2,14 @@
 
 With segments recomputed one at a time in the backward pass, memory is about what crosses the cuts
 (x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives
-O(log n), for more recomputation (section 4.3). How often each step is to be recomputed, m(v) of
-algorithm 2, can also be given.
+O(log n), for more recomputation (section 4.3).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,8 +21,6 @@ __all__ = [
     "candidates",
     "close_segments",
     "cost",
-    "mirror_counts",
-    "mirrored_segments",
     "plan_segments",
 ]
 
@@ -39,12 +36,15 @@ class Segment:
       recomputed: its results are dropped after the forward pass but for what crosses its end, and
         made again when its backward pass comes.
       inner: the segments it is itself cut into, with its own start as step 0; () if it is not.
+      again: steps before it, ascending, that are run once more with it: it reads what they make,
+        and that is not kept for it.
     """
 
     start: int
     stop: int
     recomputed: bool
     inner: tuple[Segment, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 def candidates(walk: Walk, window: int) -> np.ndarray:
@@ -211,40 +211,6 @@ def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
     return _segments(walk, cuts, loss_last, inner)
 
 
-def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Segments that recompute each step as often as asked: m(v) of algorithm 2 as input.
-
-    A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
-    its inner segments, and so on. What crosses a segment's end is kept, also where its count asks
-    for more, and the last step of all is made again with its segment: `mirror_counts` says what
-    comes of it.
-
-    Args:
-      walk: the forward pass.
-      counts: by step, how often it is to be recomputed, at least 0.
-    """
-    n = len(walk)
-    asked = np.where(walk.fixed, 0, np.asarray(counts, np.int64))
-    found = []
-    start = 0
-    while start < n:
-        stop = start + 1
-        recomputed = bool(asked[start] > 0)
-        if recomputed:
-            while stop < n and not walk.fixed[stop] and asked[stop - 1] > 0:
-                stop += 1
-        elif not walk.fixed[start]:
-            while stop < n and not walk.fixed[stop] and asked[stop] <= 0:
-                stop += 1
-        deeper = asked[start:stop] - 1
-        inner = (
-            mirrored_segments(walk.part(start, stop), deeper.tolist()) if deeper.max() > 0 else ()
-        )
-        found.append(Segment(start, stop, recomputed, inner))
-        start = stop
-    return tuple(found)
-
-
 def _segments(
     walk: Walk, cuts: list[int], loss_last: bool, inner: Callable[[Walk], tuple[Segment, ...]]
 ) -> tuple[Segment, ...]:
@@ -277,26 +243,3 @@ def _peak(walk: Walk, segments: tuple[Segment, ...]) -> int:
             int(before[s.start]) + (_peak(part, s.inner) if s.inner else int(part.sizes.sum()))
         )
     return max(peaks)
-
-
-def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
-    """m(v) of algorithm 2: how often each step is recomputed.
-
-    A step is recomputed once for every recomputed segment around it, but not where all it makes is
-    kept across the segment's end, nor then in the segments inside.
-    """
-    counts = [0] * len(walk)
-    last = walk.last_use
-    for s in segments:
-        part = walk.part(s.start, s.stop)
-        for step, count in enumerate(mirror_counts(part, s.inner)):
-            counts[s.start + step] += count
-        if s.recomputed:
-            kept = np.ones(s.stop - s.start, np.bool_)
-            made = np.zeros(s.stop - s.start, np.bool_)
-            inside = (walk.source >= s.start) & (walk.source < s.stop)
-            made[walk.source[inside] - s.start] = True
-            kept[walk.source[inside & (last < s.stop)] - s.start] = False
-            for step, gone in enumerate(~(kept & made)):
-                counts[s.start + step] = counts[s.start + step] + 1 if gone else 0
-    return counts

@@ -18,6 +18,7 @@ __all__ = [
     "Program",
     "Step",
     "TracedCall",
+    "bytes_of",
     "function_of",
     "inlined",
     "is_variable",
@@ -172,7 +173,7 @@ class _Sizes:
         self._known: dict[int, tuple[int, Any]] = {}
 
     def equation(self, e: Any) -> int:
-        results = sum(_bytes(v.aval) for v in e.outvars)
+        results = sum(bytes_of(v.aval) for v in e.outvars)
         inner = [self.jaxpr(j) for j in core.jaxprs_in_params(e.params)]
         name = e.primitive.name
         if e.primitive in _VIEWS or self._keeps(e):
@@ -198,7 +199,8 @@ class _Sizes:
         return self._policy(e.primitive, *(v.aval for v in e.invars), **e.params) is True
 
 
-def _bytes(aval: Any) -> int:
+def bytes_of(aval: Any) -> int:
+    """Bytes of an array of such an abstract value; 0 for what is none."""
     size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
     return size * getattr(dtype, "itemsize", 0)
 
@@ -319,7 +321,7 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
         for v in e.outvars:
             if not isinstance(v, core.DropVar):
                 number[v] = len(values)
-                values.append((_bytes(v.aval), step, []))
+                values.append((bytes_of(v.aval), step, []))
     # Results of the function are kept whatever is cut: they cost no cut anything.
     kept = {number[v] for v in outputs if is_variable(v) and v in number}
     values = [(0 if k in kept else b, s, uses) for k, (b, s, uses) in enumerate(values)]

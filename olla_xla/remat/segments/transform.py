@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,10 @@ from olla_xla.remat.segments.allocation import Allocation, least_budget, xla_tem
 from olla_xla.remat.segments.budget import (
     Segment,
     budget_choices,
-    mirror_counts,
-    mirrored_segments,
     plan_segments,
 )
+from olla_xla.remat.segments.kept import kept_bytes
+from olla_xla.remat.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.remat.segments.trace import (
     Policy,
     Program,
@@ -32,6 +33,11 @@ from olla_xla.remat.segments.trace import (
 )
 
 __all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
+
+_logger = logging.getLogger("olla_xla")
+
+_AS_IT_IS = -1
+"""Among the budgets that are compared: no segments."""
 
 KEEP: dict[str, Policy | None] = {
     "nothing": None,
@@ -64,10 +70,12 @@ def sublinear(
       fun: the loss function, or any other; all results are returned, auxiliary ones too.
       budget: bytes of results in one segment (B of algorithm 3). None searches for the best by an
         estimate; "exact" by XLA's buffer assignment of the gradient in all arguments, which is
-        compiled for each of six budgets; so does a function from such a lowered gradient to bytes.
+        compiled for each of six budgets, and as it is; so does a function from such a lowered
+        gradient to bytes.
       keep: what is not recomputed: "nothing" is kept; "dots", the results of matrix products and
         convolutions, costs little time but memory in proportion to their number; or a policy of
-        `jax.checkpoint`.
+        `jax.checkpoint`. Where that may keep more than the function does as it is, a line of log
+        says so; with budget="exact" it never does.
       depth: how often a step is recomputed at most. 1: O(sqrt n) memory for one more forward pass;
         d: O(n^(1 / (d + 1))) for d; None: O(log n) for O(log n).
       splits: k of the recursion g(n) = k + g(n / (k + 1)), for depth=None: how often each part is
@@ -76,8 +84,8 @@ def sublinear(
         `lambda step: step.name == "cut"` for what `checkpoint_name(x, "cut")` marks; None: where
         few bytes cross.
       mirror: how often a step is recomputed (m of algorithm 2), instead of a search: 0 keeps its
-        results, 1 makes them again from those, 2 from the ones of count 1, and so on. What crosses
-        the end of a segment is kept all the same; `explain` says what came of it.
+        results, 1 makes them again from those, 2 from the ones of count 1, and so on. What several
+        segments read is made again for each, so more often than that; `explain` says how often.
 
     Returns:
       A function of `fun`'s signature.
@@ -210,7 +218,37 @@ def _trace(
     is_loss = bool(results) and results[0].shape == ()
     values = [*call.values, *program.constants]
     segments = _segments(program, how, values, is_loss)
+    if how.policy is not None and how.mirror is None and how.allocation is None:
+        _say_what_is_kept(program, segments, how.policy, values)
     return _Traced(program, segments, values, call.result)
+
+
+def _say_what_is_kept(
+    program: Program, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
+) -> None:
+    """Says where what a policy keeps may well be more than what the function keeps as it is.
+
+    Where each product feeds one function that can be derived from its own result, such as tanh,
+    `keep="dots"` keeps the products in place of these, and what crosses the cuts besides.
+    """
+    names = dict(zip(program.inputs, values, strict=True))
+    sizes = []
+    for chosen in ((), segments):
+        block = _whole_block(program, chosen, policy)
+        given = [names[v] for v in block.inputs]
+        try:
+            sizes.append(kept_bytes(block.function, given, fused=not chosen))
+        except (NameError, TypeError, ValueError, NotImplementedError):
+            return  # no gradient in all arguments: nothing to compare
+    plain, ours = sizes
+    ours += max((int(program.walk.sizes[s.start : s.stop].sum()) for s in segments), default=0)
+    if ours >= plain:
+        _logger.info(
+            "sublinear: what keep= keeps is estimated at %s bytes with the largest segment, what "
+            'the gradient keeps as it is at %s; budget="exact" compiles both, and takes the less',
+            f"{ours:,}",
+            f"{plain:,}",
+        )
 
 
 def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:
@@ -225,7 +263,7 @@ def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> 
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):
-        choices = budget_choices(walk, how.depth, is_loss)
+        choices = {_AS_IT_IS: (), **budget_choices(walk, how.depth, is_loss)}
         blocks = {b: _whole_block(program, s, how.policy) for b, s in choices.items()}
         names = dict(zip(program.inputs, values, strict=True))
         (inputs,) = {block.inputs for block in blocks.values()}
@@ -286,6 +324,8 @@ def _block(
         if s.recomputed:
             results = (*results, *(v for v in variables if v in threaded))
         part = _block(equations[s.start : s.stop], s.inner, results, policy)
+        if s.again:
+            part = _with_again(part, [equations[k] for k in s.again])
         function = part.function
         if s.recomputed:
             function = jax.checkpoint(function, policy=policy)
@@ -299,6 +339,39 @@ def _block(
         return [names[v] for v in outputs]
 
     return _Block(inputs, run)
+
+
+def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
+    """A block that runs earlier equations once more, for what it reads of their results.
+
+    The numbers are those that are made again; their gradient is that of the ones first made, so
+    that nothing is differentiated twice.
+    """
+    made = {v for e in earlier for v in e.outvars}
+    again = tuple(v for v in part.inputs if v in made)
+    sources = _free(earlier, ())
+    inputs = (*part.inputs, *(v for v in sources if v not in part.inputs))
+    remake = function_of(earlier, sources, again)
+
+    def run(*values: Any) -> Sequence[Any]:
+        names = dict(zip(inputs, values, strict=True))
+        stopped = (jax.lax.stop_gradient(names[v]) for v in sources)
+        for v, value in zip(again, remake(*stopped), strict=True):
+            names[v] = _relayed(names[v], value) if _is_differentiable(v) else value
+        return part.function(*(names[v] for v in part.inputs))
+
+    return _Block(inputs, run)
+
+
+@jax.custom_jvp
+def _relayed(first: jax.Array, again: jax.Array) -> jax.Array:
+    """`again` with the derivative of `first`, of equal value, which then need not be kept."""
+    return again
+
+
+@_relayed.defjvp
+def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]) -> Any:
+    return primals[1], tangents[0]
 
 
 def _is_differentiable(v: Any) -> bool:
@@ -328,4 +401,5 @@ def _needed(
         defined = dict.fromkeys(v for e in part for v in e.outvars)
         needed.append(tuple(v for v in defined if v in wanted))
         wanted.update((v, None) for e in part for v in e.invars if is_variable(v))
+        wanted.update((v, None) for v in _free([equations[k] for k in s.again], ()))
     return needed[::-1]

@@ -48,7 +48,7 @@ class RunningIlp:
       bound_bytes: a known lower bound on the peak; 0 leaves it to the solver.
 
     Attributes:
-      model: minimises the peak, in units of `scale`.
+      model: minimises the peak, in units of `scale`. peak: its column.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RunningIlp:
             self._runs,
             self._has_run,
         )
-        self._peak = self.model.add_variable(
+        self.peak = self.model.add_variable(
             self.scale.to_units(bound_bytes), self.scale.most, cost=1, name="peak"
         )
         self._add_order()
@@ -112,8 +112,15 @@ class RunningIlp:
         for e, (first, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
             for t, column in self._live[e].items():
                 x[column] = first <= t < stop
-        x[self._peak] = self.scale.to_units(peak_bytes(g, order))
+        x[self.peak] = self.scale.to_units(peak_bytes(g, order))
         return x
+
+    def position(self, terms: Terms, v: int, coefficient: int) -> Terms:
+        """Adds the step at which an operator runs."""
+        terms.plus_constant(coefficient * int(self._spans.last[v]))
+        for column in self._r[v].values():
+            terms.plus(column, -coefficient)
+        return terms
 
     def _running_columns(self, v: int) -> dict[int, int]:
         """Step -> column of R, from the first step of the span to the last but one."""
@@ -179,7 +186,7 @@ class RunningIlp:
     def _add_load(self, t: int) -> None:
         """(14): the peak is no less than the load of a step."""
         g, s = self._g, self._spans
-        terms = Terms().plus(self._peak, -1)
+        terms = Terms().plus(self.peak, -1)
         for e in np.flatnonzero(self.scale.sizes).tolist():
             size = int(self.scale.sizes[e])
             if g.live_out[e]:

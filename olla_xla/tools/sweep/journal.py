@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from olla_xla.errors import InputError
+from olla_xla.problem.whole_file import written_whole
 from olla_xla.tools.sweep.grid import COLUMNS, KEY, Cell, Settings
 
 __all__ = ["Journal"]
@@ -103,9 +104,8 @@ class Journal:
         writer.writeheader()
         kept = [*self.grid, *(cell for cell in self.rows if cell not in set(self.grid))]
         writer.writerows(self.rows[cell] for cell in kept if cell in self.rows)
-        beside = self.path.with_name(self.path.name + ".new")
-        beside.write_text(text.getvalue(), encoding="utf-8")
-        os.replace(beside, self.path)
+        with written_whole(self.path) as beside:
+            beside.write_text(text.getvalue(), encoding="utf-8")
 
 
 def _write_line(file: io.TextIOBase | Any, fields: Mapping[str, Any]) -> None:

@@ -1,0 +1,81 @@
+"""Pictures of packings: the steps they show are those of the rules themselves."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.__main__ import main
+from benchmarks.figures import packings
+from olla_xla.place.items import items_of
+from olla_xla.place.problem import PlacementProblem
+from olla_xla.place.rules.best_fit import best_fit
+
+
+@st.composite
+def problems(draw):
+    n = draw(st.integers(1, 9))
+    lower = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
+    life = draw(st.lists(st.integers(1, 6), min_size=n, max_size=n))
+    size = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
+    return PlacementProblem.of(lower, [a + b for a, b in zip(lower, life, strict=True)], size)
+
+
+@given(problems())
+@settings(max_examples=100, deadline=None)
+def test_the_steps_end_in_a_packing(problem):
+    *_, last = packings.best_fit_steps(problem)
+    assert sorted(last.placed) == list(range(len(problem)))
+    problem.check(last.offsets)
+    for way in packings.ways(problem):
+        assert (way.offsets >= 0).all()
+
+
+@given(problems())
+@settings(max_examples=300, deadline=None)
+def test_the_quick_rule_takes_the_same_steps(problem):
+    """Written apart, they agree, but where two blocks are alike and either may come first."""
+    alike = list(zip((problem.upper - problem.lower).tolist(), problem.size.tolist(), strict=True))
+    if len(set(alike)) == len(alike):
+        *_, last = packings.best_fit_steps(problem)
+        items, item = items_of(problem, 0)
+        assert last.offsets.tolist() == best_fit(items)[item].tolist()
+
+
+def test_the_steps_are_those_of_best_fit():
+    """The quick rule and the one that is drawn were written apart; they agree on the example."""
+    problem = packings.EXAMPLE
+    steps = list(packings.best_fit_steps(problem))
+    items, item = items_of(problem, 0)
+    assert steps[-1].offsets.tolist() == best_fit(items)[item].tolist()
+    assert [s.action for s in steps if "placed" in s.action][0] == "a placed"  # of longest life
+    assert any("lifted" in s.action for s in steps)
+    levels = [min(level for *_, level in s.lines) for s in steps]
+    assert levels == sorted(levels)
+
+
+def test_the_pyramid_is_nested():
+    problem = PlacementProblem.of([0, 1, 2, 3], [9, 8, 7, 4], [4, 3, 2, 1])
+    _, way, _ = packings.ways(problem)
+    assert way.first == {0, 1, 2, 3} and way.offsets.tolist() == [0, 4, 7, 9]
+    assert way.steps.tolist() == [1, 2, 3, 4]
+
+
+def test_what_is_asked_for_leaves_holes():
+    problem = PlacementProblem.of([0, 1, 3], [3, 5, 6], [4, 4, 5])
+    way, *_ = packings.ways(problem)
+    assert way.offsets.tolist() == [0, 4, 8]  # five bytes do not fit in the first four
+
+
+def test_they_are_drawn(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    blocks = tmp_path / "blocks.csv"
+    blocks.write_text("id,lower,upper,size\na,0,4,8\nb,1,3,4\nc,2,6,2\n")
+    out = tmp_path / "out"
+    assert main(["benchmarks", "figures", f"--packing={blocks}", f"--out={out}"]) == 0
+    assert "Drawn: packing, best_fit_steps." in capsys.readouterr().out
+    names = {p.name for p in out.iterdir()}
+    assert names == {"packing.csv", "packing.png", "best_fit_steps.png"}
+    lines = (out / "packing.csv").read_text().splitlines()
+    assert lines[0] == "way,block,lower,upper,size,offset,step" and len(lines) == 1 + 3 * 3
+    assert np.loadtxt(out / "packing.csv", delimiter=",", skiprows=1, usecols=5).max() < 14

@@ -1,0 +1,109 @@
+"""BUILD as Bazel would read it: each test target has all files that its tests import and read."""
+
+import ast
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.quick
+
+ROOT = Path(__file__).parent.parent
+
+
+def glob(patterns, exclude=()):
+    """The files of this checkout; caches are none of it."""
+    found = {p for pattern in patterns for p in ROOT.glob(pattern) if p.is_file()}
+    found -= {p for pattern in exclude for p in ROOT.glob(pattern)}
+    names = (p.relative_to(ROOT) for p in found)
+    return sorted(str(n) for n in names if n.suffix != ".pyc" and "__pycache__" not in n.parts)
+
+
+@functools.cache
+def targets():
+    """Target -> its fields and its `rule`. Starlark, as far as BUILD uses it, is Python."""
+    found = {}
+
+    def rule(kind):
+        def define(*, name, **fields):
+            assert name not in found, name
+            found[name] = {"rule": kind, **fields}
+
+        return define
+
+    rules = {kind: rule(kind) for kind in ("py_binary", "py_library", "py_test")}
+
+    def ignored(*args, **fields):
+        pass
+
+    names = dict.fromkeys(("exports_files", "licenses", "load", "package"), ignored)
+    exec((ROOT / "BUILD").read_text(), {"glob": glob, **rules, **names})
+    return found
+
+
+@functools.cache
+def files(name):
+    """All files that a target sees: its own, and those of what it depends on."""
+    target = targets()[name]
+    own = {*target["srcs"], *target.get("data", ())}
+    return frozenset(own).union(*(files(d.removeprefix(":")) for d in target.get("deps", ())))
+
+
+@functools.cache
+def imported(path):
+    """The files of the repository that a file imports, their packages included."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            for k in range(1, len(parts) + 1):
+                stem = ROOT.joinpath(*parts[:k])
+                for file in (stem.with_suffix(".py"), stem / "__init__.py"):
+                    if file.is_file():
+                        found.add(str(file.relative_to(ROOT)))
+    return found
+
+
+TESTS = sorted(name for name, target in targets().items() if target["rule"] == "py_test")
+
+
+@pytest.mark.parametrize("name", [*TESTS, "fuzz_readers", "main", "run_benchmarks"])
+def test_what_a_target_imports_is_among_its_files(name):
+    seen = files(name)
+    assert all((ROOT / file).is_file() for file in seen)
+    missing = {(f, m) for f in seen if f.endswith(".py") for m in imported(f) if m not in seen}
+    assert not missing
+
+
+def test_every_test_has_a_target_that_runs_it():
+    run = {f for name in TESTS for f in targets()[name]["srcs"]}
+    there = {f for f in glob(["tests/**/*.py"]) if Path(f).name.startswith("test_")}
+    assert there <= run
+    assert set(glob(["tests/**/*.py"])) <= {f for name in targets() for f in files(name)}
+
+
+@pytest.mark.parametrize("name", ["layering_test", "problem_test"])
+def test_targets_pass_with_their_own_files_alone(tmp_path, name):
+    for file in files(name):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    target = targets()[name]
+    done = subprocess.run(
+        [sys.executable, target["main"], "-q", "-p", "no:cacheprovider", *target["args"]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
