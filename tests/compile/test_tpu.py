@@ -56,6 +56,29 @@ def test_the_referee_objects_to_another_result():
         check_executable(proto.SerializeToString(), "tpu", results=results)
 
 
+def test_the_referee_objects_to_parts_that_lie_in_another_order():
+    """An array that comes to VMEM in slices is what they are together, where they lie."""
+    step = tpu_step("scan_gradient").captured
+    proto = xla_pb2.HloModuleProto.FromString(step.final)
+    of = {i.id: i for c in proto.computations for i in c.instructions}
+    joined = next(i for i in of.values() if i.custom_call_target == "ConcatBitcast")
+    starts = [of[of[done].operand_ids[0]] for done in joined.operand_ids[:2]]
+    called = [start.called_computation_ids[0] for start in starts]
+    slices = {c.root_id for c in proto.computations if c.id in called}
+    assignment = xla_pb2.BufferAssignmentProto.FromString(step.assignment)
+    made = {b.id for b in assignment.logical_buffers if b.defined_at.instruction_id in slices}
+    places = [
+        place
+        for allocation in assignment.buffer_allocations
+        for place in allocation.assigned
+        if place.logical_buffer_id in made
+    ]
+    assert len(places) == 2 and places[0].size == places[1].size
+    places[0].offset, places[1].offset = places[1].offset, places[0].offset
+    with pytest.raises(CheckError):
+        check_executable(step.final, "tpu", assignment=assignment.SerializeToString())
+
+
 def _layers(p, x):
     def loss(p):
         h = x
