@@ -22,6 +22,7 @@ class PlanKeywords(TypedDict, total=False):
     loops: bool
     collectives: bool
     method: str
+    early_updates: bool
 
     # Arguments of jax.jit; `backend` is a field of PlanOptions too.
     in_shardings: Any

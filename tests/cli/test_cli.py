@@ -189,7 +189,7 @@ def test_help(capsys):
     assert "  place " in further and "  place " not in first
     code, out, _ = run(capsys, "plan", "--help")
     assert code == 0 and "--time_limit" in out and "dumped module" in out
-    assert "--step_limit" not in out and "plan --helpfull lists 5 more" in out
+    assert "--step_limit" not in out and "plan --helpfull lists 6 more" in out
     code, out, _ = run(capsys, "plan", "--helpfull")
     assert code == 0 and "--step_limit" in out and "few need" not in out
     assert run(capsys)[0] == 2

@@ -90,7 +90,7 @@ def _layers(p, x):
     return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), value
 
 
-def _of(rows, width, count=4):
+def _of(rows, width, count=2):
     shape = jax.ShapeDtypeStruct((width, width), jnp.float32)
     return [shape] * count, jax.ShapeDtypeStruct((rows, width), jnp.float32)
 
