@@ -103,12 +103,16 @@ class Shape:
             return POINTER_BYTES * len(self.elements)
         if not self.is_array:
             return POINTER_BYTES if self.element_type == OPAQUE else 0
-        return (self._stored_elements * self.element_bits + 7) // 8
+        if not self.tiles:
+            return self.unpadded_bytes
+        return (self._stored(self.minor_to_major[::-1]) * self.element_bits + 7) // 8
 
     @property
     def unpadded_bytes(self) -> int:
         """Bytes that its elements alone take: `bytes` less what pads them to whole tiles."""
-        return (self.num_elements * self.element_bits + 7) // 8 if self.is_array else self.bytes
+        if not self.is_array:
+            return self.bytes
+        return (self.num_elements * self.element_bits + 7) // 8
 
     def least_padded(self) -> tuple[int, tuple[int, ...]]:
         """The fewest bytes that it could take in its tiles, and the order of dimensions for that.
@@ -120,20 +124,14 @@ class Shape:
         if not self.tiles or len(own) > _MOST_ORDERED:
             return best, order
         for other in itertools.permutations(own):
-            extents = [self.dimensions[d] for d in other]
-            for tile in self.tiles:
-                extents = _tiled(extents, tile)
-            size = (math.prod(extents) * self.element_bits + 7) // 8
+            size = (self._stored(other) * self.element_bits + 7) // 8
             if size < best:
                 best, order = size, other
         return best, order
 
-    @functools.cached_property
-    def _stored_elements(self) -> int:
-        """Elements with those that pad it to whole tiles."""
-        if not self.tiles:
-            return self.num_elements
-        extents = [self.dimensions[d] for d in reversed(self.minor_to_major)]  # major to minor
+    def _stored(self, order: Sequence[int]) -> int:
+        """Elements with those that pad it to whole tiles, by its dimensions, major to minor."""
+        extents = [self.dimensions[d] for d in order]
         for tile in self.tiles:
             extents = _tiled(extents, tile)
         return math.prod(extents)

@@ -138,18 +138,12 @@ def _account(compiled: jax.stages.Compiled) -> _Account | None:
     return _Account(kept + temporaries, temporaries)
 
 
-_TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, BufferAssignment | None] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def _of_tpu(compiled: jax.stages.Compiled) -> BufferAssignment | None:
-    """A TPU's buffer assignment, read once; None where it is not given, or cannot be read."""
-    if compiled not in _TPU:
-        data = assignment_proto(compiled, TPU.name)
-        final = parse_module_proto(final_module(compiled))
-        _TPU[compiled] = assignment_from_bytes(data, final, TPU.name) if data else None
-    return _TPU[compiled]
+    """A TPU's buffer assignment; None where it is not given, or cannot be read."""
+    data = assignment_proto(compiled, TPU.name)
+    if not data:
+        return None
+    return assignment_from_bytes(data, parse_module_proto(final_module(compiled)), TPU.name)
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
@@ -216,6 +210,19 @@ def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) ->
     return most
 
 
+_TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, bytes] = weakref.WeakKeyDictionary()
+"""Of executables for TPUs, what `assignment_proto` gives: they are serialized whole for it."""
+
+
+def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
+    executable: Any = compiled.runtime_executable()
+    try:
+        return read_tpu_assignment(executable.serialize())
+    except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
+        _logger.warning("a TPU's executable cannot be read (%s): totals are libtpu's", error)
+        return b""
+
+
 def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
     """The serialized BufferAssignmentProto of an executable, or b"" where it is not given.
 
@@ -224,12 +231,9 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
       target: name of the platform that it is for. What cannot be read of a TPU's is logged.
     """
     if platform(target) is TPU:
-        executable: Any = compiled.runtime_executable()
-        try:
-            return read_tpu_assignment(executable.serialize())
-        except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
-            _logger.warning("a TPU's executable cannot be read (%s): totals are libtpu's", error)
-            return b""
+        if compiled not in _TPU:
+            _TPU[compiled] = _read_tpu(compiled)
+        return _TPU[compiled]
     stats = _stats(compiled)
     return b"" if stats is None else stats.serialized_buffer_assignment_proto
 

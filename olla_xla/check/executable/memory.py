@@ -267,13 +267,14 @@ class _Machine:
         if starts is None or whole is None:
             return False
         parts = [self._places.get(resolve(frame.at[o][()])) for o in op.operands]
-        known = [(p.start, p.stop, s) for p, s in zip(parts, starts, strict=True) if p is not None]
-        if any(p is None or p.allocation != whole.allocation for p in parts):
-            return False
-        known.sort()
+        known = sorted(
+            (p.start, p.stop, s)
+            for p, s in zip(parts, starts, strict=True)
+            if p is not None and p.allocation == whole.allocation
+        )
         edges = [whole.start, *(stop for _, stop, _ in known)]
         fills = [start for start, _, _ in known] == edges[:-1] and edges[-1] == whole.stop
-        return fills and [s for _, _, s in known] == sorted(starts)
+        return len(known) == len(starts) and fills and [s for _, _, s in known] == sorted(starts)
 
     def _begun_by(self, frame: Frame, op: Op) -> tuple[Value, ...]:
         """What the start of an asynchronous operation has written by itself."""
