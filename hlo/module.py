@@ -252,7 +252,7 @@ class Module:
 
 _NOT_OF_THE_RESULT = (
     "name id operand_ids control_predecessor_ids called_computation_ids metadata "
-    "frontend_attributes output_operand_aliasing sharding"
+    "frontend_attributes output_operand_aliasing sharding statistics_viz"
 ).split()
 
 _CONTROL_FLOW = frozenset({"while", "conditional", "call", "async-start"})

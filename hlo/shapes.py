@@ -136,6 +136,13 @@ class Shape:
             extents = _tiled(extents, tile)
         return math.prod(extents)
 
+    def converted(self, other: Shape) -> Shape:
+        """The same array in another one's element type and tiles; both have as many dimensions."""
+        proto = xla_pb2.ShapeProto.FromString(self.key)
+        proto.element_type = other.element_type
+        proto.layout.CopyFrom(xla_pb2.ShapeProto.FromString(other.key).layout)
+        return shape_from_proto(proto)
+
     def at(self, index: ShapeIndex) -> Shape:
         """The subshape at `index`."""
         shape = self

@@ -40,6 +40,11 @@ class Platform:
         compiler makes one piece of code of it.
       keeps_results: whether a fusion of several results is other code with some of them alone,
         which may round otherwise.
+      keeps_arrays: whether what a fusion puts into an array may round otherwise if that is another
+        array, unless it computes element by element.
+      emits_any_fusion: whether code is made for any fusion; else only for such as XLA's own passes
+        make: of a slice the array comes before the index, and that is an operand.
+      allocating_call: target of the custom call that gives memory as it is; "": there is none.
       joins_calls: whether some calls are compiled as one function with all that they run.
       has_dots: whether products of matrices are dots to its code generator; else convolutions.
       pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
@@ -51,6 +56,7 @@ class Platform:
       least_gain: part of XLA's total below which a predicted gain may be none, as assigned totals
         differ that much from predicted ones.
       renames: whether XLA puts instructions of other names in the place of scheduled ones.
+      changes_loops: whether XLA adds to the states of loops after its scheduler.
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
@@ -82,6 +88,9 @@ class Platform:
     has_tiles: bool
     keeps_code: bool
     keeps_results: bool
+    emits_any_fusion: bool
+    keeps_arrays: bool
+    allocating_call: str
     joins_calls: bool
     has_dots: bool
     pays_for_layout: bool
@@ -90,6 +99,7 @@ class Platform:
 
     least_gain: float
     renames: bool
+    changes_loops: bool
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
     lists_thunks: bool

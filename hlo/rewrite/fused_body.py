@@ -9,7 +9,7 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Names
 
-__all__ = ["FusedBody", "Part", "slice_shape", "stack_shape"]
+__all__ = ["FusedBody", "Part", "scalar_constant", "slice_shape", "stack_shape"]
 
 _S32 = 4
 
@@ -129,11 +129,16 @@ class FusedBody:
             i.slice_dimensions.add(start=start, limit=start + extent, stride=1)
         return self._add(i, "part.loop")
 
-    def update(self, stack: _Instruction, value: _Instruction, at: _Instruction) -> _Instruction:
+    def update(
+        self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
+    ) -> _Instruction:
         """An array of slices with a value for one of them."""
-        part = self.cast(self.parameter(value), slice_shape(stack.shape))
-        others = range(len(stack.shape.dimensions) - 1)
-        operands = (self.parameter(stack), part, at, *(self._constant(0, at.shape) for _ in others))
+        part = self.cast(self.parameter(value), slice_shape(stack.shape, axis))
+        indices = (
+            at if k == axis else self._constant(0, at.shape)
+            for k in range(len(stack.shape.dimensions))
+        )
+        operands = (self.parameter(stack), part, *indices)
         i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
         i.shape.CopyFrom(stack.shape)
         return self._add(i, "update.loop")
@@ -175,6 +180,7 @@ class FusedBody:
         """An array each slice of which is a value."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
         one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
+        one.is_dynamic_dimension[:] = [False] * len(extents)
         one.layout.minor_to_major[:] = [
             k - (k > axis) for k in shape.layout.minor_to_major if k != axis
         ]
@@ -190,12 +196,7 @@ class FusedBody:
         kind = shape.element_type
         if value == 0 and kind in self._zeros:
             return self._zeros[kind]
-        literal = xla_pb2.LiteralProto(shape=shape)
-        field = literal.s32s if kind == _S32 else literal.s64s
-        field.append(value)
-        i = _Instruction(opcode="constant", literal=literal.SerializeToString())
-        i.shape.CopyFrom(shape)
-        made = self._add(i, "constant.loop")
+        made = self._add(scalar_constant("", value, shape), "constant.loop")
         if value == 0:
             self._zeros[kind] = made
         return made
@@ -220,6 +221,16 @@ class FusedBody:
         return fusion
 
 
+def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
+    """A scalar integer of 32 or 64 bits."""
+    literal = xla_pb2.LiteralProto(shape=shape)
+    field = literal.s32s if shape.element_type == _S32 else literal.s64s
+    field.append(value)
+    i = _Instruction(name=name, opcode="constant", literal=literal.SerializeToString())
+    i.shape.CopyFrom(shape)
+    return i
+
+
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
     """The shape of one slice of an array of slices."""
     part = _Shape()
@@ -236,4 +247,5 @@ def stack_shape(shape: bytes, iterations: int) -> bytes:
     whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)
     whole.layout.minor_to_major[:] = [*(k + 1 for k in part.layout.minor_to_major), 0]
+    whole.is_dynamic_dimension[:] = [False] * len(whole.dimensions)  # as XLA writes it
     return whole.SerializeToString()

@@ -64,9 +64,8 @@ class NewInstruction:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
-      slots: of a fusion that puts its result into a scan residual, the operand that this is, and
-        its dimension that counts slices: the copy is given a scan residual of `SLOTS` slices; else
-        ().
+      slots: of a fusion that puts results into scan residuals, each operand that is one, and its
+        dimension that counts slices: the copy is given scan residuals of `SLOTS` slices.
     """
 
     name: str
@@ -75,7 +74,7 @@ class NewInstruction:
     operands: tuple[tuple[int | str, ValueRef], ...] = ()
     of_slice: bool = False
     element_type: int = 0
-    slots: tuple[()] | tuple[int, int] = ()
+    slots: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 
 from hlo import xla_pb2
+from hlo.backend import platform
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body, Names, list_computations
 from hlo.rewrite.exchanges import Exchanges
@@ -16,6 +17,7 @@ __all__ = ["LoopModule", "Site"]
 
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,28 @@ class LoopModule:
     def fused_body(self, name: str) -> FusedBody:
         """A new fused computation, for the fusion of this name."""
         return FusedBody(self.new_computation(f"{name}.computation"), self.names)
+
+    def unwritten(self, body: Body, name: str, shape: _Shape, target: str) -> _Instruction:
+        """An array of which nothing is read before it is written; of zeros where it must be set.
+
+        Args:
+          body: where it stands. name: for it. shape: its own. target: such as "cpu".
+        """
+        if allocating := platform(target).allocating_call:
+            made = _Instruction(
+                name=self.names.new(name),
+                opcode="custom-call",
+                custom_call_target=allocating,
+                feature_group_count=1,
+                batch_group_count=1,
+                precision_config=xla_pb2.PrecisionConfig(),
+            )
+            made.shape.CopyFrom(shape)
+            return body.add(made)
+        zeros = self.fused_body(name)
+        return body.add(
+            zeros.fusion(self.names.new(name), zeros.zeros(shape), "kLoop", _Instruction())
+        )
 
     def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
         """What an instruction gives, or an element of it."""

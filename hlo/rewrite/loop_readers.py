@@ -13,9 +13,10 @@ import dataclasses
 from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body
-from hlo.rewrite.loop_edit import SLOTS, OperandReplacement, ValueRef
+from hlo.rewrite.loop_edit import OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
+from hlo.rewrite.slots import casts_of, parameter_of, shorten_reads
 
 __all__ = ["Readers"]
 
@@ -51,11 +52,7 @@ class Readers:
         if reader.opcode != "fusion":
             raise HloError(f"{reader.name} cannot read anything but the stack")
         body = self._module.computations[reader.called_computation_ids[0]]
-        parameter = next(
-            i
-            for i in body.instructions
-            if i.opcode == "parameter" and i.parameter_number == taken.operand
-        )
+        parameter = parameter_of(body, taken.operand)
         given, axis = taken.given, taken.axis
         if given.whole and not given.made:
             other = self._body.element(given.element)
@@ -63,11 +60,10 @@ class Readers:
         elif axis < 0:
             other = self._retype_slice(body, parameter, given)
         else:
-            for i in body.instructions:
-                if i.id in _casts_of(body, parameter):
-                    i.shape.dimensions[axis] = min(i.shape.dimensions[axis], SLOTS)
+            shorten_reads(self._module.computations, body, parameter, axis)
             if given.whole:
-                other = self._body.cast(self._maker.made(given.made), parameter.shape)
+                made = self._maker.value(ValueRef(made=given.made, index=given.index))
+                other = self._body.cast(made, parameter.shape)
             else:
                 other = self._spread(given, parameter.shape, axis)
         old = reader.operand_ids[taken.operand]
@@ -82,7 +78,7 @@ class Readers:
         cast.
         """
         slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
-        behind = _casts_of(body, parameter)
+        behind = casts_of(body, parameter)
         part = next(i.shape for i in slices if i.operand_ids[0] in behind)
         self._retype(body, parameter, part, part)
         return self._body.cast(self._maker.value(given), part)
@@ -91,7 +87,7 @@ class Readers:
         self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
     ) -> None:
         """Changes a parameter's shape; casts of it are made of the new one."""
-        behind = _casts_of(body, parameter)
+        behind = casts_of(body, parameter)
         old = _Shape()
         old.CopyFrom(parameter.shape)
         parameter.shape.CopyFrom(shape)
@@ -124,21 +120,9 @@ class Readers:
                 i.shape.CopyFrom(slices[0].shape if slices else part)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
-        """A scan residual each slice of which is a value."""
+        """A scan residual of which the slice that is read is a value."""
         value = self._maker.value(dataclasses.replace(given, copy=0))
         key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
         if key not in self._stacks:
-            name = self._module.names.new(f"{value.name}.slots")
-            inner = self._module.fused_body(name)
-            root = inner.spread(inner.parameter(value), shape, axis)
-            self._stacks[key] = self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
+            self._stacks[key] = self._maker.in_slots(value, shape, axis)
         return self._stacks[key]
-
-
-def _casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
-    """A parameter and bitcasts of it."""
-    found = {parameter.id}
-    for i in body.instructions:
-        if i.opcode == "bitcast" and i.operand_ids[0] in found:
-            found.add(i.id)
-    return found

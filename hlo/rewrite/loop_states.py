@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hlo import xla_pb2
+from hlo.backend import platform
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
 from hlo.rewrite.loop_edit import Checkpoints, LoopEdit
 from hlo.rewrite.loop_module import LoopModule, Site
+from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 
 __all__ = ["States"]
 
@@ -76,14 +78,15 @@ class States:
         counter = body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
         name = f"{value.name}.{ring.name}"
-        zeros = self._module.fused_body(f"{name}.begin")
-        begun = zeros.fusion(
-            self._module.names.new(f"{name}.begin"), zeros.zeros(whole), "kLoop", _Instruction()
-        )
-        self.grow(writer, parent.add(begun))
+        begun = self._module.unwritten(parent, f"{name}.begin", whole, self._edit.target)
+        self.grow(writer, begun)
         number = len(writer.i.shape.tuple_shapes) - 1
         put = self._module.fused_body(f"{name}.put")
-        update = put.update(body.element(number), value, ring.at(put, counter))
+        put.parameter(body.element(number))  # before the index, as XLA:TPU has them
+        at = ring.at(put, counter)
+        if at.opcode != "parameter" and not platform(self._edit.target).emits_any_fusion:
+            raise HloError(f"{name}: where it is written is not the number of the iteration")
+        update = put.update(body.element(number), value, at)
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next iteration's value can be written over this one's.
         body.root().operand_ids[number] = body.add(made, early=True).id
@@ -113,6 +116,47 @@ class States:
         root.operand_ids.append(element.id)
         root.shape.tuple_shapes.append(value.shape)
 
+    def forget(self, site: Site, gone: list[int]) -> None:
+        """Lets a loop whose results are not read any more do without elements of its state.
+
+        What a fusion gives beside other things is put into an array of few slices; the other
+        elements go.
+        """
+        body = self._module.body(self._module.computations[site.loop.called_computation_ids[0]])
+        held = _held(body, gone)
+        for k in held:
+            self._shorten(site, body, k)
+        self.shrink(site, [k for k in gone if k not in held])
+
+    def _shorten(self, site: Site, body: Body, k: int) -> None:
+        """Lets an array that a fusion puts a slice into, and nothing reads, have few slices."""
+        (fusion,) = body.operands(body.operands(body.root())[k])
+        element = body.element(k)
+        computation = self._module.computations[fusion.called_computation_ids[0]]
+        operand = list(fusion.operand_ids).index(element.id)
+        if [i.id for i in body.readers(element.id)] != [fusion.id]:
+            raise HloError(f"{element.name} is read by others than {fusion.name}")
+        axis = counts_slices(computation, update_of(fusion, computation, operand))
+        whole = put_into_slots(fusion, computation, operand, axis).shape
+        end = body.operands(body.root())[k]
+        for shape in (element.shape, end.shape, body.root().shape.tuple_shapes[k]):
+            shape.CopyFrom(whole)
+        start = site.start()
+        for i in (start, *site.whole()):
+            i.shape.tuple_shapes[k].CopyFrom(whole)
+        for number in site.loop.called_computation_ids:
+            inner = self._module.body(self._module.computations[number])
+            inner.parameter().shape.tuple_shapes[k].CopyFrom(whole)
+            inner.computation.ClearField("program_shape")
+        for i in site.parent.readers(site.i.id):
+            if i.opcode == "get-tuple-element" and i.tuple_index == k:
+                raise HloError(f"{i.name} is read although its array has few slices now")
+        begun, name = start.operand_ids[k], f"{element.name}.slots"
+        few = self._module.unwritten(site.parent, name, whole, self._edit.target)
+        start.operand_ids[k] = few.id
+        site.parent.sweep([begun])
+        site.parent.trim([begun], self._module.computations)
+
     def shrink(self, site: Site, gone: list[int]) -> None:
         """Takes elements out of a loop's state; HloError if one is still read."""
         parent, start, loop = site.parent, site.start(), site.loop
@@ -137,6 +181,20 @@ class States:
             inner.sweep([*ends, *lost])
             if still := inner.alive(lost):
                 raise HloError(f"{still} is read although its loop's state has it no more")
+
+
+def _held(body: Body, gone: Iterable[int]) -> list[int]:
+    """Those of the elements of a state that what computes other things too gives."""
+    root = body.root()
+    ends = {k: body.operands(root)[k] for k in gone}
+    lost = {i.id for i in ends.values()}
+    found = []
+    for k, end in ends.items():
+        if end.opcode == "get-tuple-element":
+            (whole,) = body.operands(end)
+            if any(i.id not in lost for i in body.readers(whole.id)):
+                found.append(k)
+    return found
 
 
 def _drop(numbers: Any, gone: Iterable[int]) -> None:

@@ -8,11 +8,13 @@ import dataclasses
 from collections.abc import Mapping
 
 from hlo import xla_pb2
+from hlo.backend import platform
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body
-from hlo.rewrite.fused_body import FusedBody, slice_shape
-from hlo.rewrite.loop_edit import SLOTS, LoopEdit, NewInstruction, ValueRef
+from hlo.rewrite.fused_body import FusedBody, scalar_constant, slice_shape
+from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
+from hlo.rewrite.slots import put_into_slots
 from hlo.shapes import ShapeIndex
 
 __all__ = ["Maker"]
@@ -43,6 +45,7 @@ class Maker:
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
+        self._scalars: dict[tuple[int, int], _Instruction] = {}
         self._exchanges = module.exchanges(source, body)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
@@ -102,38 +105,27 @@ class Maker:
             self._rebuild_fusion(copy, made)
         else:
             given = dict(made.operands)
-            updated = made.slots[0] if made.slots else -1
+            updated = {k for k, _ in made.slots}
             operands = {
                 k: self._body.cast(self.value(given[k]), shapes[k]).id
                 for k in numbers
-                if k != updated
+                if k not in updated
             }
             if copy.opcode == "fusion":
                 inner = self._own(copy.called_computation_ids[0])
                 copy.called_computation_ids[0] = inner.id
-                if made.slots:
-                    operands[updated] = self._with_slots(copy, inner, *made.slots).id
+                for operand, axis in made.slots:
+                    operands[operand] = self._with_slots(copy, inner, operand, axis).id
             copy.operand_ids[:] = [operands[k] for k in numbers]
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(
         self, copy: _Instruction, body: _Computation, operand: int, axis: int
     ) -> _Instruction:
-        """Lets a fusion put its result into an array of slices of few slices; gives that array."""
-        root = next(i for i in body.instructions if i.id == body.root_id)
-        parameter = next(
-            i
-            for i in body.instructions
-            if i.opcode == "parameter" and i.parameter_number == operand
-        )
-        if root.opcode != "dynamic-update-slice" or root.operand_ids[0] != parameter.id:
-            raise HloError(f"{copy.name} does not put its result into a stack")
-        for i in (copy, root, parameter):
-            i.shape.dimensions[axis] = min(i.shape.dimensions[axis], SLOTS)
-        body.ClearField("program_shape")
-        zeros = self._module.fused_body(f"{copy.name}.begin")
-        name = self._module.names.new(f"{copy.name}.begin")
-        return self._body.add(zeros.fusion(name, zeros.zeros(copy.shape), "kLoop", _Instruction()))
+        """Lets a fusion put a result into an array of slices of few slices; gives that array."""
+        parameter = put_into_slots(copy, body, operand, axis)
+        name, target = f"{copy.name}.begin", self._edit.target
+        return self._module.unwritten(self._body, name, parameter.shape, target)
 
     def _slice_moved(self, made: NewInstruction) -> _Instruction:
         """What an instruction beside the loops does to each slice, done to one."""
@@ -172,6 +164,8 @@ class Maker:
             made.CopyFrom(i)
             made.id, made.name = renamed[i.id], self._module.names.new(f"{i.name}.loop")
             made.operand_ids[:] = [renamed[k] for k in i.operand_ids]
+            if i.opcode == "fusion":  # XLA lets no two fusions call one computation
+                made.called_computation_ids[0] = self._own(i.called_computation_ids[0]).id
         copy.root_id = renamed[body.root_id]
         return copy
 
@@ -193,21 +187,59 @@ class Maker:
         if given.part is not None:
             whole = self._given(inner, dataclasses.replace(given, part=None))
             return inner.part(whole, given.part)
-        counter = self._body.named(self._edit.counter)
         if given.iteration:
-            return inner.index(counter, self._edit.iteration)
+            return self._index(inner, self._edit.iteration)
         if not given.whole:
             return inner.parameter(self.value(given))
-        at = inner.index(counter, self._edit.place)
-        whole = _Shape.FromString(given.whole)
         if given.made:
-            return inner.sliced(
-                self._made[given.made], self._made[given.made].shape, at, given.axis
-            )
-        return inner.sliced(self._body.element(given.element), whole, at, given.axis)
+            array = self.value(ValueRef(made=given.made, index=given.index))
+            whole = array.shape
+        else:
+            array, whole = self._body.element(given.element), _Shape.FromString(given.whole)
+        inner.parameter(array)  # before the index, as XLA:TPU has them
+        return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
+
+    def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
+        """An array of few slices, of which the one that an iteration reads is a value."""
+        name = self._module.names.new(f"{value.name}.slots")
+        inner = self._module.fused_body(name)
+        target = self._edit.target
+        if platform(target).allocating_call:
+            slots = self._module.unwritten(self._body, f"{name}.begin", shape, target)
+            inner.parameter(slots)
+            root = inner.update(slots, value, self._index(inner, self._edit.place), axis)
+        else:
+            root = inner.spread(inner.parameter(value), shape, axis)
+        return self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
+
+    def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
+        """The number of the backward loop's iteration, times 1 or -1, and a constant."""
+        if platform(self._edit.target).emits_any_fusion:
+            return inner.index(self._body.named(self._edit.counter), form)
+        return inner.parameter(self._scalar(form))
+
+    def _scalar(self, form: tuple[int, int]) -> _Instruction:
+        """The same, as an instruction of the body."""
+        if form not in self._scalars:
+            result = self._body.named(self._edit.counter)
+            if form != (1, 0):
+                factor, offset = form
+                name = self._module.names.new("loop_turn_constant")
+                constant = self._body.add(scalar_constant(name, offset, result.shape))
+                i = _Instruction(
+                    name=self._module.names.new("loop_turn"),
+                    opcode="add" if factor == 1 else "subtract",
+                    operand_ids=[constant.id, result.id],
+                )
+                i.shape.CopyFrom(result.shape)
+                result = self._body.add(i)
+            self._scalars[form] = result
+        return self._scalars[form]
 
     def _iteration(self) -> _Instruction:
         """The writer's iteration as an instruction."""
+        if not platform(self._edit.target).emits_any_fusion:
+            return self._scalar(self._edit.iteration)
         if "turn" not in self._made:
             name = self._module.names.new("loop_turn")
             self._made["turn"] = self._single(

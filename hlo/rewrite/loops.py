@@ -76,5 +76,5 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     if rerun is not None:
         rerun.end(maker.value)
     states.shrink(reader, [r for _, r in edit.dropped])
-    states.shrink(writer, [w for w, _ in edit.dropped])
+    states.forget(writer, [w for w, _ in edit.dropped])
     module.finish()

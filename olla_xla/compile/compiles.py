@@ -245,7 +245,7 @@ class Compiles:
         if self._accepted is not None and self._accepted.is_reordered:
             self._text = meanwhile(began, module_text, planned)
         elif not objects:
-            digest = functools.partial(results_digest, loops=bool(plan.loops or plan.sunk))
+            digest = functools.partial(results_digest, loops=_by_elements(plan))
             self._results = meanwhile(began, digest, module, plan.target)
         return planned, objects
 
@@ -308,7 +308,8 @@ class Compiles:
         text = text_of(final.module)
         if text == self._text.result():
             return text_digest(text), self._accepted
-        return results_digest(self._case.scheduled, plan.target), None
+        loops = platform(plan.target).changes_loops
+        return results_digest(self._case.scheduled, plan.target, loops=loops), None
 
     def _own_results(self, plan: Plan) -> str:
         """What tells the results of XLA's own executable.
@@ -317,7 +318,7 @@ class Compiles:
         where an executable differs from what was scheduled, it is the executables that must agree.
         """
         own = final_module(self.own())
-        return results_digest(own, plan.target, loops=bool(plan.loops or plan.sunk))
+        return results_digest(own, plan.target, loops=_by_elements(plan))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """What the referee says against a case, and where the case is kept; or ""."""
@@ -424,6 +425,11 @@ class Compiles:
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)
+
+
+def _by_elements(plan: Plan) -> bool:
+    """Whether loops of an executable are compared element by element, as they are not the same."""
+    return bool(plan.loops or plan.sunk) or platform(plan.target).changes_loops
 
 
 def _accepted_digest(final: bytes, plan: str) -> str:

@@ -17,7 +17,15 @@ from olla_xla.check.executable.records import Rounded
 from olla_xla.check.executable.slice_shapes import one_of
 from olla_xla.check.executable.turns import turned
 
-__all__ = ["exposed", "is_wider", "narrowed", "rounded", "slice_of_converted", "widened"]
+__all__ = [
+    "converted",
+    "convert_of",
+    "exposed",
+    "narrowed",
+    "slice_of_converted",
+    "typed",
+    "widened",
+]
 
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types, f16, bf16, f32 and f64, from and to which converting keeps every value."""
@@ -25,12 +33,30 @@ _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 _FLOATS = frozenset({10, 11, 12, 16})
 
 
-def is_wider(old: Shape, new: Shape) -> bool:
+def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
+    """The number of what a convert gives of one, None if it is nothing but this operation."""
+    if (found := narrowed(numbering, number, new)) is not None:
+        return found
+    if _is_wider(old, new):
+        return widened(numbering, number, old, new)
+    return _rounded(numbering, number, old, new)
+
+
+def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
+    """The number of a value in another element type, where no instruction of its own says so."""
+    found = convert_of(numbering, number, old, new)
+    if found is None:
+        found = _plain(numbering, number, new)
+        numbering.note_computed(found)
+    return found
+
+
+def _is_wider(old: Shape, new: Shape) -> bool:
     """Whether each value of one element type is one of the other."""
     return (old.element_type, new.element_type) in _WIDER
 
 
-def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
+def _rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
     """The number of what a convert gives of one, None if it is nothing but this operation."""
     if old.minor_to_major != new.minor_to_major:
         return None
@@ -74,12 +100,12 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
     if number in numbering.turns:
         row, flat, steps = numbering.turns[number]
         inner = narrowed(numbering, row, new)
-        return None if inner is None else turned(numbering, inner, _typed(flat, new), steps)
+        return None if inner is None else turned(numbering, inner, typed(flat, new), steps)
     if number not in numbering.bitcasts:
         return None
     first, old, made = numbering.bitcasts[number]
     inner = narrowed(numbering, first, new) if old.element_type == made.element_type else None
-    return None if inner is None else numbering.cast(inner, _typed(old, new), _typed(made, new))
+    return None if inner is None else numbering.cast(inner, typed(old, new), typed(made, new))
 
 
 def slice_of_converted(
@@ -127,17 +153,17 @@ def _behind_moves(
     """What is made of an array that was only moved, moved as it was."""
     if number in numbering.turns:
         row, flat, steps = numbering.turns[number]
-        wide = _typed(flat, new)
+        wide = typed(flat, new)
         return turned(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
     if number in numbering.bitcasts:
         first, began, cast = numbering.bitcasts[number]
         if began.element_type == cast.element_type == old.element_type:
-            inner = _behind_moves(numbering, first, began, _typed(began, new), made)
-            return numbering.cast(inner, _typed(began, new), _typed(cast, new))
+            inner = _behind_moves(numbering, first, began, typed(began, new), made)
+            return numbering.cast(inner, typed(began, new), typed(cast, new))
     return made(number, old, new)
 
 
-def _typed(shape: Shape, like: Shape) -> Shape:
+def typed(shape: Shape, like: Shape) -> Shape:
     """A shape with the element type of another one."""
     kind, bits = like.element_type, like.element_bits
     return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")

@@ -27,7 +27,7 @@ from hlo.device_groups import groups_listed, participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
-from olla_xla.check.executable.converts import is_wider, narrowed, rounded, widened
+from olla_xla.check.executable.converts import convert_of, converted, typed
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.integers import Known
@@ -170,11 +170,7 @@ class ElementExpressions(ElementNumbering):
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A convert; one to a wider type loses nothing, so that back again is nothing."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
-        if (found := narrowed(self, number, op.shape)) is not None:
-            return {(): found}
-        if is_wider(old, op.shape):
-            return {(): widened(self, number, old, op.shape)}
-        if (found := rounded(self, number, old, op.shape)) is not None:
+        if (found := convert_of(self, number, old, op.shape)) is not None:
             return {(): found}
         return self.plain(op, operands, effects)
 
@@ -208,10 +204,14 @@ class ElementExpressions(ElementNumbering):
         return {(): transposed(self, operand, before, op.proto.dimensions, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-update-slice."""
-        numbers = tuple(number for operand in operands for number in operand.values())
-        shapes = op.operands[0].shape, op.operands[1].shape
-        return {(): self.updated(Update(self.attributes(op), numbers, *shapes))}
+        """A dynamic-update-slice; on a TPU it converts what it puts to the array's type."""
+        array, value, *indices = (number for operand in operands for number in operand.values())
+        whole, part = op.operands[0].shape, op.operands[1].shape
+        if part.element_type != whole.element_type:
+            before, part = part, typed(part, whole)
+            value = converted(self, value, before, part)
+        numbers = array, value, *indices
+        return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """What its computation gives for these operands, made by code of this kind."""

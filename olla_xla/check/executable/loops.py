@@ -128,7 +128,7 @@ def _begun(
     level = repr(numbering.depth).encode()
     body, condition = op.called
     shape = body.parameters[0].shape
-    fixed = {i for i in start if root[i] == symbols[i]}
+    fixed = _fixed(start, symbols, root)
     _note_alike(numbering, op, fixed)
     names = {
         i: n if i in fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), level)
@@ -139,6 +139,21 @@ def _begun(
     arrays = _arrays(numbering, op, start, fixed, names, counter, turns)
     state = _State(op, start, level, fixed, counter, turns, arrays)
     return state, state.counted(numbering, {**names, **state.held})
+
+
+def _fixed(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
+    """Elements of a loop's state that are the same in all turns.
+
+    A turn hands on each itself, or another such one that begins alike: XLA:TPU copies what no turn
+    changes from the device's main memory to VMEM again for each next turn.
+    """
+    fixed = {i for i in start if root[i] == symbols[i]}
+    while True:
+        known = {(symbols[i], start[i]) for i in fixed}
+        more = {i for i in start if i not in fixed and (root[i], start[i]) in known}
+        if not more:
+            return fixed
+        fixed |= more
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

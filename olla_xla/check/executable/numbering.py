@@ -49,7 +49,7 @@ Numbers = dict[ShapeIndex, bytes]
 
 _CLEARED = (
     "name id operand_ids control_predecessor_ids called_computation_ids metadata "
-    "frontend_attributes output_operand_aliasing sharding"
+    "frontend_attributes output_operand_aliasing sharding statistics_viz"
 ).split()
 """Fields of an instruction that say nothing of its result, or are hashed otherwise."""
 

@@ -90,6 +90,8 @@ def work(i: Instruction, target: str) -> Work:
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
+    if i.opcode == "custom-call" and i.custom_call_target == platform(target).allocating_call:
+        return Work()
     counted, moved = _arithmetic(i, target), _bytes(i, target)
     counted = dataclasses.replace(counted, exchanged=_exchanged(i))
     if platform(target).pays_for_layout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
@@ -17,7 +17,8 @@ from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.recipe_table import ConcatOperand, Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
@@ -68,7 +69,7 @@ class Again:
         self._new = new
         self._values: dict[int, ValueRef] = {}
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
-        self._updates: dict[Instruction, ValueRef] = {}
+        self._updates: dict[Instruction, str] = {}
         self._making: set[int] = set()
 
     def _updated(self, number: int) -> ValueRef | None:
@@ -76,23 +77,28 @@ class Again:
         if number in self._kept or number in self._ways.pieces or self._ways.is_there(number):
             return None
         way = self._ways.way(number)
-        if way is None or way.updated < 0:
+        if way is None or not way.updated:
             return None
+        results = self._body.leaves(self._body.runs(way.owner))
+        puts = {k: n for k, n in results.items() if n.i.opcode == "dynamic-update-slice"}
         if way.owner not in self._updates:
-            update = self._body.at[self._body.fusions[way.owner], ()]
-            part, whole = (update.operands[1].shape.dimensions, update.shape.dimensions)
-            axis = next((k for k, n in enumerate(part) if n != whole[k]), 0)
             name = self._new.name(f"{way.owner.name}.again")
             operands = self._operands(way.owner, way.updated)
-            slots = (way.updated, axis)
+            slots = tuple(zip(way.updated, map(_axis, puts.values()), strict=True))
             self._new.made.append(NewInstruction(name, way.owner.name, "", operands, slots=slots))
-            self._updates[way.owner] = ValueRef(made=name, whole=update.shape.key, axis=axis)
-        return self._updates[way.owner]
+            self._updates[way.owner] = name
+        name = self._updates[way.owner]
+        for index, update in puts.items():
+            if update.operands[1].behind is way.node:
+                return ValueRef(made=name, index=index, whole=update.shape.key, axis=_axis(update))
+        return ValueRef(made=name, index=self._leaf(way.owner, way.node))
 
-    def _operands(self, owner: Instruction, but: int = -1) -> tuple[tuple[int, ValueRef], ...]:
-        """What a copy of an instruction is given, but for one operand."""
+    def _operands(
+        self, owner: Instruction, but: Collection[int] = ()
+    ) -> tuple[tuple[int, ValueRef], ...]:
+        """What a copy of an instruction is given, but for some operands."""
         arrays = Arrays(self._value)
-        leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k != but]
+        leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k not in but]
         return tuple(
             (k, arrays.given(self._array(leaf), self._body.number(leaf.behind)))
             for k, leaf in leaves
@@ -171,7 +177,7 @@ class Again:
             self._new.made.append(NewInstruction(name, way.owner.name, "", given, of_slice=True))
             return ValueRef(made=name)
         if (updated := self._updated(number)) is not None:
-            return self._slice(way.owner, updated)
+            return self._slice(way.owner, updated) if updated.whole else updated
         return self._run(way)
 
     def _run(self, way: Recipe) -> ValueRef:
@@ -277,6 +283,12 @@ class Arrays:
     def _is_free(self, array: ValueRef, source: Hashable) -> bool:
         """Whether an array is, or now becomes, that of a source."""
         return self._used.setdefault(array, source) == source
+
+
+def _axis(update: Node) -> int:
+    """The dimension along which a slice is put into an array."""
+    part, whole = update.operands[1].shape.dimensions, update.shape.dimensions
+    return next((k for k, n in enumerate(part) if n != whole[k]), 0)
 
 
 def _array(given: ValueRef) -> ValueRef:

@@ -14,14 +14,16 @@ import dataclasses
 import functools
 import math
 
+from hlo.backend import platform
 from hlo.module import Instruction
 from hlo.rewrite.loop_edit import Checkpoints, Kept, Residual, ValueRef
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
-from olla_xla.remat.loops.nodes import Affine
+from olla_xla.remat.loops.body import Affine
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.recipe_table import Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.recipes import Recipe
 
 __all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
 
@@ -42,6 +44,7 @@ def can_be_kept(pair: Pair) -> bool:
     kind = pair.writer.start[pair.writer.counter].shape.element_type
     return (
         pair.iteration == back
+        and platform(pair.writer.body.target).emits_any_fusion
         and kind in _COUNTERS
         and _FEWEST_ITERATIONS <= iterations <= _MOST_ITERATIONS
     )
@@ -150,7 +153,7 @@ class Rerun(Again):
             self._can[number] = False  # what is made of itself is not
             there = self._ways.is_iteration(number) or self._ways.element(number) is not None
             way = None if there else self._ways.way(number)
-            made = way is not None and way.updated < 0 and all(map(self._is_made, way.needs))
+            made = way is not None and not way.updated and all(map(self._is_made, way.needs))
             self._can[number] = there or made
         return self._can[number]
 
@@ -218,7 +221,7 @@ class Rerun(Again):
 
     def _updated(self, number: int) -> ValueRef | None:
         way = self._ways.way(number)
-        if way is not None and way.updated >= 0:
+        if way is not None and way.updated:
             raise PlanMismatchError(
                 "what an iteration ends with is made as part of a scan residual"
             )

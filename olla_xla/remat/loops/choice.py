@@ -16,7 +16,8 @@ import numpy as np
 from hlo.module import Instruction
 from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
-from olla_xla.remat.loops.recipe_table import Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
@@ -85,6 +86,11 @@ class Choice:
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))
+        if thin is None:
+            for k, (seconds, numbers) in enumerate(self.ways.written_together):
+                together = node(("together", k))
+                arcs.append((source, together, iterations * seconds))
+                arcs += [(together, node(number), never) for number in numbers if number in nodes]
         again: set[int] = set()
         if arcs:
             tails, heads = (np.array([arc[k] for arc in arcs], np.int64) for k in (0, 1))
@@ -152,7 +158,8 @@ class Choice:
         every = [
             s for scan_residuals in self.ways.scan_residuals.values() for s in scan_residuals
         ] + self.ways.unread
-        return iterations * sum(self.ways.saved_seconds(s) for s in every)
+        together = sum(seconds for seconds, _ in self.ways.written_together)
+        return iterations * (sum(self.ways.saved_seconds(s) for s in every) + together)
 
 
 def run_of(way: Recipe) -> tuple[Instruction, Node | None, bool]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from hlo.module import Instruction
-from olla_xla.remat.loops.nodes import Affine, Body
+from olla_xla.remat.loops.body import Affine, Body
 
 __all__ = ["Loop", "counted_loop"]
 

@@ -11,8 +11,8 @@ from hlo.backend import platform
 from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction, Module
 from hlo.rounding import may_depend_on_others
+from olla_xla.remat.loops.body import Affine
 from olla_xla.remat.loops.counted_loops import Loop, counted_loop
-from olla_xla.remat.loops.nodes import Affine
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
     ScanResidual,

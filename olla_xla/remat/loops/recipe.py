@@ -23,10 +23,11 @@ from hlo.rewrite.loop_edit import LoopEdit, OperandReplacement, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.again import Again, Arrays, New, uncast
+from olla_xla.remat.loops.body import Body
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
-from olla_xla.remat.loops.nodes import Body
 from olla_xla.remat.loops.pairs import Pair, pairs
-from olla_xla.remat.loops.recipe_table import Recipe, RecipeTable
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 __all__ = ["edits", "recipe"]

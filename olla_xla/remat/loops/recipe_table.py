@@ -4,9 +4,7 @@ price.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import operator
 from collections.abc import Collection, Iterator
 
 from hlo.backend import platform
@@ -14,85 +12,23 @@ from hlo.cpu_code import CodeGenerator
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
-from olla_xla.remat.loops.nodes import Affine, Body, Node, Terms, widens
+from olla_xla.remat.loops.body import Affine, Body, Terms
+from olla_xla.remat.loops.nodes import Node, widens
 from olla_xla.remat.loops.pairs import Pair
-from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
+from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
+from olla_xla.remat.loops.scan_residuals import (
+    NotAResidual,
+    ScanResidual,
+    only_hands_on,
+    written_slice,
+)
+from olla_xla.remat.loops.waits import Waits
 from olla_xla.remat.purity import pure
 
-__all__ = ["ConcatOperand", "Recipe", "RecipeTable"]
+__all__ = ["RecipeTable"]
 
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
 """Opcodes of what the backward loop does not make by itself, or for nothing."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ConcatOperand:
-    """What a scan residual's slices hold as a part: each is a concatenation, as of steps in one
-    iteration.
-
-    Attributes:
-      whole: number of the slices. made: the concatenation.
-      node: what it is given there. start: first index of it along the concatenation's dimension.
-    """
-
-    whole: int
-    made: Node
-    node: Node
-    start: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Recipe:
-    """A way to make a value.
-
-    Attributes:
-      node: the value. owner: the instruction that is run again for it.
-      inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
-        as it is. needs: numbers of the values that it is given.
-      between: whether the owner stands between the loops, and moves all slices of a scan residual.
-      narrowed: whether it is what a scan residual has in a wider type, converted back.
-      stacked: whether it is an element of the forward loop's state that gets a scan residual of its
-        own.
-      exchanged: whether the owner is a collective, which devices run once more.
-      updated: number of the owner's operand that it puts the value into, or -1.
-    """
-
-    node: Node
-    owner: Instruction
-    inside: dict[Node, None] | None
-    needs: tuple[int, ...]
-    between: bool = False
-    narrowed: bool = False
-    stacked: bool = False
-    exchanged: bool = False
-    updated: int = -1
-
-
-class _Waits:
-    """Which slices of scan residuals must be there before what a loop's body gives.
-
-    Args:
-      body: of the loop. slices: dynamic-slices of scan residuals.
-    """
-
-    def __init__(self, body: Body, slices: Collection[Instruction]) -> None:
-        bits = {i: 1 << k for k, i in enumerate(slices)}
-        self._parts: dict[Node, int] = {}
-        for node in body.at.values():  # operands first
-            parts = [self._parts[o] for o in node.operands]
-            self._parts.setdefault(node, functools.reduce(operator.or_, parts, bits.get(node.i, 0)))
-        within: dict[Instruction, int] = {}
-        for node in body.at.values():
-            if bit := bits.get(node.i, 0):
-                within[node.owner] = within.get(node.owner, 0) | bit
-        self._before: dict[Instruction, int] = {}
-        for i in body.computation.instructions:
-            before = [self._before[o] for o in (*i.operands, *i.control_predecessors)]
-            self._before[i] = functools.reduce(operator.or_, before, within.get(i, 0))
-
-    def only_for_parts(self, i: Instruction, node: Node) -> bool:
-        """Whether an instruction waits for no other slices than those that a result is made of."""
-        return self._before[i] == self._parts[node]
 
 
 class RecipeTable:
@@ -135,7 +71,8 @@ class RecipeTable:
             if residual not in self.unread:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self.own = self._made_by_reader()
-        written = list(self._written.items())
+        emits_any = platform(self.body.target).emits_any_fusion
+        written = list(self._written.items()) if emits_any else []
         for number, residual in written:
             self._divide(number, residual)
         for number, residual in written:
@@ -167,7 +104,7 @@ class RecipeTable:
         body = Body(own.computation, own.target, together=together, terms=terms)
         body.count(own.ranges)
         found: dict[int, Instruction] = {}
-        waits = _Waits(body, slices)
+        waits = Waits(body, slices)
         for (i, index), node in body.at.items():
             is_result = i.computation is body.computation and not index and not i.shape.is_tuple
             if not is_result or i.opcode in _NO_RESULTS or node.i.opcode in _NO_RESULTS:
@@ -290,13 +227,39 @@ class RecipeTable:
 
     def saved_seconds(self, residual: ScanResidual) -> float:
         """Predicted time of an iteration of both loops that a scan residual takes by itself."""
-        saved = self._exposed_seconds(self.body, residual.update.owner)
+        owner = residual.update.owner
+        alone = (
+            len(self._results(owner)) == 1
+        )  # else it may run for the others (`written_together`)
+        saved = self._exposed_seconds(self.body, owner) if alone else 0.0
         saved += sum(self._seconds(i) for i in residual.moves) / self.pair.writer.iterations
         inner = self.pair.reader.body
         for read in residual.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
                 saved += self._exposed_seconds(inner, read.owner)
         return saved
+
+    @functools.cached_property
+    def written_together(self) -> list[tuple[float, frozenset[int]]]:
+        """What writes several scan residuals, and gives nothing else.
+
+        The predicted time of each in an iteration, which goes with the last of them, and the
+        numbers of those; a second scan residual of the same slices goes anyway.
+        """
+        written: dict[Instruction, dict[Node, int | None]] = {}
+        for residual in self.unread:
+            written.setdefault(residual.update.owner, {})[residual.update] = None
+        for number, (first, *others) in self.scan_residuals.items():
+            written.setdefault(first.update.owner, {})[first.update] = number
+            for residual in others:
+                written.setdefault(residual.update.owner, {})[residual.update] = None
+        found = []
+        for owner, numbers in written.items():
+            results = [n.behind for n in self._results(owner)]
+            if len(results) > 1 and all(n in numbers for n in results):
+                kept = frozenset(n for n in numbers.values() if n is not None)
+                found.append((self._exposed_seconds(self.body, owner), kept))
+        return found
 
     def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
         """Predicted time of what an instruction runs, where asked less what runs beside others.
@@ -337,14 +300,8 @@ class RecipeTable:
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
         if self.body.each(owner) and not fusion.shape.is_tuple:
             return self._opened(node, owner)
-        if residual is not None and residual.update.owner is owner:
-            # As part of another form its code might compute other bits, and a CPU's also if it was
-            # put into another array.
-            results = self._results(owner)
-            can_be_put = len(results) == 1 and not platform(self.body.target).keeps_code
-            return self._updating(node, owner, results[0]) if can_be_put else None
         if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
-            return None
+            return self._putting(node, owner)
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def new_bytes(self, way: Recipe, slices: int | None = None) -> int:
@@ -377,6 +334,8 @@ class RecipeTable:
         divided = b"partitions" in self.body.fusions[owner].backend_config
         if self.body.exact and node is end:
             return Recipe(node, owner, None, self._needs(owner))
+        if not platform(self.body.target).emits_any_fusion:
+            return self._updating(node, owner, result)
         if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
             end = end.operands[1].behind
         if divided and node is not result.behind:
@@ -403,25 +362,66 @@ class RecipeTable:
                 waiting += k.operands
         return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
-    def _needs(self, owner: Instruction, but: int = -1) -> tuple[int, ...]:
-        """Numbers of what an instruction is given, but for one operand."""
-        given = [o for k, o in enumerate(owner.operands) if k != but]
+    def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
+        """Numbers of what an instruction is given, but for some operands."""
+        given = [o for k, o in enumerate(owner.operands) if k not in but]
         return tuple(
             self.body.number(n.behind) for o in given for n in self.body.leaves(o).values()
         )
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
         """A way through a fusion that puts what it computes into a scan residual."""
+        k = self._put_into(owner, result)
+        if k is None or result.operands[1].behind is not node:
+            return None  # fewer readers of what is inside could change its code
+        return Recipe(node, owner, None, self._needs(owner, (k,)), updated=(k,))
+
+    def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
+        """A way through a fusion that does more than compute elements, and puts results into
+        scan residuals.
+
+        As part of another form its code might compute other bits. Several results are made by a
+        copy of all of it, where a fusion stays as it is.
+        """
+        results = self._results(owner)
+        if platform(self.body.target).keeps_arrays:
+            return None
+        if len(results) == 1:
+            return self._updating(node, owner, results[0])
+        if not self.body.exact:
+            return None
+        updated = []
+        for result in results:
+            if result.behind.i.opcode != "dynamic-update-slice":
+                continue
+            k = self._put_into(owner, result)
+            if k is None or not self._is_own_slice(result):
+                return None
+            updated.append(k)
+        return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
+
+    def _put_into(self, owner: Instruction, result: Node) -> int | None:
+        """Number of the operand into which a fusion puts a slice that it computes."""
         if result.i.opcode != "dynamic-update-slice" or owner.opcode != "fusion":
             return None
-        if result.owner is not owner or result.operands[1].behind is not node:
-            return None  # fewer readers of what is inside could change its code
-        leaves = [self.body.at.get((o, ())) for o in owner.operands]
-        scan_residuals = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
-        if len(scan_residuals) != 1:
+        if result.owner is not owner or result.i.computation is not owner.called[0]:
             return None
-        (k,) = scan_residuals
-        return Recipe(node, owner, None, self._needs(owner, k), updated=k)
+        leaves = [self.body.at.get((o, ())) for o in owner.operands]
+        found = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
+        return found[0] if len(found) == 1 else None
+
+    def _is_own_slice(self, update: Node) -> bool:
+        """Whether an update is of an element of the state, of the slice that scan residuals have
+        written.
+        """
+        whole = update.operands[0]
+        if whole.i.opcode != "parameter":
+            return False
+        try:
+            written, at, _ = written_slice(self.pair.writer, whole.index[0])
+        except NotAResidual:
+            return False
+        return written is update and at == self.pair.written
 
     def _is_held(self, k: Node) -> bool:
         """Whether what is moved inside a fusion is what a scan residual has."""

@@ -84,6 +84,11 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
             column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
             times[column] = _ticks(iterations * ways.seconds(way))
             runs[run_of(way)] = column
+    for k, (seconds, numbers) in enumerate(ways.written_together):
+        column = model.add_variable(cost=0, name=f"together_{k}")
+        times[column] = _ticks(iterations * seconds)
+        for number in numbers & kept.keys():
+            model.add_row([column, kept[number]], [1, -1], lower=0, tag="together")
     for number in choice.needed:
         way = choice.way(number)
         again = [] if way is None else [runs[run_of(way)]]

@@ -8,10 +8,19 @@ import dataclasses
 
 from hlo.module import Instruction
 from hlo.shapes import Shape
+from olla_xla.remat.loops.body import Affine, Body
 from olla_xla.remat.loops.counted_loops import Loop
-from olla_xla.remat.loops.nodes import Affine, Body, Node
+from olla_xla.remat.loops.nodes import Node
 
-__all__ = ["NotAResidual", "Read", "ScanResidual", "before_moves", "only_hands_on", "residual_of"]
+__all__ = [
+    "NotAResidual",
+    "Read",
+    "ScanResidual",
+    "before_moves",
+    "only_hands_on",
+    "residual_of",
+    "written_slice",
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,7 +89,7 @@ def residual_of(
         raise NotAResidual("it stands in the backward loop's state twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
-    update, at, axis = _written(writer, w)
+    update, at, axis = written_slice(writer, w)
     value, whole = update.operands[1].behind, update.shape
     reads, place = _read(reader, r, axis, whole)
     first, moves = before_moves(reader.start[r])
@@ -130,7 +139,7 @@ def _moves_within_slices(i: Instruction, iterations: int) -> bool:
 
 
 def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
-    """Raises NotAStack unless only the two loops' bodies see an element."""
+    """Raises NotAResidual unless only the two loops' bodies see an element."""
     outside = [u for u in writer.site.users if u.tuple_index == w]
     last, begin = reader.start[r], reader.site.operands[0]
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
@@ -145,11 +154,12 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
             raise NotAResidual("a loop's condition reads it")
 
 
-def _written(writer: Loop, w: int) -> tuple[Node, Affine, int]:
+def written_slice(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     """The update of a scan residual in each iteration, the slice that it writes, and along which
     dimension.
 
-    Raises NotAStack.
+    Raises:
+      NotAResidual: no iteration writes just its own slice.
     """
     body = writer.body
     element = body.leaves(body.computation.parameters[0])[(w,)]
@@ -216,7 +226,8 @@ def _is_replaceable(body: Body, node: Node) -> bool:
         return True
     if owner.opcode != "fusion" or any(o.shape.is_tuple for o in owner.operands):
         return False
-    return node.i.computation is owner.called[0]
+    # In a nested fusion it stays a slice of an array, of fewer slices.
+    return body.exact or node.i.computation is owner.called[0]
 
 
 def only_hands_on(node: Node, result: Node | None) -> bool:

@@ -1,0 +1,382 @@
+"""A loop's body as one flat expression, with fusions and asynchronous calls opened.
+
+A node is one leaf of what an operation gives. Equal numbers say equal bits: an operation computes
+the same again from the same operands where it stands in the same kind of fusion (on a CPU, one for
+the same code generator too), and what only moves bytes gives the same wherever it stands. What is
+not known to be pure has a number of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hlo.backend import platform
+from hlo.cpu_code import CodeGenerator, code_generator
+from hlo.exchange import MOVING, asked, reduction, run_by
+from hlo.module import Computation, Instruction
+from hlo.shapes import Shape, ShapeIndex
+from olla_xla.remat.loops.indices import Affine, Index, Indices
+from olla_xla.remat.loops.nodes import (
+    Node,
+    converts,
+    is_each,
+    leaf_indices,
+    whole_slice,
+    widens,
+)
+from olla_xla.remat.loops.opcodes import MOVES, PASSING
+from olla_xla.remat.purity import repeats
+
+__all__ = ["Affine", "Body", "Terms"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Terms:
+    """What a loop's state is in terms of that of another one.
+
+    Attributes:
+      body: of the other loop. elements: number of an element -> of the other one that it is.
+      counter: number of the one that counts. iteration: what that is.
+      slices: dynamic-slice of a scan residual -> number of what the other loop's body wrote there.
+    """
+
+    body: Body
+    elements: Mapping[int, int]
+    counter: int
+    iteration: Affine
+    slices: Mapping[Instruction, int]
+
+
+class Body:
+    """The nodes of a computation, by instruction and leaf, those inside fusions included.
+
+    Args:
+      computation: the loop's. target: "cpu" or "cuda".
+      ranges: element of the state -> the least and the greatest that it is when an iteration
+        begins.
+      together: whether a CPU compiles all of it as one function, in which no fusion's rounding
+        depends on what stands beside it.
+      terms: of another loop's body in which numbers are given, so that equal ones of both say equal
+        bits; None: its own.
+
+    Attributes:
+      exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
+      target: as given.
+      ranges: as given. computation: it is of. root: leaf index -> node.
+      fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
+      exchanges: owner -> the collective that it runs, likewise.
+      used: node -> nodes that read it.
+    """
+
+    def __init__(
+        self,
+        computation: Computation,
+        target: str,
+        ranges: Mapping[ShapeIndex, tuple[int, int]] | None = None,
+        *,
+        together: bool = False,
+        terms: Terms | None = None,
+    ) -> None:
+        self.computation = computation
+        self.target = target
+        self.exact = platform(target).keeps_code and not together
+        self._terms = terms
+        self._ends: dict[Instruction, set[Node]] = {}
+        self._generators: dict[Instruction, CodeGenerator | None] = {}
+        self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
+        self.fusions: dict[Instruction, Instruction] = {}
+        self.exchanges: dict[Instruction, Instruction] = {}
+        self.used: dict[Node, list[Node]] = {}
+        self._keys: dict[Any, int] = {} if terms is None else terms.body._keys
+        self._inner: dict[Node, int] = {}
+        self._outer: dict[Node, int] = {}
+        self._moved: dict[Node, bool] = {}
+        self._attributes: dict[Instruction, bytes] = {}
+        self._each: dict[Instruction, bool] = {}
+        self.ranges = ranges or {}
+        self._rules = Indices(self.ranges)
+        self._indices: dict[Node, Index] = {}
+        self._nodes: list[Node] = []
+        for i in computation.instructions:
+            self._add(i, i)
+        assert computation.root is not None
+        self.root = self.leaves(computation.root)
+
+    def count(self, ranges: Mapping[ShapeIndex, tuple[int, int]]) -> None:
+        """Says what is now known of elements of the state, and numbers all nodes by that."""
+        self.ranges = ranges
+        self._rules = Indices(ranges)
+        self._indices.clear()
+        for node in self._nodes:  # operands first, so that no recursion is deep
+            self.index(node)
+            self.moved(node)
+            self._inside(node)
+            self.number(node)
+
+    def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
+        """The nodes of an instruction."""
+        return {index: self.at[i, index] for index in leaf_indices(i.shape)}
+
+    def runs(self, owner: Instruction) -> Instruction:
+        """What an instruction runs: itself, or where it is asynchronous what that wraps."""
+        return self.fusions.get(owner) or self.exchanges.get(owner, owner)
+
+    def root_of(self, owner: Instruction) -> Node | None:
+        """What an instruction gives, if that is one array."""
+        i = self.runs(owner)
+        return None if i.shape.is_tuple else self.at[i, ()]
+
+    def each(self, owner: Instruction) -> bool:
+        """Whether an instruction is a fusion that computes element by element."""
+        if owner not in self._each:
+            self._each[owner] = owner in self.fusions and is_each(self.fusions[owner])
+        return self._each[owner]
+
+    # The nodes.
+
+    def _add(self, i: Instruction, owner: Instruction) -> None:
+        given = [self.leaves(o) for o in i.operands]
+        if i is owner and (exchange := run_by(i)) is not None:
+            self.exchanges[owner] = exchange
+        if i.opcode in ("fusion", "async-start"):
+            inner = self._call(i, owner, given)
+            if i.opcode == "fusion":
+                self._set(i, inner)
+                return
+            self._define(i, owner, [])  # its context
+            for k, operand in enumerate(given):
+                self._set(i, {(0, k, *index): node for index, node in operand.items()})
+            self._set(i, {(1, *index): node for index, node in inner.items()})
+        elif i.opcode == "async-update":
+            self._set(i, given[0])
+        elif i.opcode == "async-done":
+            self._set(i, {x[1:]: node for x, node in given[0].items() if x and x[0] == 1})
+        elif i.opcode == "get-tuple-element":
+            k = i.tuple_index
+            self._set(i, {x[1:]: node for x, node in given[0].items() if x[0] == k})
+        elif i.opcode in PASSING and (i.opcode == "tuple" or len(given) > 1):
+            packed = enumerate(given)
+            self._set(i, {(k, *x): node for k, operand in packed for x, node in operand.items()})
+        elif i.opcode in PASSING:
+            self._set(i, given[0])
+        else:
+            self._define(i, owner, given)
+
+    def _set(self, i: Instruction, nodes: dict[ShapeIndex, Node]) -> None:
+        for index, node in nodes.items():
+            self.at[i, index] = node
+
+    def _define(
+        self, i: Instruction, owner: Instruction, given: list[dict[ShapeIndex, Node]]
+    ) -> None:
+        operands = tuple(node for leaves in given for node in leaves.values())
+        if i.opcode == "dynamic-update-slice":
+            whole, part, *starts = operands
+            operands = whole, self._converted(part, whole.shape, owner), *starts
+        for index in leaf_indices(i.shape):
+            node = Node(i, index, i.shape.at(index), owner, operands)
+            self.at[i, index] = node
+            self._nodes.append(node)
+            for operand in dict.fromkeys(operands):
+                self.used.setdefault(operand, []).append(node)
+
+    def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
+        """What is put into an array: XLA:TPU converts it to the array's type by the way."""
+        if part.shape.element_type == whole.element_type:
+            return part
+        shape = part.shape.converted(whole)
+        i = Instruction(-1, f"{part.i.name}.converted", "convert", shape, part.i.computation)
+        node = Node(i, (), shape, owner, (part,))
+        self._nodes.append(node)
+        self.used.setdefault(part, []).append(node)
+        return node
+
+    def _call(
+        self, i: Instruction, owner: Instruction, given: list[dict[ShapeIndex, Node]]
+    ) -> dict[ShapeIndex, Node]:
+        (callee,) = i.called
+        if i.opcode == "fusion":
+            # A fusion inside another one has borders of its own: neither is opened further.
+            self._each.setdefault(owner, is_each(i))
+            self.fusions.setdefault(owner, i)
+        for k in callee.instructions:
+            if k.opcode == "parameter":
+                self._set(k, given[k.parameter_number])
+            else:
+                self._add(k, owner)
+        assert callee.root is not None
+        return self.leaves(callee.root)
+
+    # Their numbers.
+
+    def attributes(self, i: Instruction) -> bytes:
+        """All that an operation says of itself."""
+        if i not in self._attributes:
+            self._attributes[i] = i.attributes
+        return self._attributes[i]
+
+    def number(self, node: Node) -> int:
+        """A number for the bytes of a node as the rest of the body sees it."""
+        if node not in self._outer:
+            self._outer[node] = self._number(node)
+        return self._outer[node]
+
+    def between(self, number: int, move: Instruction) -> int:
+        """A number for what an instruction beside the loop makes of the bytes of a number."""
+        return self._key("between", number, move)
+
+    def moved(self, node: Node) -> bool:
+        """Whether it only moves what its owner is given."""
+        if node not in self._moved:
+            inside = (o for o in node.operands if o.owner is node.owner)
+            moving = node.i.opcode in MOVES or widens(node)
+            self._moved[node] = (
+                node.i.opcode == "parameter"
+                or self.affine(node) is not None
+                or (moving and all(self.moved(o) for o in inside))
+            )
+        return self._moved[node]
+
+    def copied(self, node: Node) -> bool:
+        """Whether it only moves what its owner is given, or moves it and converts the numbers."""
+        node = node.behind
+        if converts(node) and node.operands[0].owner is node.owner:
+            (node,) = node.operands
+        return self.moved(node)
+
+    def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
+        """A scalar integer as a multiple of an element of the state, and a constant.
+
+        Args:
+          node: the integer. whole: whether that must hold for whole numbers, and not just modulo 2
+            to the number of bits of its type.
+        """
+        index = self.index(node)
+        return None if whole and index.range is None else index.affine
+
+    def index(self, node: Node) -> Index:
+        """What is known of a scalar integer."""
+        if node not in self._indices:
+            self._indices[node] = self._index(node)
+        return self._indices[node]
+
+    def _index(self, node: Node) -> Index:
+        kind = node.shape.element_type
+        if not self._rules.is_known_type(node.shape):
+            return Index(None, None)
+        if node.i.opcode == "parameter":
+            return self._rules.element(node.index, kind)
+        if node.i.opcode == "bitcast" and node.operands[0].shape.element_type != kind:
+            return Index(None, None)
+        if not self._rules.has_rule(node.i):
+            return Index(None, None)
+        return self._rules.result(node.i, node.shape, [self.index(o) for o in node.operands])
+
+    def _in_terms(self, affine: Affine) -> Affine | None:
+        """The same in terms of the other loop, if it can be said in them."""
+        terms = self._terms
+        if terms is None or affine.element is None:
+            return affine
+        (k,) = affine.element
+        if k == terms.counter:
+            iteration, factor = terms.iteration, affine.factor
+            return Affine(
+                iteration.element,
+                factor * iteration.factor,
+                factor * iteration.offset + affine.offset,
+            )
+        other = terms.elements.get(k)
+        return None if other is None else Affine((other,), affine.factor, affine.offset)
+
+    def _number(self, node: Node) -> int:
+        node = node.behind
+        if node in self._outer:
+            return self._outer[node]
+        inner = self._inside(node)
+        if self.moved(node) or self.exchanges.get(node.owner) is node.i:
+            return inner
+        owner = self.runs(node.owner)
+        code: Any = self.generator(owner)
+        if code is CodeGenerator.ANY or not self._is_end(node):
+            code = owner  # in other code it may be rounded otherwise
+        return self._key("made", owner.fusion_kind, code, owner.backend_config, inner)
+
+    def _is_end(self, node: Node) -> bool:
+        """Whether it is a result of its owner, but for where that puts it."""
+        if node.owner not in self._ends:
+            ends = set()
+            for leaf in self.leaves(self.runs(node.owner)).values():
+                end = leaf.behind
+                ends.add(end)
+                if end.i.opcode == "dynamic-update-slice" and end.owner is node.owner:
+                    ends.add(end.operands[1].behind)
+            self._ends[node.owner] = ends
+        return node in self._ends[node.owner]
+
+    def generator(self, fusion: Instruction) -> CodeGenerator | None:
+        """Which of several code generators a fusion is for; None where there is one."""
+        if fusion.opcode != "fusion" or not (self.exact and platform(self.target).has_tiles):
+            return None
+        if fusion not in self._generators:
+            self._generators[fusion] = code_generator(fusion.called[0])
+        return self._generators[fusion]
+
+    def _inside(self, node: Node) -> int:
+        """The number as its owner sees it."""
+        node = node.behind
+        if node not in self._inner:
+            affine, kind = self.affine(node), node.shape.element_type
+            if affine is not None:
+                said = self._in_terms(affine)
+                here = ("integer", kind, said) if said else ("integer of another", kind, affine)
+                self._inner[node] = self._key(*here)
+            elif self._terms is not None and node.i in self._terms.slices:
+                self._inner[node] = self._terms.slices[node.i]
+            elif node.i.opcode == "parameter":
+                self._inner[node] = self._parameter(node.index)
+            elif self.exchanges.get(node.owner) is node.i:
+                self._inner[node] = self._exchanged(node)
+            elif converts(node):
+                (source,) = node.operands
+                types = source.shape.element_type, node.shape.element_type
+                self._inner[node] = self._key("converted", *types, self._read(node, source))
+            elif (slices := whole_slice(node)) is not None:
+                whole, at = node.operands[0], node.operands[1 + slices[0]]
+                read = self._read(node, whole), self._read(node, at)
+                self._inner[node] = self._key("slice", node.shape.element_bits, slices[1], *read)
+            elif not repeats(node.i):
+                self._inner[node] = self._key("once", node.i, node.index)
+            else:
+                read = tuple((self._read(node, o), o.shape.key) for o in node.operands)
+                called = tuple(c.name for c in node.i.called)
+                what = self.attributes(node.i)
+                self._inner[node] = self._key("operation", what, called, node.index, read)
+        return self._inner[node]
+
+    def _read(self, node: Node, operand: Node) -> int:
+        """The number of an operand as a node's owner sees it."""
+        return self._inside(operand) if operand.owner is node.owner else self.number(operand)
+
+    def _parameter(self, index: ShapeIndex) -> int:
+        if self._terms is None:
+            return self._key("element", index)
+        other = self._terms.elements.get(index[0])
+        if other is None:
+            return self._key("element of another loop", index)
+        return self._key("element", (other,))
+
+    def _exchanged(self, node: Node) -> int:
+        """What devices have of operands: the same wherever the same is asked of the same."""
+        given, i = node.operands, node.i
+        if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
+            given = (given[node.index[0] if node.index else 0],)
+            said: tuple[Any, ...] = (node.shape.key,)
+        else:
+            said = (node.index, i.shape.key, reduction(i))
+        read = tuple((self._read(node, o), o.shape.key) for o in given)
+        return self._key("exchanged", asked(i), said, read)
+
+    def _key(self, *parts: Any) -> int:
+        return self._keys.setdefault(parts, len(self._keys))
