@@ -136,6 +136,11 @@ class Shape:
             extents = _tiled(extents, tile)
         return math.prod(extents)
 
+    @property
+    def tiled_dimensions(self) -> tuple[int, ...]:
+        """The dimensions that tiles cut, the minormost first; none but on a TPU."""
+        return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
+
     def converted(self, other: Shape) -> Shape:
         """The same array in another one's element type and tiles; both have as many dimensions."""
         proto = xla_pb2.ShapeProto.FromString(self.key)

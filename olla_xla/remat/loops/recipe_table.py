@@ -27,6 +27,9 @@ from olla_xla.remat.purity import pure
 
 __all__ = ["RecipeTable"]
 
+_TILED = 2
+"""Dimensions that a TPU's tiles cut, of an array that has as many."""
+
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
 """Opcodes of what the backward loop does not make by itself, or for nothing."""
 
@@ -316,6 +319,8 @@ class RecipeTable:
         kept.
         """
         shape = node.shape
+        if shape.tiles and len(shape.dimensions) < _TILED:
+            return False  # with one dimension more it has other tiles
         return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
     def _results(self, owner: Instruction) -> list[Node]:

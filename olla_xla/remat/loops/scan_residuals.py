@@ -175,6 +175,8 @@ def written_slice(writer: Loop, w: int) -> tuple[Node, Affine, int]:
     axis = _axis(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
         raise NotAResidual("not one slice along one dimension is written")
+    if axis in update.shape.tiled_dimensions:
+        raise NotAResidual("its slices lie within tiles, which fewer slices would change")
     at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in _own_iteration(writer):
         raise NotAResidual("the slice that is written is not the iteration's own")
