@@ -66,14 +66,12 @@ class FullReport:
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
       peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
-      checked: pairs of tensors live together were compared in all these computations.
     """
 
     total_bytes: int
     peak_bytes: int
     allocations: tuple[AllocationRow, ...]
     tensors: tuple[TensorRow, ...]
-    checked: tuple[str, ...]
 
 
 def full_report(
@@ -113,7 +111,6 @@ def full_report(
         peak_bytes=peak,
         allocations=tuple(sorted(rows, key=lambda r: (-r.size, r.index))),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name))),
-        checked=tuple(planned.computations),
     )
 
 
