@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hlo.rewrite.walk import after_needs
 from olla_xla.memory.arrays import GraphArrays, rows, topological_order
 
 __all__ = ["dfs_order", "post_order"]
@@ -60,18 +61,4 @@ def _needs(
 
 def _visit(pred_ptr: np.ndarray, pred_idx: np.ndarray, roots: np.ndarray) -> np.ndarray:
     before = rows(pred_ptr, pred_idx)
-    order: list[int] = []
-    seen = [False] * len(before)
-    for root in roots.tolist():
-        seen[root] = True
-        stack = [(root, iter(before[root]))]
-        while stack:
-            v, left = stack[-1]
-            u = next((u for u in left if not seen[u]), None)
-            if u is None:
-                order.append(v)
-                stack.pop()
-            else:
-                seen[u] = True
-                stack.append((u, iter(before[u])))
-    return np.array(order, np.int64)
+    return np.array(after_needs(roots.tolist(), before.__getitem__), np.int64)
