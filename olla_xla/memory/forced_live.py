@@ -71,7 +71,11 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
 
 @loop
 def _reach(
-    first: int, order: np.ndarray, ptr: np.ndarray, idx: np.ndarray, reach: np.ndarray
+    first: int,
+    order: NDArray[np.int64],
+    ptr: NDArray[np.int64],
+    idx: NDArray[np.int64],
+    reach: NDArray[np.uint64],
 ) -> None:
     """reach[v]: bits of the operators first, first + 1, ... from which v is reached, v included.
 
@@ -96,7 +100,7 @@ def _account(
     block: _Block,
     by_size: NDArray[np.int64],
     total: NDArray[np.int64],
-    scratch: np.ndarray,
+    scratch: NDArray[np.int64],
 ) -> None:
     """Completes the bound at the operators of the block.
 
@@ -148,7 +152,7 @@ def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int
 
 
 @inner
-def _find_deaths(g: GraphArrays, block: _Block, deaths: np.ndarray) -> None:
+def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
     """Writes by pair of the block whether its input dies at its output's source, v.
 
     It never does if another reader is a descendant of v, surely (as `deaths` has it at first) if
@@ -171,7 +175,7 @@ def _find_deaths(g: GraphArrays, block: _Block, deaths: np.ndarray) -> None:
 def _subtract_same_buffer(
     g: GraphArrays,
     block: _Block,
-    deaths: np.ndarray,
+    deaths: NDArray[np.int64],
     total: NDArray[np.int64],
     passed: NDArray[np.int64],
     served: NDArray[np.int64],
@@ -201,11 +205,11 @@ def _subtract_others(
     g: GraphArrays,
     block: _Block,
     by_size: NDArray[np.int64],
-    deaths: np.ndarray,
+    deaths: NDArray[np.int64],
     total: NDArray[np.int64],
     passed: NDArray[np.int64],
     served: NDArray[np.int64],
-    counted: np.ndarray,
+    counted: NDArray[np.int64],
 ) -> None:
     """Subtracts the most that outputs may take over from inputs of other buffers.
 

@@ -63,7 +63,7 @@ def live_at(
     return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
 
 
-def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> np.ndarray:
+def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
     spans = np.empty((graph.m, 2), np.int64)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError, LimitError
 from olla_xla.place.dead_space import least_height
@@ -145,7 +146,7 @@ class PartPacking:
     status: Status
     stopped_by: StopReason
     source: str
-    offsets: np.ndarray | None
+    offsets: NDArray[np.int64] | None
 
 
 def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
@@ -196,7 +197,7 @@ def _pins_clash(items: Items) -> bool:
     return False
 
 
-def height_of(items: Items, offsets: np.ndarray) -> int:
+def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
     """The height of a packing in bytes; offsets int64 [items]."""
     return int(np.max(offsets + items.need, initial=0))
 
@@ -268,7 +269,7 @@ Rule = Callable[[], np.ndarray]
 
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
-) -> tuple[np.ndarray | None, str]:
+) -> tuple[NDArray[np.int64] | None, str]:
     """The lowest packing of some rules and the rule's name, up to the first that meets the target
     height.
     """
@@ -303,7 +304,7 @@ def _searched(
     bound: int,
     target_height: int,
     capacity: int | None,
-    best: np.ndarray | None,
+    best: NDArray[np.int64] | None,
     source: str,
     budget: Budget,
 ) -> PartPacking:

@@ -38,26 +38,26 @@ class PlacementProblem:
     """
 
     names: tuple[str, ...]
-    lower: np.ndarray
-    upper: np.ndarray
-    size: np.ndarray
-    alignment: np.ndarray
-    fixed: np.ndarray
-    group: np.ndarray
-    space: np.ndarray
+    lower: NDArray[np.int64]
+    upper: NDArray[np.int64]
+    size: NDArray[np.int64]
+    alignment: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    group: NDArray[np.int64]
+    space: NDArray[np.int64]
     capacity: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
-        lower: Sequence[int] | np.ndarray,
-        upper: Sequence[int] | np.ndarray,
-        size: Sequence[int] | np.ndarray,
+        lower: Sequence[int] | NDArray[np.int64],
+        upper: Sequence[int] | NDArray[np.int64],
+        size: Sequence[int] | NDArray[np.int64],
         *,
         names: Sequence[str] | None = None,
-        alignment: int | Sequence[int] | np.ndarray = 1,
-        fixed: Sequence[int] | np.ndarray | None = None,
-        group: Sequence[int] | np.ndarray | None = None,
+        alignment: int | Sequence[int] | NDArray[np.int64] = 1,
+        fixed: Sequence[int] | NDArray[np.int64] | None = None,
+        group: Sequence[int] | NDArray[np.int64] | None = None,
         space: Sequence[int] | np.ndarray | None = None,
         capacity: int | Mapping[int, int] | None = None,
     ) -> PlacementProblem:
@@ -151,7 +151,7 @@ class PlacementProblem:
 _FIELDS = ("lower", "upper", "size", "alignment", "fixed")
 
 
-def _array(values: Sequence[int] | np.ndarray, n: int, what: str) -> np.ndarray:
+def _array(values: Sequence[int] | np.ndarray, n: int, what: str) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.shape != (n,):
         raise InputError(f"{what} has shape {array.shape}; {n} blocks need one value each")

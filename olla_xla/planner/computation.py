@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 import olla_xla.schedule as schedule
 from olla_xla.memory.forced_live import forced_live_bound
@@ -187,7 +188,7 @@ def _both(first: SearchResult, second: SearchResult) -> SearchResult:
     )
 
 
-def _program(work: Work) -> np.ndarray:
+def _program(work: Work) -> NDArray[np.int64]:
     """The order in which the module lists its instructions, as far as it is legal."""
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError, LimitError, SolverError
 
@@ -121,7 +122,7 @@ class Result:
     status: Status
     value: float | None = None
     bound: float = -INFINITY
-    x: np.ndarray | None = None
+    x: NDArray[np.float64] | None = None
     seconds: float = 0.0
     message: str = ""
     backend: str = ""
@@ -146,15 +147,15 @@ class Arrays:
       offset: constant of the objective.
     """
 
-    cost: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    integer: np.ndarray
-    row_ptr: np.ndarray
-    row_col: np.ndarray
-    row_val: np.ndarray
-    row_lower: np.ndarray
-    row_upper: np.ndarray
+    cost: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    integer: NDArray[np.bool_]
+    row_ptr: NDArray[np.int64]
+    row_col: NDArray[np.int64]
+    row_val: NDArray[np.float64]
+    row_lower: NDArray[np.float64]
+    row_upper: NDArray[np.float64]
     offset: float
 
     @property
@@ -346,7 +347,7 @@ class Model:
         return float(self.arrays().cost @ x + self.offset)
 
 
-def round_point(arrays: Arrays, x: np.ndarray) -> np.ndarray:
+def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """The point with its integer variables rounded.
 
     Raises:
@@ -366,7 +367,7 @@ def round_point(arrays: Arrays, x: np.ndarray) -> np.ndarray:
     return np.where(arrays.integer, rounded, x)
 
 
-def violation(model: Model, x: np.ndarray) -> str | None:
+def violation(model: Model, x: NDArray[np.float64]) -> str | None:
     """The first bound or row that a point breaks, in words; None if it is feasible.
 
     Rows with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.

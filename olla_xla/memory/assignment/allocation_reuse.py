@@ -104,7 +104,7 @@ class _Allocations(NamedTuple):
 
 
 def reuse_allocations(
-    sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray
+    sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
     """Finds the allocation of each alias set in `order` (int64), the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
@@ -130,7 +130,7 @@ def _fill(
     sets: AliasSets,
     links: Links,
     ranges: LiveRanges,
-    order: np.ndarray,
+    order: NDArray[np.int64],
     made: _Allocations,
     counted: NDArray[np.bool_],
     temporary: NDArray[np.bool_],
@@ -216,7 +216,7 @@ def _find(
 
 
 @inner
-def _move_in(made: _Allocations, members: np.ndarray, allocation: int) -> None:
+def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) -> None:
     """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
     for v in members:
         made.allocation[v] = allocation

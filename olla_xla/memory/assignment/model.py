@@ -51,11 +51,11 @@ class Assignment:
 
     total_bytes: int
     temp_bytes: int
-    allocation: np.ndarray
-    offset: np.ndarray
-    sizes: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
+    allocation: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
 
 
 class AssignmentModel:
@@ -254,7 +254,9 @@ class AssignmentModel:
 
     # Evaluation.
 
-    def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> tuple[np.ndarray, int]:
+    def times(
+        self, orders: Mapping[Computation, Sequence[Instruction]]
+    ) -> tuple[NDArray[np.int64], int]:
         """Logical times of all reference points, callees flattened before their callers."""
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
@@ -304,7 +306,7 @@ class AssignmentModel:
         extra = int(sets.bytes[left_out][counts].sum())
         times = self._times_by_order(computation, orders)
 
-        def estimate(order: np.ndarray, most: int | None = None) -> int:
+        def estimate(order: NDArray[np.int64], most: int | None = None) -> int:
             most = None if most is None else most - extra
             return self._simulate(*times(order), keep, most).total_bytes + extra
 
@@ -344,7 +346,7 @@ class AssignmentModel:
         counts = np.array([len(own) for own in points], np.int64)
         relative = base[flat] - np.repeat(ends - lengths, counts)
 
-        def times(order: np.ndarray) -> tuple[np.ndarray, int]:
+        def times(order: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
             starts = np.empty(len(order), np.int64)
             starts[order] = begin + np.cumsum(lengths[order]) - lengths[order]
             time = base.copy()
@@ -363,7 +365,7 @@ class AssignmentModel:
         return points
 
     def _simulate(
-        self, time: np.ndarray, total: int, keep: int, most: int | None = None
+        self, time: NDArray[np.int64], total: int, keep: int, most: int | None = None
     ) -> Assignment:
         """The assignment of the `keep` largest alias sets at the given logical times.
 
@@ -399,7 +401,9 @@ class AssignmentModel:
             end=ranges.end,
         )
 
-    def _shared_in_heap(self, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _shared_in_heap(
+        self, alone: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """By value (ptr, idx): operands whose memory it may take; no results of other pairs."""
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
@@ -412,9 +416,9 @@ class AssignmentModel:
         in_heap: NDArray[np.bool_],
         ranges: LiveRanges,
         found: AllocationReuse,
-        alone: np.ndarray,
+        alone: NDArray[np.int64],
         most: int | None,
-    ) -> tuple[np.ndarray, list[int]]:
+    ) -> tuple[NDArray[np.int64], list[int]]:
         """Packs what reuses no allocation, one heap a memory space; numbered after the allocations.
 
         Args:

@@ -45,7 +45,7 @@ class Starts(NamedTuple):
     steps: Sequence[Sequence[int]]
     work: NDArray[np.int64]
 
-    def alone(self, time: np.ndarray) -> np.ndarray:
+    def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
         """The pairs (int64 [any]) that become one; `time` is of each instruction, by number."""
         if not len(self.start):
             return self.start
@@ -53,7 +53,7 @@ class Starts(NamedTuple):
         begun, ended = (np.searchsorted(at, time[which]) for which in (self.start, self.done))
         return np.flatnonzero(begun == ended)
 
-    def joined_times(self, time: np.ndarray, alone: np.ndarray) -> np.ndarray:
+    def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
         """The times of all without the steps that these pairs then do not take."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
@@ -62,7 +62,7 @@ class Starts(NamedTuple):
         """How many those are."""
         return sum(len(self.steps[k]) for k in alone)
 
-    def gone(self, alone: np.ndarray) -> list[int]:
+    def gone(self, alone: NDArray[np.int64]) -> list[int]:
         """The values that are not made, where these pairs become one."""
         return [v for k in alone for v in self.tables[k]]
 
@@ -130,7 +130,7 @@ def applies(module: Module) -> bool:
     return False
 
 
-def joined(tables: np.ndarray, heaps: Sequence[int], applied: bool, alignment: int) -> int:
+def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, alignment: int) -> int:
     """Bytes of the one allocation that XLA joins all temporary ones to, each at its alignment.
 
     The last of them is not filled up. XLA exchanges the first temporary allocation with the last of

@@ -52,7 +52,7 @@ class Cuts:
 
 def improve(
     cuts: Cuts, order: NDArray[np.int64], offer: Callable[[np.ndarray, int], None]
-) -> tuple[np.ndarray, int]:
+) -> tuple[NDArray[np.int64], int]:
     """Lowers the peak of an order, until the bound is met or nothing helps any more.
 
     Args:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -85,7 +86,7 @@ def _lifetimes(run: Run, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Lowers the lifetime peak of all starts; the orders that came near the best."""
     found: list[tuple[int, str, np.ndarray]] = []
 
-    def offer(groups: np.ndarray, peak: int) -> None:
+    def offer(groups: NDArray[np.int64], peak: int) -> None:
         run.peak(groups, peak)
         run.spend_cuts()
 

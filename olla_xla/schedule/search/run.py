@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -26,7 +27,7 @@ _MIB = 2**20
 class Scored:
     """An order of groups and what it costs in bytes."""
 
-    groups: np.ndarray
+    groups: NDArray[np.int64]
     objective: int
     peak: int
 
@@ -86,7 +87,7 @@ class Run:
         """Counts minimum cuts as steps; raises Stop when a limit is reached."""
         self.limits.spend(cuts * self.settings.cut_steps)
 
-    def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
+    def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
         """Notes an order of groups for its lifetime peak."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
@@ -99,7 +100,10 @@ class Run:
         return peak
 
     def score(
-        self, groups: np.ndarray, order: np.ndarray | None = None, value: int | None = None
+        self,
+        groups: NDArray[np.int64],
+        order: NDArray[np.int64] | None = None,
+        value: int | None = None,
     ) -> Scored:
         """Evaluates an order and keeps it if it is the best.
 
