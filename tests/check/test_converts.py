@@ -16,7 +16,7 @@ from olla_xla.check.executable.converts import (
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.turns import transposed
+from olla_xla.check.executable.transposes import transposed
 
 pytestmark = pytest.mark.quick
 
@@ -64,11 +64,11 @@ def test_moves_stay_outside(numbering):
     """A convert of a transpose is the transpose of a convert; narrowing goes through both."""
     before, after = shape(BF16, 2, 3), shape(BF16, 3, 2)
     wide_before, wide_after = shape(F32, 2, 3), shape(F32, 3, 2)
-    turned = transposed(numbering, ARRAY, before, (1, 0), after)
-    wide = widened(numbering, turned, after, wide_after)
+    reordered = transposed(numbering, ARRAY, before, (1, 0), after)
+    wide = widened(numbering, reordered, after, wide_after)
     inside = widened(numbering, ARRAY, before, wide_before)
     assert wide == transposed(numbering, inside, wide_before, (1, 0), wide_after)
-    assert narrowed(numbering, wide, after) == turned
+    assert narrowed(numbering, wide, after) == reordered
 
 
 @pytest.mark.parametrize("kinds", [(F32, BF16), (F64, F32), (BF16, F16)])

@@ -10,7 +10,7 @@ from olla_xla.check.executable.fusions import from_outside, is_elementwise, note
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.records import Update
-from olla_xla.check.executable.turns import transposed
+from olla_xla.check.executable.transposes import transposed
 
 pytestmark = pytest.mark.quick
 
@@ -96,12 +96,12 @@ def test_others_see_what_is_computed_with_its_code(numbering):
 def test_the_code_counts_for_elements_wherever_they_are_put(numbering):
     own = {A}
     cast = numbering.cast(A, shape(2, 3), shape(6))
-    turned = transposed(numbering, A, shape(2, 3), (1, 0), shape(3, 2))
-    own |= {*numbering.bitcasts, *numbering.turns}
+    reordered = transposed(numbering, A, shape(2, 3), (1, 0), shape(3, 2))
+    own |= {*numbering.bitcasts, *numbering.transposes}
     seen = exposed(numbering, A, CODE)
     assert from_outside(numbering, cast, CODE, own) == numbering.cast(seen, shape(2, 3), shape(6))
     expected = transposed(numbering, seen, shape(2, 3), (1, 0), shape(3, 2))
-    assert from_outside(numbering, turned, CODE, own) == expected
+    assert from_outside(numbering, reordered, CODE, own) == expected
 
 
 def test_a_value_put_into_an_array_leaves_the_rest_as_it_is(numbering):

@@ -15,7 +15,7 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
 from olla_xla.check.executable.records import Rounded
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.turns import turned
+from olla_xla.check.executable.transposes import reordered
 
 __all__ = ["exposed", "is_wider", "narrowed", "rounded", "slice_of_converted", "widened"]
 
@@ -71,10 +71,10 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
         return first if before.element_type == new.element_type else None
-    if number in numbering.turns:
-        row, flat, steps = numbering.turns[number]
+    if number in numbering.transposes:
+        row, flat, steps = numbering.transposes[number]
         inner = narrowed(numbering, row, new)
-        return None if inner is None else turned(numbering, inner, _typed(flat, new), steps)
+        return None if inner is None else reordered(numbering, inner, _typed(flat, new), steps)
     if number not in numbering.bitcasts:
         return None
     first, old, made = numbering.bitcasts[number]
@@ -125,10 +125,10 @@ def _behind_moves(
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
     """What is made of an array that was only moved, moved as it was."""
-    if number in numbering.turns:
-        row, flat, steps = numbering.turns[number]
+    if number in numbering.transposes:
+        row, flat, steps = numbering.transposes[number]
         wide = _typed(flat, new)
-        return turned(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
+        return reordered(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
     if number in numbering.bitcasts:
         first, began, cast = numbering.bitcasts[number]
         if began.element_type == cast.element_type == old.element_type:

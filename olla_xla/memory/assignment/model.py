@@ -12,6 +12,7 @@ import collections
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,12 @@ from olla_xla.memory.assignment.temporaries import applies, joined, starts
 __all__ = ["Assignment", "AssignmentModel"]
 
 _NEGLIGIBLE = 5e-4
+
+Order = NDArray[np.int64]
+"""int64 [n], positions in XLA's schedule of a computation."""
+
+Times = tuple[NDArray[np.int64], int]
+"""int64 [points], the logical time of each reference point; and the steps in all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +205,7 @@ class AssignmentModel:
                 return Kind.ARGUMENT
         return Kind.TUPLE if any(v.shape.is_tuple for v in members) else Kind.TEMP
 
-    def _set_buffers(self, set_of: NDArray[np.int64], **by_set: np.ndarray) -> None:
+    def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
         """Sets the alias sets, and what follows from them.
 
         Args:
@@ -254,9 +261,7 @@ class AssignmentModel:
 
     # Evaluation.
 
-    def times(
-        self, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> tuple[NDArray[np.int64], int]:
+    def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
         """Logical times of all reference points, callees flattened before their callers."""
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
@@ -285,7 +290,7 @@ class AssignmentModel:
 
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> Callable[[np.ndarray, int | None], int]:
+    ) -> Callable[[Order, int | None], int]:
         """A quicker total for many orders of one computation, the others' orders as given.
 
         Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
@@ -306,7 +311,7 @@ class AssignmentModel:
         extra = int(sets.bytes[left_out][counts].sum())
         times = self._times_by_order(computation, orders)
 
-        def estimate(order: NDArray[np.int64], most: int | None = None) -> int:
+        def estimate(order: Order, most: int | None = None) -> int:
             most = None if most is None else most - extra
             return self._simulate(*times(order), keep, most).total_bytes + extra
 
@@ -314,7 +319,7 @@ class AssignmentModel:
 
     def _times_by_order(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, int]]:
+    ) -> Callable[[Order], Times]:
         """A quicker `times` for many orders of one computation, the others' orders as given.
 
         What an instruction calls takes the same time wherever it runs, so the points of each
@@ -331,7 +336,7 @@ class AssignmentModel:
         )
         if max(callers.values(), default=0) > 1:  # the last call of a computation sets its times
 
-            def flattened(order: np.ndarray) -> tuple[np.ndarray, int]:
+            def flattened(order: Order) -> Times:
                 others[computation] = tuple(instructions[k] for k in order)
                 return self.times(others)
 
@@ -346,7 +351,7 @@ class AssignmentModel:
         counts = np.array([len(own) for own in points], np.int64)
         relative = base[flat] - np.repeat(ends - lengths, counts)
 
-        def times(order: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        def times(order: Order) -> Times:
             starts = np.empty(len(order), np.int64)
             starts[order] = begin + np.cumsum(lengths[order]) - lengths[order]
             time = base.copy()
@@ -401,9 +406,7 @@ class AssignmentModel:
             end=ranges.end,
         )
 
-    def _shared_in_heap(
-        self, alone: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """By value (ptr, idx): operands whose memory it may take; no results of other pairs."""
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
@@ -438,13 +441,7 @@ class AssignmentModel:
             if not len(ids):
                 continue
             ticks = share_in_place(
-                ids,
-                ranges.start,
-                ranges.end,
-                self._bytes,
-                self._set_of,
-                self._single,
-                *share,
+                ids, ranges.start, ranges.end, self._bytes, self._set_of, self._single, *share
             )
             size, placed = pack(ids, *ticks, self._bytes, self.alignment, most)
             found.allocation[ids] = len(found.bytes) + len(heaps)

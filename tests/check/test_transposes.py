@@ -11,7 +11,7 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.turns import same_digit, slice_of_turned, transposed
+from olla_xla.check.executable.transposes import same_digit, slice_of_transposed, transposed
 
 pytestmark = pytest.mark.quick
 
@@ -64,7 +64,7 @@ def elements(numbering, number):
     number = numbering.first(number)
     if number == ARRAY:
         return np.arange(24)
-    row, _, steps = numbering.turns[number]
+    row, _, steps = numbering.transposes[number]
     places = np.zeros((), np.int64)
     for count, distance in steps:
         places = places[..., None] + distance * np.arange(count)
@@ -104,20 +104,20 @@ def test_a_slice_of_a_transpose_is_a_transpose_of_a_slice(permutation, axis):
     numbering = ElementExpressions("cpu")
     before = shape(2, 3, 5)
     number, after = moved(numbering, ARRAY, before, permutation)
-    found = slice_of_turned(numbering, number, AT, axis)
+    found = slice_of_transposed(numbering, number, AT, axis)
     part = numbering.taken(ARRAY, AT, before, permutation[axis])
     cut = one_of(before, permutation[axis])
     assert found == transposed(numbering, part, cut, permutation, one_of(after, axis))
-    assert found != slice_of_turned(numbering, number, hashed(b"elsewhere"), axis)
-    others = {slice_of_turned(numbering, number, AT, k) for k in range(3) if k != axis}
+    assert found != slice_of_transposed(numbering, number, hashed(b"elsewhere"), axis)
+    others = {slice_of_transposed(numbering, number, AT, k) for k in range(3) if k != axis}
     assert found not in others
 
 
 def test_what_is_no_transpose_has_no_such_slice():
     numbering = ElementExpressions("cpu")
-    assert slice_of_turned(numbering, ARRAY, AT, 0) is None
+    assert slice_of_transposed(numbering, ARRAY, AT, 0) is None
     cast = numbering.cast(ARRAY, shape(2, 12), shape(24))
-    assert slice_of_turned(numbering, cast, AT, 0) is None
+    assert slice_of_transposed(numbering, cast, AT, 0) is None
 
 
 def test_a_dimension_is_found_behind_a_bitcast():
