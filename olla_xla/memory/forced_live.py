@@ -35,8 +35,8 @@ class _Block(NamedTuple):
 
     first: int
     last: int
-    before: np.ndarray
-    after: np.ndarray
+    before: NDArray[np.uint64]
+    after: NDArray[np.uint64]
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:

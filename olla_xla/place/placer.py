@@ -250,12 +250,12 @@ def _place_part(
 def repair(
     part: Items,
     target_height: int,
-    best: np.ndarray,
+    best: NDArray[np.int64],
     source: str,
     budget: Budget,
     portion: float,
     seed: int,
-) -> tuple[np.ndarray, str]:
+) -> tuple[NDArray[np.int64], str]:
     """Repairs the best packing for a part of the whole time; (offsets, source)."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
@@ -264,7 +264,7 @@ def repair(
     return best, source
 
 
-Rule = Callable[[], np.ndarray]
+Rule = Callable[[], NDArray[np.int64]]
 
 
 def by_rules(
@@ -273,7 +273,7 @@ def by_rules(
     """The lowest packing of some rules and the rule's name, up to the first that meets the target
     height.
     """
-    best: np.ndarray | None = None
+    best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:
         late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit

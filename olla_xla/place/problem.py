@@ -58,7 +58,7 @@ class PlacementProblem:
         alignment: int | Sequence[int] | NDArray[np.int64] = 1,
         fixed: Sequence[int] | NDArray[np.int64] | None = None,
         group: Sequence[int] | NDArray[np.int64] | None = None,
-        space: Sequence[int] | np.ndarray | None = None,
+        space: Sequence[int] | NDArray[np.int64] | None = None,
         capacity: int | Mapping[int, int] | None = None,
     ) -> PlacementProblem:
         """Builds and validates a problem; what is left out gets the obvious default.

@@ -146,7 +146,7 @@ def _towards_the_total(
     excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
     objective = ours.planned.model.estimator(computation, ours.planned.orders)
 
-    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> SearchResult:
+    def search(starts: Mapping[str, NDArray[np.int64]], steps: int | None) -> SearchResult:
         return phases.search(
             ours.arrays,
             starts,

@@ -104,7 +104,9 @@ class Buffers:
     """Buffers that are joined while no two of their tensors are live at the same time."""
 
     @classmethod
-    def under(cls, g: GraphArrays, order: Sequence[int] | np.ndarray, is_entry: bool) -> Buffers:
+    def under(
+        cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
+    ) -> Buffers:
         """Those of a graph under an order.
 
         Of the entry computation, arguments too are joined: nobody else reads those that are not

@@ -56,7 +56,7 @@ class Work:
         self.lowered = lowered
         self.graph = lowered.graph
         self.arrays = GraphArrays.of(lowered.graph)
-        self.starts: dict[str, np.ndarray] = {}
+        self.starts: dict[str, NDArray[np.int64]] = {}
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
         self._totals: dict[bytes, int] = {}
@@ -67,7 +67,7 @@ class Work:
         """Whether it is the module's entry computation."""
         return self.lowered.computation is self.planned.module.entry
 
-    def add(self, orders: Mapping[str, np.ndarray]) -> None:
+    def add(self, orders: Mapping[str, NDArray[np.int64]]) -> None:
         """Scores orders of the graph; one that breaks its precedence is repaired first."""
         for name, order in orders.items():
             order = self._legal(order)
@@ -98,7 +98,7 @@ class Work:
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
-    def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
         """Another scheduler's order, as a start; nothing if it is not one of these instructions.
 
         It knows nothing of the edges that are added here (collectives, callbacks, bindings).

@@ -20,6 +20,7 @@ import bisect
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import RematGraph
@@ -43,7 +44,7 @@ class ExactChoice:
     """
 
     result: Result
-    evictions: np.ndarray | None
+    evictions: NDArray[np.int64] | None
     variables: int
     rows: int
 
@@ -233,7 +234,7 @@ class _Program:
         before[step][1].append(present)
         before[step][2].append(size)
 
-    def evictions(self, x: np.ndarray) -> np.ndarray:
+    def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """A point as evictions: one in each gap over which a tensor is not kept."""
         found = [
             (t, (2 * self.events[t][k] + 1) * self.g.n + 1)

@@ -90,12 +90,12 @@ class Selector:
 
     def _best(
         self, chosen: NDArray[np.int64], now: Expansion, target: int
-    ) -> tuple[np.ndarray, Expansion] | None:
+    ) -> tuple[NDArray[np.int64], Expansion] | None:
         """The step with the greatest gain per second at the highest moment, or None."""
         moment = int(now.keys[now.live.argmax()])
         excess = _excess(now, target)
         waiting = sorted(self._across(now, moment), key=lambda t: (-self._ratios.get(t, np.inf), t))
-        best: tuple[float, np.ndarray, Expansion] | None = None
+        best: tuple[float, NDArray[np.int64], Expansion] | None = None
         for t in waiting:
             if best is not None and best[0] >= self._ratios.get(t, np.inf):
                 break
@@ -120,7 +120,7 @@ class Selector:
 
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
-    ) -> Iterator[tuple[np.ndarray, Expansion]]:
+    ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
         """One tensor evicted, then also the operands that this would keep alive, and so on."""
         before = _alive(now, moment)
         added = [tensor]

@@ -24,8 +24,8 @@ _FULL = -1
 class Evicted(NamedTuple):
     """Tensor -> keys over which it is evicted, ascending (CSR), int64 [m + 1] and [evictions]."""
 
-    ptr: np.ndarray
-    key: np.ndarray
+    ptr: NDArray[np.int64]
+    key: NDArray[np.int64]
 
 
 class Needs(NamedTuple):

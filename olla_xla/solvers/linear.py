@@ -36,7 +36,7 @@ Watch = Callable[[float | None, float], None]
 """Called while a solver runs with the objective of the best point so far, None before the first,
 and the bound."""
 
-Points = Callable[[np.ndarray], None]
+Points = Callable[[NDArray[np.float64]], None]
 """Called while a solver runs with each better point, float64 [variables], not checked."""
 
 ROUNDING_TOLERANCE = 1e-5
@@ -128,7 +128,7 @@ class Result:
     backend: str = ""
     failures: tuple[str, ...] = ()
 
-    def point(self) -> np.ndarray:
+    def point(self) -> NDArray[np.float64]:
         """`x`; SolverError, with what every backend said, if there is none."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
@@ -189,7 +189,7 @@ class Model:
     def __init__(self, name: str = "model") -> None:
         self.name = name
         self.offset = 0.0
-        self.start: np.ndarray | None = None
+        self.start: NDArray[np.float64] | None = None
         """A feasible point to start from, float64 [variables], or None."""
         self._lower: list[float] = []
         self._upper: list[float] = []
@@ -342,7 +342,7 @@ class Model:
             )
         return self._arrays
 
-    def value(self, x: np.ndarray) -> float:
+    def value(self, x: NDArray[np.float64]) -> float:
         """The objective at a point."""
         return float(self.arrays().cost @ x + self.offset)
 

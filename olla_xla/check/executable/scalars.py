@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.check.executable.integers import Integers
 from olla_xla.check.executable.program import Op
 
 __all__ = ["Scalars", "Values"]
 
-Values = np.ndarray
+Values = NDArray[np.int64]
 """64-bit integers, one for each iteration."""
 
 _S32, _S64 = 4, 5

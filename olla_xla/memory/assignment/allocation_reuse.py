@@ -40,10 +40,10 @@ class AliasSets(NamedTuple):
       color: int64 [sets], memory space. position: int64 [sets], number of its first instruction.
     """
 
-    ptr: np.ndarray
-    idx: np.ndarray
-    operand_ptr: np.ndarray
-    operand_idx: np.ndarray
+    ptr: NDArray[np.int64]
+    idx: NDArray[np.int64]
+    operand_ptr: NDArray[np.int64]
+    operand_idx: NDArray[np.int64]
     bytes: NDArray[np.int64]
     kind: NDArray[np.int64]
     live_out: NDArray[np.bool_]
@@ -60,10 +60,10 @@ class Links(NamedTuple):
       copied_ptr, copied_idx: what a copy reads, which must not lie where it writes.
     """
 
-    share_ptr: np.ndarray
-    share_idx: np.ndarray
-    copied_ptr: np.ndarray
-    copied_idx: np.ndarray
+    share_ptr: NDArray[np.int64]
+    share_idx: NDArray[np.int64]
+    copied_ptr: NDArray[np.int64]
+    copied_idx: NDArray[np.int64]
 
 
 class AllocationReuse(NamedTuple):
@@ -96,11 +96,11 @@ class _Allocations(NamedTuple):
     bytes: NDArray[np.int64]
     color: NDArray[np.int64]
     usable: NDArray[np.bool_]
-    head: np.ndarray
-    tail: np.ndarray
+    head: NDArray[np.int64]
+    tail: NDArray[np.int64]
     following: NDArray[np.int64]
     usables: NDArray[np.int64]
-    gaps: np.ndarray
+    gaps: NDArray[np.int64]
 
 
 def reuse_allocations(

@@ -24,10 +24,10 @@ class References(NamedTuple):
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
-    position_ptr: np.ndarray
-    position_idx: np.ndarray
-    use_ptr: np.ndarray
-    use_idx: np.ndarray
+    position_ptr: NDArray[np.int64]
+    position_idx: NDArray[np.int64]
+    use_ptr: NDArray[np.int64]
+    use_idx: NDArray[np.int64]
     readonly: NDArray[np.bool_]
 
 

@@ -146,7 +146,7 @@ class AssignmentModel:
         number = np.unique(label, return_inverse=True)[1]
         count = int(number.max(initial=-1)) + 1
 
-        def joined(combine: np.ufunc, array: np.ndarray, start: int = 0) -> np.ndarray:
+        def joined(combine: np.ufunc, array: NDArray[Any], start: int = 0) -> NDArray[Any]:
             result = np.full(count, start, array.dtype)
             combine.at(result, number, array)
             return result

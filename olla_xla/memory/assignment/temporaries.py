@@ -58,7 +58,7 @@ class Starts(NamedTuple):
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
-    def steps_gone(self, alone: np.ndarray) -> int:
+    def steps_gone(self, alone: NDArray[np.int64]) -> int:
         """How many those are."""
         return sum(len(self.steps[k]) for k in alone)
 

@@ -162,7 +162,7 @@ class Search:
         return ranks
 
 
-def _keys(items: Items, model: Model) -> dict[str, np.ndarray]:
+def _keys(items: Items, model: Model) -> dict[str, NDArray[np.int64]]:
     """What preorders are made of, by letter; all float64 [items]."""
     loads = items.loads()
     sections = np.diff(model.sec_ptr)

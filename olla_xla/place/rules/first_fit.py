@@ -14,7 +14,7 @@ _FEW = 128
 """Items that Python places in less time than it takes to import numba for the compiled loop."""
 
 
-def greedy_orders(items: Items) -> dict[str, np.ndarray]:
+def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
     """The orders worth trying: by decreasing size, life span, and their product; ties by number."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}

@@ -20,7 +20,7 @@ from olla_xla.place.items import Items
 __all__ = ["fullest", "ordered", "peak_orders"]
 
 
-def peak_orders(items: Items) -> Iterator[np.ndarray]:
+def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
     """Orders for `first_fit`; ties by number."""
     if not len(items):
         return
@@ -31,7 +31,9 @@ def peak_orders(items: Items) -> Iterator[np.ndarray]:
             yield ordered(there, pinned, stack, other)
 
 
-def fullest(items: Items) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[np.ndarray, ...]]:
+def fullest(
+    items: Items,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
     """(what lives in the fullest section, what stands there all the time, keys to stack it by)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])

@@ -38,11 +38,11 @@ class Formulation(Protocol):
     model: Model
     scale: Scale
 
-    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
         """The point of an order."""
         ...
 
-    def decode(self, x: np.ndarray) -> np.ndarray:
+    def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """The order of a point."""
         ...
 
@@ -61,7 +61,7 @@ class Task(Protocol):
         """What a backend finds. Raises SolverError."""
         ...
 
-    def order(self, x: np.ndarray) -> np.ndarray:
+    def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """The order of a point."""
         ...
 
@@ -114,7 +114,7 @@ class Linear:
         """What a backend finds."""
         return solve(self.built.model, limits, [backend])
 
-    def order(self, x: np.ndarray) -> np.ndarray:
+    def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """The order of a point."""
         return self.built.decode(x)
 
@@ -158,7 +158,7 @@ def least_peak(
     equations: Collection[str] | None = None,
     limits: Limits | None = None,
     backends: Sequence[str] | None = None,
-    start: Sequence[int] | np.ndarray | None = None,
+    start: Sequence[int] | NDArray[np.int64] | None = None,
     bound_bytes: int = 0,
     reduce: bool = True,
     edges: Sequence[tuple[int, int]] = (),
@@ -247,7 +247,7 @@ def _backends(form: Form, backends: Sequence[str] | None) -> Sequence[str]:
 
 def _first_sound(
     task: Task, prepared: Prepared, limits: Limits, backends: Sequence[str]
-) -> tuple[Result, np.ndarray, int]:
+) -> tuple[Result, NDArray[np.int64], int]:
     """The result of the first backend that the referee agrees with, its order and its peak."""
     failures: list[str] = []
     for name in backends:

@@ -32,7 +32,7 @@ class Prepared:
     graph: TensorGraph
     arrays: GraphArrays
     start: NDArray[np.int64]
-    back: Callable[[np.ndarray], np.ndarray]
+    back: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def prepare(

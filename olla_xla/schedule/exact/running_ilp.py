@@ -92,7 +92,7 @@ class RunningIlp:
         for t in range(graph.n):
             self._add_load(t)
 
-    def decode(self, x: np.ndarray) -> np.ndarray:
+    def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """The order, from R."""
         running: list[list[int]] = [[] for _ in range(self._g.n)]
         for v, columns in enumerate(self._r):
@@ -100,7 +100,7 @@ class RunningIlp:
             running[min(steps, default=int(self._spans.last[v]))].append(v)
         return sequence(running, self._g.n)
 
-    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
         """The point of an order, as a warm start."""
         g, x = self._g, np.zeros(self.model.variables)
         position = g.positions(order)

@@ -40,7 +40,7 @@ def flattened(
     seed: int = 0,
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
-) -> Iterator[np.ndarray]:
+) -> Iterator[NDArray[np.int64]]:
     """Flatter and flatter orders from one to begin with, without end.
 
     Where arguments are dead before another tensor replaces them, rounds alternate: in every second

@@ -56,9 +56,9 @@ class Run:
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
         self.least: Scored | None = None  # by lifetime peak
-        self.near: list[tuple[int, np.ndarray]] = []  # met on the way to it, by peak
+        self.near: list[tuple[int, NDArray[np.int64]]] = []  # met on the way to it, by peak
         self.best: Scored | None = None  # by objective
-        self.best_order: np.ndarray | None = None  # by the exact objective
+        self.best_order: NDArray[np.int64] | None = None  # by the exact objective
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     def met(self) -> bool:
@@ -151,12 +151,12 @@ class Run:
             stopped_by=reason,
         )
 
-    def _near_least(self) -> list[np.ndarray]:
+    def _near_least(self) -> list[NDArray[np.int64]]:
         """Orders of little more than the least peak, met on the way to it; the lowest first."""
         assert self.least is not None
         limit = self.least.peak * self.settings.near
         least = self.least.groups
-        kept: list[np.ndarray] = []
+        kept: list[NDArray[np.int64]] = []
         for peak, groups in sorted(self.near, key=lambda row: row[0]):
             if peak <= limit and not any(np.array_equal(groups, k) for k in (least, *kept)):
                 kept.append(groups)
