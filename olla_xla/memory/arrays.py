@@ -153,7 +153,7 @@ class GraphArrays(NamedTuple):
         )
 
     def positions(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The step of each operator; GraphError unless the order is a permutation of all."""
+        """int64 [n], the step of each operator; GraphError unless the order is a permutation."""
         steps = np.arange(self.n)
         order = np.array(order, np.int64)
         if not np.array_equal(np.sort(order), steps):
@@ -195,13 +195,13 @@ def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def rows(ptr: NDArray[np.int64], idx: NDArray[np.int64]) -> list[list[int]]:
-    """The rows of a CSR as lists."""
+    """The rows of a CSR as lists: idx[ptr[k] : ptr[k + 1]] for each k."""
     flat = idx.tolist()
     return [flat[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
 
 
 def topological_order(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
-    """Some order that respects all edges; GraphError if there is a cycle."""
+    """int64 [n], some order that respects all edges; GraphError if there is a cycle."""
     g = GraphArrays.of(graph)
     waiting, after = np.diff(g.pred_ptr).tolist(), rows(g.succ_ptr, g.succ_idx)
     order = [v for v in range(g.n) if waiting[v] == 0]

@@ -54,7 +54,7 @@ class Items:
         return len(self.size)
 
     def owner(self) -> NDArray[np.int64]:
-        """The item of each part."""
+        """int64 [parts], the item of each part."""
         return np.repeat(np.arange(len(self)), np.diff(self.part_ptr))
 
     def loads(self) -> NDArray[np.int64]:
@@ -69,8 +69,8 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
     """Joins groups to items and sweeps over time.
 
     Returns:
-      (items, the item of each block of the problem, -1 for blocks of other spaces and for those
-      whose group has no bytes).
+      (items, int64 [blocks], the item of each block of the problem; -1 for blocks of other spaces
+      and for those whose group has no bytes).
     """
     mine = np.flatnonzero((problem.space == space) & (problem.size > 0))
     groups = np.unique(problem.group[mine])
@@ -207,7 +207,7 @@ def load_bound(items: Items) -> int:
 
 
 def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
-    """Some of the items, with sections that are maximal among them."""
+    """Some of the items (int64 [any], their numbers), with sections that are maximal among them."""
     chosen = np.asarray(chosen, np.int64)
     counts = np.diff(items.part_ptr)[chosen]
     ptr = np.zeros(len(chosen) + 1, np.int64)

@@ -98,7 +98,7 @@ def fit(
 
 @jit
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Adds item i at offset x to the placed parts; returns their number."""
+    """Adds item i at offset x to the placed parts, int64 [5, parts]; returns their number."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -118,7 +118,7 @@ def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -
 
 @jit
 def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
-    """Writes the items that overlap item i in time to `found`, ascending; returns how many."""
+    """Writes items that overlap item i in time to `found`, int64 [items], ascending; how many."""
     count = 0
     for j in range(len(shapes.ptr) - 1):
         if j == i:

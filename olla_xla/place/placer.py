@@ -140,7 +140,7 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartPacking:
-    """One memory space, or a part: its bound in bytes, and as in Packing; offsets by item."""
+    """One memory space, or a part: its bound in bytes, and as in Packing; int64 [items] offsets."""
 
     bound: int
     status: Status
@@ -256,7 +256,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Repairs the best packing for a part of the whole time; (offsets, source)."""
+    """Repairs the best packing for a part of the whole time; (int64 [items] offsets, source)."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):

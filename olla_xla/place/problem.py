@@ -64,6 +64,7 @@ class PlacementProblem:
         """Builds and validates a problem; what is left out gets the obvious default.
 
         Args:
+          lower, upper, size, fixed, group, space: [blocks], as the fields.
           alignment: one value for all blocks, or one each.
           capacity: one value for all memory spaces, or by space, or None.
 
@@ -129,7 +130,7 @@ class PlacementProblem:
                 raise InputError(f"{pair} but are not pinned to the same offset")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the referee judge offsets; returns the height of each memory space in bytes.
+        """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.
 
         Raises:
           CheckError: the offsets break a promise; the message names the blocks.
@@ -166,7 +167,7 @@ class Packing:
     """Offsets for a PlacementProblem, with what is known about them.
 
     Attributes:
-      offsets: int64, bytes, by block; None where no packing was found.
+      offsets: int64 [blocks], bytes; None where no packing was found.
       heights: memory space -> bytes it needs; empty where no packing was found.
       bounds: memory space -> bytes below which no packing exists.
       status: OPTIMAL (all heights equal their bounds), FEASIBLE (a packing within every capacity

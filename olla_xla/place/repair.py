@@ -44,8 +44,8 @@ def repaired(
     """Looks for a packing at most `target_height` bytes high.
 
     Args:
-      items: one independent part, `repairable`. best: a packing. budget: is charged one node for
-        each item placed. seed: another number, other tries.
+      items: one independent part, `repairable`. best: int64 [items], a packing.
+      budget: is charged one node for each item placed. seed: another number, other tries.
 
     Returns:
       Offsets no higher than those of `best`.

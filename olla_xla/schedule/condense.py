@@ -41,11 +41,11 @@ class Reduced:
     prologue: bool
 
     def expand(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The order of all operators from an order of groups."""
+        """The order of all operators, int64 [operators], from one of groups, int64 [groups]."""
         return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
     def contract(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The order of groups from an order of all operators."""
+        """The order of groups, int64 [groups], from one of all operators, int64 [operators]."""
         place = self.full.positions(order)[self.keys]
         if self.prologue:
             place[0] = -1

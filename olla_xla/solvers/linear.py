@@ -129,7 +129,7 @@ class Result:
     failures: tuple[str, ...] = ()
 
     def point(self) -> NDArray[np.float64]:
-        """`x`; SolverError, with what every backend said, if there is none."""
+        """`x`, float64 [variables]; SolverError, with what every backend said, if there is none."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
             raise SolverError(f"no solution ({self.status}): {said}")
@@ -343,12 +343,12 @@ class Model:
         return self._arrays
 
     def value(self, x: NDArray[np.float64]) -> float:
-        """The objective at a point."""
+        """The objective at a point, float64 [variables]."""
         return float(self.arrays().cost @ x + self.offset)
 
 
 def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point with its integer variables rounded.
+    """The point, float64 [variables], with its integer variables rounded.
 
     Raises:
       SolverError: wrong length, a value that is not finite, or an integer variable farther than
@@ -368,7 +368,7 @@ def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def violation(model: Model, x: NDArray[np.float64]) -> str | None:
-    """The first bound or row that a point breaks, in words; None if it is feasible.
+    """The first bound or row that a point, float64 [variables], breaks, in words; or None.
 
     Rows with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.
     """

@@ -53,7 +53,7 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What values have to do with each other, by value (CSR).
+    """What values have to do with each other, by value (CSR: int64 [values + 1], int64 [any]).
 
     Attributes:
       share_ptr, share_idx: operands whose memory the value may take over, wherever they are seen.
@@ -106,7 +106,7 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Finds the allocation of each alias set in `order` (int64), the largest first."""
+    """Finds the allocation of each alias set in `order`, int64 [sets], the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),

@@ -378,13 +378,13 @@ def pack(
     """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
 
     Args:
-      ids: values to place, ascending. tick_start, tick_end, root: from share_in_place.
-      size: bytes by value id. alignment: bytes.
+      ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
+      size: int64 [values], bytes. alignment: bytes.
       most: if a heap must be larger than so many bytes, nothing is placed; None: no such limit.
 
     Returns:
-      (heap size in bytes, offset by value id); where nothing is placed for being too large, bytes
-      that any heap takes.
+      (heap size in bytes, int64 [values] offsets); where nothing is placed for being too large,
+      bytes that any heap takes.
     """
     groups, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
     roots, sizes, durations, spans = keys

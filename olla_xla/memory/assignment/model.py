@@ -50,10 +50,10 @@ class Assignment:
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
       temp_bytes: the heap.
-      allocation: by value id; allocations are numbered as made, the heap comes last.
-      offset: by value id, within its allocation.
-      sizes: by allocation.
-      start, end: live ranges by value id, inclusive logical times.
+      allocation: int64 [values]; allocations are numbered as made, the heap comes last.
+      offset: int64 [values], within its allocation.
+      sizes: int64 [allocations].
+      start, end: int64 [values], live ranges, inclusive logical times.
     """
 
     total_bytes: int

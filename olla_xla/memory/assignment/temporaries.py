@@ -54,12 +54,12 @@ class Starts(NamedTuple):
         return np.flatnonzero(begun == ended)
 
     def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The times of all without the steps that these pairs then do not take."""
+        """int64 [points], `time` without the steps that these pairs (int64 [any]) do not take."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
     def steps_gone(self, alone: NDArray[np.int64]) -> int:
-        """How many those are."""
+        """How many steps the pairs `alone` (int64 [any]) do not take."""
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:
@@ -139,7 +139,7 @@ def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, align
     the first table comes last, else a heap.
 
     Args:
-      tables: bytes of the tuples' tables, in the order in which they were made.
+      tables: int64 [any], bytes of the tuples' tables, in the order in which they were made.
       heaps: bytes of the heaps, which are made after them.
       applied: whether there are such computations.
     """

@@ -100,7 +100,11 @@ def _end(model: Model, state: State, e: int) -> int:
 
 @jit
 def lift_passed(model: Model, state: State, rank: NDArray[np.int64]) -> bool:
-    """Bounds all items passed over so far; false if one cannot be placed any more."""
+    """Bounds all items passed over so far; false if one cannot be placed any more.
+
+    Args:
+      model, state: of the search. rank: int64 [items], the order in which they are tried.
+    """
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
     for k in range(frame[LO], frame[HI]):

@@ -125,7 +125,7 @@ class Search:
           capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
 
         Returns:
-          (FOUND, EXHAUSTED or LIMIT; the offsets in bytes where FOUND).
+          (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes, where FOUND).
         """
         allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0

@@ -21,7 +21,7 @@ __all__ = ["best_fit"]
 
 
 def best_fit(items: Items) -> NDArray[np.int64]:
-    """Offsets of all items, in bytes; quadratic in the number of items.
+    """int64 [items], offsets in bytes; quadratic in the number of items.
 
     An item of several parts is taken as if it were live from its first to its last section.
 

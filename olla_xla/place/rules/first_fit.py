@@ -21,7 +21,7 @@ def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
 
 
 def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets of all items, in bytes; pinned items are placed before all others.
+    """int64 [items], offsets in bytes; pinned items are placed before all others.
 
     Quadratic in the number of items, with a small constant.
     """

@@ -21,7 +21,7 @@ __all__ = ["fullest", "ordered", "peak_orders"]
 
 
 def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
-    """Orders for `first_fit`; ties by number."""
+    """Orders for `first_fit`, int64 [items]; ties by number."""
     if not len(items):
         return
     there, pinned, stacks = fullest(items)

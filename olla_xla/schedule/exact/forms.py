@@ -39,11 +39,11 @@ class Formulation(Protocol):
     scale: Scale
 
     def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point of an order."""
+        """The point of an order, float64 [variables]."""
         ...
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order of a point."""
+        """The order, int64 [n], of a point, float64 [variables]."""
         ...
 
 
@@ -62,7 +62,7 @@ class Task(Protocol):
         ...
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order of a point."""
+        """The order, int64 [n], of a point, float64 [variables]."""
         ...
 
 
@@ -115,7 +115,7 @@ class Linear:
         return solve(self.built.model, limits, [backend])
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order of a point."""
+        """The order, int64 [n], of a point, float64 [variables]."""
         return self.built.decode(x)
 
 
@@ -174,7 +174,7 @@ def least_peak(
       equations: of a linear form, those to use; all by default.
       limits: of each solver; building comes off its seconds, and its watch is told bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
-      start: an order to begin with; by default some legal one.
+      start: int64 [n], an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
       reduce: condense the graph first; the optimum stays the same.
       edges: control edges more, (before, after). They take orders away, so that only `bound_bytes`

@@ -24,6 +24,6 @@ HEURISTICS = {
 
 
 def candidates(graph: TensorGraph | GraphArrays) -> dict[str, NDArray[np.int64]]:
-    """Name -> legal order of all operators, one for each rule of `HEURISTICS`."""
+    """Name -> legal order of all operators, int64 [n], one for each rule of `HEURISTICS`."""
     reduced = reduce_graph(GraphArrays.of(graph))
     return {name: reduced.expand(rule(reduced.arrays)) for name, rule in HEURISTICS.items()}

@@ -24,7 +24,7 @@ __all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
 
 
 def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the operators that are ready, always the one of least priority; ties by index."""
+    """Of the operators that are ready, always that of least priority, int64 [n]; ties by index."""
     waiting = np.diff(g.pred_ptr)
     heap = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
     heapq.heapify(heap)

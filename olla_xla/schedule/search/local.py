@@ -17,7 +17,7 @@ __all__ = ["lower_peak", "towards_objective"]
 def lower_peak(
     run: Run, problem: Problem, groups: NDArray[np.int64], seed: int, *, quick: bool = False
 ) -> NDArray[np.int64]:
-    """Local search for the peak of a problem, until it stalls; returns the best groups.
+    """Local search for the peak of a problem until it stalls; the best order, int64 [groups].
 
     A quick one takes the first stall for the last: another search follows it.
     """

@@ -41,7 +41,7 @@ def search(
     """Looks for the order with the least objective, starting from legal orders.
 
     Args:
-      graph: the graph. starts: name -> order of all operators; at least one.
+      graph: the graph. starts: name -> int64 [n], order of all operators; at least one.
       options: see SearchOptions.
 
     Returns:

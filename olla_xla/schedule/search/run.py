@@ -25,7 +25,7 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """An order of groups and what it costs in bytes."""
+    """An order of groups, int64 [groups], and what it costs in bytes."""
 
     groups: NDArray[np.int64]
     objective: int
@@ -88,7 +88,7 @@ class Run:
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
-        """Notes an order of groups for its lifetime peak."""
+        """Notes an order of groups, int64 [groups], for its lifetime peak."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -108,8 +108,8 @@ class Run:
         """Evaluates an order and keeps it if it is the best.
 
         Args:
-          groups: the order. order: itself, where it is not condensed. value: its objective, where
-            that is known.
+          groups: int64 [groups], the order. order: int64 [n], itself, where it is not
+            condensed. value: its objective, where that is known.
         """
         order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Problem(NamedTuple):
-    """The graph, as `GraphArrays` has it; `made`: bytes that appear at an operator."""
+    """The graph, as `GraphArrays` has it; `made`: int64 [n], bytes that appear at an operator."""
 
     size: NDArray[np.int64]
     source: NDArray[np.int64]
@@ -91,7 +91,10 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
 
 
 class State(NamedTuple):
-    """An order and what is known of it, with scratch space for trying moves."""
+    """An order of n operators and what is known of it, with scratch space for trying moves.
+
+    Arrays are [n] but for those by tensor, [m]: last, trial_last and the stamps that say so.
+    """
 
     order: NDArray[np.int64]
     place: NDArray[np.int64]
