@@ -220,7 +220,7 @@ class _Search:
         return max(n for n in self._trials if n < pieces)
 
     def _fewest_unplanned(self) -> int | None:
-        """The fewest pieces that XLA's own order meets the budget with; None where none does."""
+        """The fewest pieces with which XLA's own order fits the budget; None where none does."""
         self._compile(1)
         if self._trials[1].xla_bytes <= self._budget:
             return 1

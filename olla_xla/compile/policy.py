@@ -87,7 +87,10 @@ class _Residual(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What XLA's loop stacks, in the order of its state, and whether the plan keeps it."""
+    """A scan residual of a loop of XLA's: its bytes, the operation and line that make it.
+
+    kept: whether the plan keeps it.
+    """
 
     bytes: int
     operation: str

@@ -153,10 +153,13 @@ def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int
 
 @inner
 def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
-    """Writes by pair of the block whether its input dies at its output's source, v.
+    """Says of each pair of the block whether its input dies at v, the source of its output.
 
-    It never does if another reader is a descendant of v, surely (as `deaths` has it at first) if
-    all others are ancestors.
+    It does in no order if another reader is a descendant of v, and in every order, as `deaths`
+    says at first, if all other readers are ancestors of v.
+
+    Args:
+      g, block: as above. deaths: int64 [pairs of the block], changed in place.
     """
     begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
     for k in range(begin, end):

@@ -103,7 +103,7 @@ def live_spans(
 
 @inner
 def _uses(g: GraphArrays, position: NDArray[np.int64], spans: NDArray[np.int64]) -> None:
-    """Writes the half-open steps from each tensor's source to the last that needs it."""
+    """Writes to `spans`, int64 [m, 2], half-open steps: each tensor's source to its last reader."""
     for i in range(g.m):
         last = position[g.source[i]]
         spans[i, 0] = 0 if g.live_in[i] else last

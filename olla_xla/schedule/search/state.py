@@ -165,7 +165,7 @@ def evaluate(p: Problem, s: State) -> int:
 
 @inner
 def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
-    """Live bytes of the window [lo, hi] if the operators ran as `trial` has them."""
+    """Writes to `trial_live` the bytes at steps lo to hi, both included, in the order `trial`."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0
