@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 __all__ = ["Kinds", "flattened", "parameters", "spelled"]
 
@@ -73,7 +72,7 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
     taken = 0
     for value in values:
         kind = type(value)
-        if kind is NDArray[np.int64]:
+        if kind is np.ndarray:
             number = _DTYPE_BY_ID.get(id(value.dtype))
             number = _dtype(value.dtype) if number is None else number
             flags = value.flags.num

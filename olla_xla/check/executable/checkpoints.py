@@ -323,7 +323,7 @@ class _Check:
                 yield number
 
     def is_apart(self, others: Numbers) -> bool:
-        """Whether all else that an iteration makes has the same numbers if the arrays have others."""
+        """Whether all else in an iteration stays the same with other numbers for the arrays."""
         numbering, found = self._numbering, []
         for names in (self._names, {**self._names, **others}):
             effects: list[bytes] = []
