@@ -58,13 +58,13 @@ def choose_exactly(
       g: the problem, in its order. budget: bytes. limits: of the solver.
       small: tensors below this part of the peak are left alone.
     """
-    program = _Program(g, budget, small)
+    program = _Formulation(g, budget, small)
     result = solve(program.model, limits)
     evictions = None if result.x is None else program.evictions(result.x)
     return ExactChoice(result, evictions, program.model.variables, program.model.rows)
 
 
-class _Program:
+class _Formulation:
     def __init__(self, g: RematGraph, budget: int, small: float) -> None:
         self.g = g
         self.base = expand(g, np.zeros((0, 2), np.int64))

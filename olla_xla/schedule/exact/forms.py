@@ -192,7 +192,7 @@ def least_peak(
     prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = form.task(prepared, equations, tightest)
-    limits = _told_bytes(limits or Limits(), task.scale)
+    limits = _watched_in_bytes(limits or Limits(), task.scale)
     left = limits.time_limit - (time.monotonic() - started)
     limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
     result, order, peak = _first_sound(task, prepared, limits, names)
@@ -218,7 +218,7 @@ def least_peak(
     )
 
 
-def _told_bytes(limits: Limits, scale: Scale) -> Limits:
+def _watched_in_bytes(limits: Limits, scale: Scale) -> Limits:
     """The limits with a watch that is told units."""
     watch = limits.watch
     if watch is None:
@@ -256,7 +256,7 @@ def _first_sound(
             reasons = result.failures
             if result.status is not Status.ERROR:
                 order = prepared.back(task.order(result.point()))
-                peak = _refereed(prepared.graph, order, result, task.scale)
+                peak = _verified_peak(prepared.graph, order, result, task.scale)
                 return dataclasses.replace(result, failures=tuple(failures)), order, peak
         except (CheckError, SolverError) as error:
             if isinstance(error, CheckError):
@@ -271,7 +271,9 @@ def _first_sound(
     return failed, order, peak
 
 
-def _refereed(graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale) -> int:
+def _verified_peak(
+    graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale
+) -> int:
     """The referee's peak of an order, held against what the solver claims."""
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)
