@@ -18,7 +18,7 @@ from olla_xla import targets
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.checkpointed import POLICIES
-from olla_xla.tools.variants import Way, Ways
+from olla_xla.tools.variants import StepVariants, Way
 
 __all__ = ["CASES", "LoopsRow", "as_json", "checkpointed_scans", "loops"]
 
@@ -66,7 +66,9 @@ def loops(
       OllaError: planning failed.
     """
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
-    work = Ways(model, targets.target(case.target), dataclasses.replace(options, loops=True))
+    work = StepVariants(
+        model, targets.target(case.target), dataclasses.replace(options, loops=True)
+    )
     progress("XLA's own schedule")
     xla = work.row("XLA", work.compiled())
     plans: dict[float, Way] = {}

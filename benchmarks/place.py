@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.place_ilp import FORMS, Programs, place_by_programs
+from benchmarks.placement_blocks import graph_problem, load_of
 from benchmarks.reordering.any_order import place_reordered
 from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.schedule import Case, capture_case
@@ -27,7 +28,6 @@ from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import Packing, PlacementProblem, place
-from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, graphs, plan_module

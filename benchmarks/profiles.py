@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.eager.allocator import BlockSplittingAllocator
 from benchmarks.eager.allocator_time import malloc_seconds
+from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
+from benchmarks.profile_replay.record_arrays import RecordedArray, recorded
+from benchmarks.profile_replay.replay import LearningAllocator
 from olla_xla.errors import CheckError, InputError
-from olla_xla.place.profile import PlannedAllocator, Recorder
-from olla_xla.place.record_arrays import RecordedArray, recorded
-from olla_xla.place.replay import LearningAllocator
 from olla_xla.problem.whole_file import written_whole
 
 __all__ = [

@@ -30,7 +30,9 @@ _TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
 
 
 class CodeGenerator(enum.Enum):
-    """Tiles, a loop, a loop for each part of a concatenation, or any that XLA finds to do."""
+    """How XLA:CPU compiles a fusion: in tiles, as one loop, as a loop for each part that is
+    concatenated; or ANY, where XLA chooses and this module cannot tell.
+    """
 
     TILES = enum.auto()
     LOOP = enum.auto()

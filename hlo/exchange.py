@@ -42,7 +42,7 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """How a collective sums, whatever the names are in the computation that says so."""
+    """What a collective reduces with; equal for equal computations, whatever their names are."""
     return tuple(_form(c) for c in i.called)
 
 

@@ -421,7 +421,7 @@ _CALLED = {"while": 2, "call": 1, "fusion": 1}
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
-    """What only some opcodes have."""
+    """Sets what some opcodes have alone; HloError where it calls fewer or more than they do."""
     i.called = tuple(computations[c] for c in p.called_computation_ids)
     if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
         calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"

@@ -34,6 +34,6 @@ def from_stablehlo(text: str) -> bytes:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first, in a line."""
+    """The first line of an error's message; the name of its class where it has none."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -36,6 +36,7 @@ from benchmarks.eager.estimate import (
     of_mode,
 )
 from benchmarks.eager.stored import ModelEstimates, from_json, to_json
+from benchmarks.growing_file import read_text
 from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes
@@ -103,7 +104,7 @@ def run(values: flags.FlagValues) -> int:
     for path in (values.out, values.added_edges):
         files.check_writable(path)
     if values.stored is not None:
-        rows = [row for path in values.stored for row in from_json(files.read_text(path))]
+        rows = [row for path in values.stored for row in from_json(read_text(path))]
         return _print_meeting(values, list({row.key[:-1]: row for row in rows}.values()))
     if values.models is not None:
         return _several(values)
@@ -137,7 +138,7 @@ def _several(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
     out, rows, failed = values.out, [], 0
     if out is not None and Path(out).exists():
-        rows = from_json(files.read_text(out))
+        rows = from_json(read_text(out))
     target = values.target if values["compile"].value else ""
     wanted = [
         (name, values.batch_size, values.optimizer, values.mode, target)

@@ -14,9 +14,9 @@ from typing import Any
 from absl import flags
 
 from benchmarks.fission.steps import STEPS
+from benchmarks.growing_file import GrowingFile
 from benchmarks.worker_lines import worker_lines
 from olla_xla import targets
-from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
@@ -39,7 +39,7 @@ def run(values: flags.FlagValues) -> int:
     for name in values.steps:
         if name not in STEPS:
             raise InputError(f"--steps: {name!r} is not one of {', '.join(STEPS)}")
-    file = files.GrowingFile(values.out)
+    file = GrowingFile(values.out)
     targets.prepare_environment("cpu")
     rows = []
     with Progress() as progress:

@@ -15,8 +15,8 @@ import time
 from absl import flags
 
 from benchmarks.fission import programs as bench
+from benchmarks.growing_file import GrowingFile
 from olla_xla import targets
-from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 
@@ -37,7 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Runs all of them and prints what came of them."""
     targets.prepare_environment("cpu")
-    file = files.GrowingFile(values.out)
+    file = GrowingFile(values.out)
     found: collections.Counter[tuple[bool, str]] = collections.Counter()
     started, bad = time.monotonic(), []
     with Progress() as progress:

@@ -18,6 +18,7 @@ from absl import flags
 
 from benchmarks import ilp as bench
 from benchmarks import ilp_steps
+from benchmarks.growing_file import read_text
 from benchmarks.place import planned_step
 from benchmarks.report.solvers import (
     agreement_table,
@@ -65,7 +66,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures and prints everything, or prints what is stored."""
     if values.stored is not None:
-        texts = [files.read_text(path) for path in values.stored]
+        texts = [read_text(path) for path in values.stored]
         rows = [row for text in texts for row in ilp_steps.rows_from_json(text)]
         shared.print_table(values, programs_table(rows))
         return 0
@@ -115,7 +116,7 @@ def _earlier(path: str | None) -> list[ilp_steps.StepRow]:
     """The rows of train steps that a file has."""
     if path is None or not Path(path).exists():
         return []
-    return ilp_steps.rows_from_json(files.read_text(path))
+    return ilp_steps.rows_from_json(read_text(path))
 
 
 def _write(

@@ -13,11 +13,11 @@ import time
 
 from absl import flags
 
+from benchmarks.growing_file import GrowingFile
 from benchmarks.mutants import driver
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.kinds import KINDS
 from benchmarks.report import mutants as report
-from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -39,7 +39,7 @@ def run(values: flags.FlagValues) -> int:
     """Judges the mutants and prints the tables."""
     kinds = _known("kinds", values.kinds, tuple(KINDS))
     cases = _known("cases", values.cases, tuple(CASES))
-    file = files.GrowingFile(values.out)
+    file = GrowingFile(values.out)
     started = time.monotonic()
     with Progress() as progress:
 

@@ -16,6 +16,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import place as bench
+from benchmarks.growing_file import read_text
 from benchmarks.report.placing import (
     compared_table,
     instance_table,
@@ -70,7 +71,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Measures and prints."""
     if values.stored is not None:
-        texts = [files.read_text(path) for path in values.stored]
+        texts = [read_text(path) for path in values.stored]
         rows = [row for text in texts for row in bench.programs_from_json(text)]
         last = {(row.case, row.backend, row.form, row.start): row for row in rows}
         shared.print_table(values, compared_table(list(last.values())))

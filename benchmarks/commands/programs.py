@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from benchmarks.growing_file import GrowingFile
 from benchmarks.random_programs.check import FAILURES, check_case
 from benchmarks.random_programs.processes import run as run_shares
 from benchmarks.random_programs.processes import shares
@@ -67,7 +68,7 @@ def _many(values: flags.FlagValues) -> int:
     known = _rows(values.out) if values.resume else []
     for row in known:
         tallies.setdefault(row["kind"], Tally()).add(row)
-    file = files.GrowingFile(values.out, extend=bool(known))
+    file = GrowingFile(values.out, extend=bool(known))
     counted = collections.Counter(row["share"] for row in known)
     work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
     work = [dataclasses.replace(s, skip=counted[s.number], scans=values.scans) for s in work]

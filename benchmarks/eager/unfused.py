@@ -16,13 +16,13 @@ import olla_xla.schedule as schedule
 from benchmarks.eager.allocator_time import allocator_time
 from benchmarks.eager.graph import Program, program
 from benchmarks.eager.requests import ALLOCATORS, run_eagerly
+from benchmarks.placement_blocks import graph_problem
 from benchmarks.reordering.process import arenas
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
-from olla_xla.place.blocks import graph_problem
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph

@@ -24,7 +24,7 @@ from benchmarks.figures.published import (
     TIME_OF_SUBLINEAR,
     Mark,
 )
-from olla_xla.cli import files
+from benchmarks.growing_file import read_text
 from olla_xla.errors import InputError
 
 __all__ = [
@@ -176,7 +176,7 @@ def estimate_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
     By mode: what the caching allocator reserves for a step run eagerly, and the arena of best fit
     from its profile. Raises InputError if a file is none, or has no such rows.
     """
-    rows = [row for path in paths for row in from_json(files.read_text(str(path)))]
+    rows = [row for path in paths for row in from_json(read_text(str(path)))]
     charts = []
     for mode, figure, marks in (
         ("training", "2a", LESS_BY_PROFILE),

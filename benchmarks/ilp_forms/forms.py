@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.ilp_forms.interval_form import interval_model, order_of_steps
 from benchmarks.ilp_forms.lifetimes_ilp import LifetimeIlp
+from benchmarks.special_solver import solve_special
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
@@ -20,7 +21,6 @@ from olla_xla.schedule.exact.forms import RUNNING, ExactOrder, Form, Linear
 from olla_xla.schedule.exact.prepared import Prepared
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import Limits, Result, Status
-from olla_xla.solvers.solve import solve_special
 
 __all__ = ["FORMS", "form_named", "least_peak"]
 

@@ -15,13 +15,13 @@ from benchmarks.mutants.inputs import arguments, outputs
 from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.relocation.executable import CpuExecutable
+from benchmarks.relocation.reload import reloaded
 from hlo.module import HloError
 from olla_xla import planner
 from olla_xla.check.executable import check_executable, differing, results_digest
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import Compiled, capture, compile_rewritten
-from olla_xla.compile.jax_private import reloaded
 from olla_xla.errors import CheckError, OllaError
 
 __all__ = ["Mutant", "Subject"]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import Programs
 from benchmarks.place_ilp.placer import place_by_programs
+from benchmarks.placement_blocks import graph_problem, load_of, offsets_by_name
 from hlo.backend import PLATFORMS
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError, OllaError, SolverError
 from olla_xla.place import place
-from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.solvers.linear import Limits, Status, Watch

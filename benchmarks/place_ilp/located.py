@@ -18,6 +18,7 @@ from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
 from benchmarks.place_ilp.windows import Window, narrowed
+from benchmarks.special_solver import solve_special
 from olla_xla.errors import InputError, SolverError
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
@@ -26,7 +27,7 @@ from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Result, Status, Watch
-from olla_xla.solvers.solve import BACKENDS, solve, solve_special
+from olla_xla.solvers.solve import BACKENDS, solve
 
 __all__ = ["FORMS", "Located", "Programs", "located"]
 

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 
 from benchmarks.relocation.executable import CpuExecutable
+from benchmarks.relocation.reload import reloaded
 from benchmarks.relocation.slices import Relocation, relocate
 from hlo.module import HloError
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Compiles
-from olla_xla.compile.jax_private import reloaded
 from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import CheckError, InputError, OllaError
 from olla_xla.memory.arrays import GraphArrays

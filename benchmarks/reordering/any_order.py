@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.placement_blocks import graph_problem, load_of
 from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.reordering.one_order import GraphPlacement, checked, place_graph
 from benchmarks.reordering.orders import delayed, hastened, postponed, relieved
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.dead_space import waste
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import step_items

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.placement_blocks import blocks_of
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import passes_on
-from olla_xla.place.blocks import blocks_of
 from olla_xla.place.placed_parts import Shapes
 
 __all__ = ["HandOvers", "ItemParts", "item_parts"]

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.placement_blocks import inside_name
 from benchmarks.reordering.item_parts import ItemParts, item_parts
 from benchmarks.reordering.operator_moves import Order, move
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.place.blocks import inside_name
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.placed_parts import LOWEST, fit, put
 from olla_xla.place.relocate import relocate

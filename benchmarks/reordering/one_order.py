@@ -12,9 +12,9 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 
+from benchmarks.placement_blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import InputError
-from olla_xla.place.blocks import graph_problem, load_of, offsets_by_name
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph

@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.placement_blocks import graph_problem
 from benchmarks.reordering.any_order import place_reordered
 from olla_xla.errors import OllaError
-from olla_xla.place.blocks import graph_problem
 from olla_xla.place.placer import place
 from olla_xla.problem.graph import TensorGraph
 

@@ -9,7 +9,7 @@ from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
 from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
-from hlo.rewrite.walk import post_order
+from hlo.rewrite.walk import after_needs, post_order
 
 __all__ = ["Body", "Names", "list_computations"]
 
@@ -260,23 +260,13 @@ class Body:
 
     def _operands_first(self, order: Iterable[int], among: Container[int]) -> list[int]:
         """The same order with each after what it needs; that of `among` is taken in."""
-        done: dict[int, None] = {}
-        for last in order:
-            stack, begun = [last], {last}
-            while stack:
-                i = self._by_id[stack[-1]]
-                before = (*i.operand_ids, *i.control_predecessor_ids)
-                missing = [
-                    k for k in before if k in among and k not in done and k not in self._dead
-                ]
-                if missing and i.id not in self._dead:
-                    if missing[0] in begun:
-                        raise HloError(f"{i.name} needs what needs it")
-                    stack.append(missing[0])
-                    begun.add(missing[0])
-                else:
-                    done[stack.pop()] = None
-        return list(done)
+
+        def needs(k: int) -> list[int]:
+            i = self._by_id[k]
+            before = (*i.operand_ids, *i.control_predecessor_ids)
+            return [n for n in before if n in among and n not in self._dead and k not in self._dead]
+
+        return after_needs(order, needs, lambda k: HloError(f"{self._by_id[k].name} needs itself"))
 
     def finish(self) -> None:
         """Writes the instructions and their order back."""
@@ -305,16 +295,10 @@ def list_computations(proto: xla_pb2.HloModuleProto, new: Iterable[_Computation]
                 if k not in called:
                     called[k] = None
                     waiting.append(k)
-    done: dict[int, None] = {}
-    for first in by_id:
-        stack = [first] if first in called else []
-        while stack:
-            c = by_id[stack[-1]]
-            missing = [k for i in c.instructions for k in i.called_computation_ids if k not in done]
-            if missing:
-                stack.append(missing[0])
-            else:
-                done[stack.pop()] = None
+    done = after_needs(
+        (k for k in by_id if k in called),
+        lambda k: [n for i in by_id[k].instructions for n in i.called_computation_ids],
+    )
     for number in by_id.keys() - called.keys():
         if number in proto.schedule.sequences:
             del proto.schedule.sequences[number]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError
+from hlo.rewrite.walk import after_needs
 
 __all__ = ["flatten", "is_shared"]
 
@@ -95,19 +96,11 @@ def _embedded(computations: Sequence[_Computation]) -> list[_Computation]:
 def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
     """By id, which is the order of the program, but never before what must run first."""
     by_id = {i.id: i for i in instructions}
-    begun: set[int] = set()
-    done: dict[int, None] = {}
-    for number in sorted(by_id):
-        stack = [number]
-        while stack:
-            i = by_id[stack[-1]]
-            missing = [k for k in (*i.operand_ids, *i.control_predecessor_ids) if k not in done]
-            if not missing:
-                done[stack.pop()] = None
-            elif i.id in begun:
-                raise HloError(f"{i.name} comes before itself; dump the module again")
-            begun.add(i.id)
-            stack += reversed(missing)
+    done = after_needs(
+        sorted(by_id),
+        lambda k: (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids),
+        lambda k: HloError(f"{by_id[k].name} comes before itself; dump the module again"),
+    )
     return [by_id[k] for k in done]
 
 

@@ -49,7 +49,7 @@ class Maker:
         self._exchanges = module.exchanges(source, body)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
-        """Takes instructions that were made otherwise, by name."""
+        """Enters instructions made elsewhere, by name, so that later ones may read them."""
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:

@@ -7,11 +7,43 @@ instructions that way, and a view of it (hlo.module) numbers them as XLA will.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["post_order", "put_in_post_order"]
+__all__ = ["after_needs", "post_order", "put_in_post_order"]
+
+
+def after_needs(
+    numbers: Iterable[int],
+    needs: Callable[[int], Iterable[int]],
+    cycle: Callable[[int], Exception] | None = None,
+) -> list[int]:
+    """Numbers in their order, each after all that it needs, which is taken in: depth first.
+
+    Args:
+      numbers: where the walk begins. needs: what each needs, in the order in which it is visited.
+      cycle: the error to raise where a number needs itself; by default that is passed over.
+    """
+    done: dict[int, None] = {}
+    begun: set[int] = set()
+    for first in numbers:
+        path: list[tuple[int, Iterator[int]]] = (
+            [] if first in done else [(first, iter(needs(first)))]
+        )
+        begun.add(first)
+        while path:
+            number, left = path[-1]
+            missing = next((k for k in left if k not in done), None)
+            if missing is None:
+                done[number] = None
+                path.pop()
+            elif missing not in begun:
+                begun.add(missing)
+                path.append((missing, iter(needs(missing))))
+            elif cycle is not None:
+                raise cycle(missing)
+    return list(done)
 
 
 def put_in_post_order(computation: xla_pb2.HloComputationProto) -> None:
@@ -29,16 +61,8 @@ def post_order(
     """The order in which XLA will walk the instructions; it decides ties between their buffers."""
     by_id = {i.id: i for i in instructions}
     read = {k for i in instructions for k in i.operand_ids}
-    begun: set[int] = set()
-    done: dict[int, None] = {}
-    for last in sorted(by_id.keys() - read):
-        stack = [last]
-        while stack:
-            k = stack[-1]
-            if k in begun:
-                done[stack.pop()] = None
-                continue
-            begun.add(k)
-            stack += reversed(by_id[k].operand_ids)
-            stack += by_id[k].control_predecessor_ids
-    return [by_id[k] for k in done]
+
+    def needs(k: int) -> list[int]:
+        return [*reversed(by_id[k].control_predecessor_ids), *by_id[k].operand_ids]
+
+    return [by_id[k] for k in after_needs(sorted(by_id.keys() - read), needs)]

@@ -190,10 +190,10 @@ class Agreement:
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
-        """What the leader offers; None where there is nothing to vote on (any more).
+        """The plan that the leader puts to the vote, serialized; None if it will not come any more.
 
         Args:
-          wait: for the leader, as long as it lives; else the answer is that of the moment.
+          wait: wait for it as long as the leader lives; otherwise None means not yet.
         """
         watch = _Watch(self, self._members[0])
         while (found := self._store.get(self._key("offer"), self._slice * wait)) is None:

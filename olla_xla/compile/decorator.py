@@ -16,7 +16,7 @@ from olla_xla.compile.jax_private import (
     plain_jit,
 )
 from olla_xla.compile.keywords import PlanKeywords
-from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_function
+from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, VersionError
 from olla_xla.problem.options import SOLVERS, PlanOptions
 from olla_xla.problem.plan import Plan
@@ -129,13 +129,15 @@ def plan(
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
     _check_own(plan, enabled=enabled, fission=fission)
-    ways = Ways(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
+    plan_settings = PlanSettings(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
     given = bool(ours) or verify is not None or plan is not None or not enabled
 
     def planned(function: Any) -> Any:
         if fission:
-            return _in_pieces(*_to_jit(function, jit_options, ways), ways)
-        return planned_function(*_to_jit(function, jit_options, ways if given else None), ways)
+            return _in_pieces(*_to_jit(function, jit_options, plan_settings), plan_settings)
+        return planned_function(
+            *_to_jit(function, jit_options, plan_settings if given else None), plan_settings
+        )
 
     return planned if fn is None else planned(fn)
 
@@ -174,7 +176,7 @@ def _check_jax() -> None:
 
 
 def _to_jit(
-    fn: Any, jit_options: dict[str, Any], given: Ways | None
+    fn: Any, jit_options: dict[str, Any], given: PlanSettings | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function to be jitted, and `jax.jit`'s arguments.
 
@@ -191,7 +193,7 @@ def _to_jit(
     if jit_options:
         return fn, jit_options
     if isinstance(fn, PlannedFunction):
-        inlined = given is None or given == fn._ways
+        inlined = given is None or given == fn._plan_settings
         return (fn, {}) if inlined else (fn.__wrapped__, fn.jit_options)
     read = jit_parameters(fn)
     if read is None:

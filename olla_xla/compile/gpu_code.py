@@ -73,10 +73,10 @@ def reason_without_order(executable: GpuExecutable | None) -> str:
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
-    """The same of compiler options, and of XLA_FLAGS where these do not say.
+    """Why an order would mean nothing to an executable compiled so, naming the flag; or "".
 
     Args:
-      options: as (name, value).
+      options: compiler options as (name, value); XLA_FLAGS count where they do not say.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     said = re.findall(rf"--{_FLAG}=(\w+)", flags)[-1:]

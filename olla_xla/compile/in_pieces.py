@@ -15,7 +15,12 @@ from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.jax_private import devices_of, plain_jit
-from olla_xla.compile.planned_function import PlannedFunction, Ways, planned_function, under_trace
+from olla_xla.compile.planned_function import (
+    PlannedFunction,
+    PlanSettings,
+    planned_function,
+    under_trace,
+)
 from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.sharded import leaf_shardings
@@ -73,14 +78,17 @@ class FissionFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], jit_options: Mapping[str, Any], ways: Ways
+        self,
+        function: Callable[..., Any],
+        jit_options: Mapping[str, Any],
+        plan_settings: PlanSettings,
     ) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
-        self._jit_options, self._ways = dict(jit_options), ways
+        self._jit_options, self._plan_settings = dict(jit_options), plan_settings
         self._by_signature: dict[Any, tuple[FissionChoice, PlannedFunction]] = {}
-        self._plain = planned_function(function, self._jit_options, ways)
+        self._plain = planned_function(function, self._jit_options, plan_settings)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function; for a new signature its pieces are chosen first."""
@@ -120,22 +128,28 @@ class FissionFunction:
     ) -> tuple[FissionChoice, PlannedFunction]:
         key = _signature(args, kwargs)
         if key not in self._by_signature:
-            found = _Search(self.__wrapped__, self._jit_options, self._ways, args, kwargs).run()
+            found = _Search(
+                self.__wrapped__, self._jit_options, self._plan_settings, args, kwargs
+            ).run()
             _logger.info("%s runs in %d pieces", self.__name__, found[0].pieces)
             self._by_signature[key] = found
         return self._by_signature[key]
 
 
 def fission_function(
-    function: Callable[..., Any], jit_options: Mapping[str, Any], ways: Ways
+    function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
     """The form of a function that is planned in pieces. Raises InputError without a budget."""
-    if ways.options.budget_bytes is None or ways.plan is not None or not ways.enabled:
+    if (
+        plan_settings.options.budget_bytes is None
+        or plan_settings.plan is not None
+        or not plan_settings.enabled
+    ):
         raise InputError(
             "fission=True takes the fewest pieces that meet memory_budget=; give that, and neither "
             "plan= nor enabled=False"
         )
-    return FissionFunction(function, jit_options, ways)
+    return FissionFunction(function, jit_options, plan_settings)
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
@@ -164,15 +178,19 @@ class _Search:
         self,
         function: Callable[..., Any],
         jit_options: Mapping[str, Any],
-        ways: Ways,
+        plan_settings: PlanSettings,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        assert ways.options.budget_bytes is not None
-        self._function, self._jit_options, self._ways = function, dict(jit_options), ways
+        assert plan_settings.options.budget_bytes is not None
+        self._function, self._jit_options, self._plan_settings = (
+            function,
+            dict(jit_options),
+            plan_settings,
+        )
         self._args, self._kwargs = args, kwargs
         self._shardings = leaf_shardings(args, kwargs, jit_options.get("in_shardings"))
-        self._budget = ways.options.budget_bytes
+        self._budget = plan_settings.options.budget_bytes
         self._trials: dict[int, Trial] = {}
         self._planned: dict[int, PlannedFunction] = {}
         self._plan: FissionPlan | None = None
@@ -202,7 +220,7 @@ class _Search:
         return max(n for n in self._trials if n < pieces)
 
     def _fewest_unplanned(self) -> int | None:
-        """The fewest pieces that XLA's own order meets the budget with; None where none does."""
+        """The fewest pieces with which XLA's own order fits the budget; None where none does."""
         self._compile(1)
         if self._trials[1].xla_bytes <= self._budget:
             return 1
@@ -244,7 +262,7 @@ class _Search:
 
     def _plans_within(self, pieces: int) -> bool:
         """Whether a plan with so many pieces meets the budget."""
-        function = planned_function(self._in(pieces), self._jit_options, self._ways)
+        function = planned_function(self._in(pieces), self._jit_options, self._plan_settings)
         trial = self._trials[pieces]
         try:
             compiled = function.lower(*self._args, **self._kwargs).compile()

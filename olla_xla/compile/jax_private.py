@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import weakref
 from collections.abc import Callable, Hashable
@@ -30,7 +29,6 @@ __all__ = [
     "platform_of",
     "no_cache_writes",
     "plain_jit",
-    "reloaded",
     "trace_state",
     "with_miss_handler",
 ]
@@ -228,46 +226,6 @@ def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
     except (ImportError, AttributeError):
         _logger.info("JAX %s may cache executables that are not used", jax.__version__)
         return contextlib.nullcontext()
-
-
-def reloaded(
-    compiled: jax.stages.Compiled, rewrite: Callable[[bytes], bytes]
-) -> jax.stages.Compiled:
-    """A compiled stage serialized, its executable's bytes rewritten, and loaded again.
-
-    JAX's `serialize_executable` is public, but not what finds the executable inside.
-
-    Raises:
-      InputError: this stage, or any on this JAX, cannot be serialized. Whatever `rewrite` raises.
-    """
-    from jax.experimental import serialize_executable
-
-    try:
-        base: Any = serialize_executable._JaxPjrtPickler  # pyright: ignore
-        inner: Any = compiled
-        parts = (inner._executable._unloaded_executable, inner._no_kwargs)
-        constants = inner._params.const_args
-    except AttributeError as error:
-        raise InputError(f"JAX {jax.__version__} cannot serialize this function") from error
-    if constants or getattr(getattr(parts[0], "mut", None), "in_mut", None):
-        raise InputError("functions that close over arrays or references cannot be serialized")
-
-    class Pickler(base):
-        def persistent_id(self, obj: Any) -> Any:
-            found = super().persistent_id(obj)
-            return ("exec", rewrite(found[1])) if found and found[0] == "exec" else found
-
-    leaves, tree = jax.tree.flatten(compiled.args_info)
-    executable: Any = compiled.runtime_executable()
-    with io.BytesIO() as file:
-        Pickler(file).dump((parts[0], leaves, parts[1]))
-        return serialize_executable.deserialize_and_load(
-            file.getvalue(),
-            tree,
-            compiled.out_tree,
-            backend=executable.client,
-            execution_devices=executable.local_devices(),
-        )
 
 
 def with_miss_handler(

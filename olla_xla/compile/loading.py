@@ -20,9 +20,12 @@ _logger = logging.getLogger("olla_xla")
 
 
 def begin(compile: bool = False) -> None:
-    """Starts to load, in a thread of its own, once in a process; with `compile`, whatever it takes.
+    """Starts to load the planner, in a thread of its own, once in a process.
 
-    Trouble with it shows where what is loaded is used.
+    An error shows where what is loaded is used.
+
+    Args:
+      compile: also compile loops that no earlier process left on disk.
     """
     _thread(compile)
 

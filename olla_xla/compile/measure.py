@@ -107,11 +107,11 @@ def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement
     own = own.lower(*args, **kwargs).compile()
     found, leaves = compiled.plan, _leaves(planned.__wrapped__, jit_options, args, kwargs)
     device, reason = _device(own)
-    ways = [("xla", own, None if found is None else found.xla_predicted_bytes)]
+    measured = [("xla", own, None if found is None else found.xla_predicted_bytes)]
     if compiled.planned and found is not None:
-        ways.append(("planned", compiled.stage, found.predicted_bytes))
+        measured.append(("planned", compiled.stage, found.predicted_bytes))
     rows = []
-    for way, executable, predicted in ways:
+    for way, executable, predicted in measured:
         row = MeasuredMemory(way, predicted, assigned_bytes(executable), reason=reason)
         if not reason:
             row = dataclasses.replace(row, **_run(executable, leaves, device.platform))

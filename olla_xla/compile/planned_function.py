@@ -53,7 +53,7 @@ from olla_xla.remat.cost.calibrate import is_measuring
 if TYPE_CHECKING:
     from olla_xla.compile.policy import CheckpointPolicy
 
-__all__ = ["PlanWarning", "PlannedFunction", "Ways", "planned_function", "under_trace"]
+__all__ = ["PlanWarning", "PlannedFunction", "PlanSettings", "planned_function", "under_trace"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -71,7 +71,7 @@ class PlanWarning(UserWarning):
     """Planning failed; the function runs with XLA's own schedule."""
 
 
-class Ways(NamedTuple):
+class PlanSettings(NamedTuple):
     """How a function is planned: options, and the arguments of `plan` beside them."""
 
     options: PlanOptions
@@ -81,11 +81,13 @@ class Ways(NamedTuple):
 
 
 def planned_function(
-    function: Callable[..., Any], jit_options: dict[str, Any], ways: Ways
+    function: Callable[..., Any], jit_options: dict[str, Any], plan_settings: PlanSettings
 ) -> PlannedFunction:
     """The planned form of a function, jitted with these arguments."""
-    function, alike = shared(function, (ways, jit_options), functools.partial(_jitted, jit_options))
-    return PlannedFunction(function, alike, ways, jit_options)
+    function, alike = shared(
+        function, (plan_settings, jit_options), functools.partial(_jitted, jit_options)
+    )
+    return PlannedFunction(function, alike, plan_settings, jit_options)
 
 
 def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.stages.Wrapped:
@@ -126,7 +128,7 @@ class PlannedFunction:
     Args:
       function: the plain function.
       alike: what it shares with functions of it that are planned alike.
-      ways: how it is planned.
+      plan_settings: how it is planned.
       jit_options: the arguments that `jitted` was made with.
     """
 
@@ -134,10 +136,15 @@ class PlannedFunction:
         self,
         function: Callable[..., Any],
         alike: Shared,
-        ways: Ways,
+        plan_settings: PlanSettings,
         jit_options: Mapping[str, Any],
     ) -> None:
-        if ways.enabled and ways.plan is None and not settings.disabled() and not is_filled():
+        if (
+            plan_settings.enabled
+            and plan_settings.plan is None
+            and not settings.disabled()
+            and not is_filled()
+        ):
             loading.begin()
         functools.update_wrapper(self, function)
         # An object's own attributes hide no method: `_compiled` and `lower` are names of its too.
@@ -147,17 +154,19 @@ class PlannedFunction:
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._shared, self._jitted = alike, alike.jitted
-        self._ways, self._options = ways, ways.options
+        self._plan_settings, self._options = plan_settings, plan_settings.options
         # Held weakly: what the function refers to goes when the planned one does, not in some later
         # garbage collection.
         before_miss = weakref.WeakMethod(self._before_miss)
-        self._call = with_miss_handler(self._jitted, before_miss) if ways.enabled else self._jitted
+        self._call = (
+            with_miss_handler(self._jitted, before_miss) if plan_settings.enabled else self._jitted
+        )
         self._jit_options = dict(jit_options)
         self._compiler_options = sorted((jit_options.get("compiler_options") or {}).items())
         donated = [jit_options.get(name) for name in ("donate_argnums", "donate_argnames")]
         self._static = _numbers(jit_options.get("static_argnums"))
         self._donates = any(isinstance(d, int) or bool(d) for d in donated)
-        self._verify = ways.verify if ways.enabled else False
+        self._verify = plan_settings.verify if plan_settings.enabled else False
         self._pending = threading.local()
         self._say(caution(function))
 
@@ -244,11 +253,11 @@ class PlannedFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles as what was given to `plan`; executables do not travel."""
-        return planned_function, (self.__wrapped__, self._jit_options, self._ways)
+        return planned_function, (self.__wrapped__, self._jit_options, self._plan_settings)
 
     def __repr__(self) -> str:
         count = len(self._shared.plans)
-        if not self._ways.enabled:
+        if not self._plan_settings.enabled:
             found = f"not planned: {_DISABLED}"
         elif not count:
             why = self._shared.unplanned
@@ -334,7 +343,7 @@ class PlannedFunction:
                 started = time.monotonic()
                 outcome = self._compiled(lowered, device_key, **compile_kwargs)
                 tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started))
-                if outcome.fell_back and self._ways.enabled and settings.strict():
+                if outcome.fell_back and self._plan_settings.enabled and settings.strict():
                     raise FallbackError(f"{self.__name__} is not planned: {outcome.reason}")
                 outcomes[variant] = outcome
                 self._report(outcome)
@@ -344,7 +353,7 @@ class PlannedFunction:
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
         """Compiles `lowered`: without a plan, with the one that was given, or with a new one."""
-        if not self._ways.enabled:
+        if not self._plan_settings.enabled:
             return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
         members = ()
         if jax.process_count() > 1:
@@ -357,12 +366,12 @@ class PlannedFunction:
             return Outcome(compiled, None, False, reason)
         environment = f"{device_key} {self._compiler_options}"
         if len(members) > 1:
-            compile_kwargs |= {"members": members, "given": self._ways.plan}
+            compile_kwargs |= {"members": members, "given": self._plan_settings.plan}
             return together.compile_together(
                 lowered, self._options, environment=environment, **compile_kwargs
             )
-        if self._ways.plan is not None:
-            return compile_given(lowered, self._ways.plan, self._options, **compile_kwargs)
+        if self._plan_settings.plan is not None:
+            return compile_given(lowered, self._plan_settings.plan, self._options, **compile_kwargs)
         return compile_planned(lowered, self._options, environment=environment, **compile_kwargs)
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
@@ -387,7 +396,7 @@ class PlannedFunction:
             self._shared.plans.append(outcome.plan)
             self._say(donation_hint(outcome.compiled, self._static))
         elif outcome.error is None:
-            if self._ways.enabled:
+            if self._plan_settings.enabled:
                 self._say(outcome.reason)
         else:
             self._warn(

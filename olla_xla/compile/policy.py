@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.module import Module
 from olla_xla.memory.analysis.lines import short_line
@@ -86,7 +87,10 @@ class _Residual(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What XLA's loop stacks, in the order of its state, and whether the plan keeps it."""
+    """A scan residual of a loop of XLA's: its bytes, the operation and line that make it.
+
+    kept: whether the plan keeps it.
+    """
 
     bytes: int
     operation: str
@@ -216,7 +220,7 @@ def _fit(row: _Kept, residual: _Residual) -> float:
     return 2.0 if row.operation == residual.primitive else 0.1
 
 
-def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> np.ndarray:
+def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
     """float64 [rows + 1, residuals + 1]: the best fit of what begins at either, in order."""
     best = np.zeros((len(rows) + 1, len(residuals) + 1))
     for i in range(len(rows) - 1, -1, -1):

@@ -56,9 +56,9 @@ class Donating:
     leaves: Sequence[Leaf]
 
     def trial(self, options: PlanOptions | None, device_kind: str) -> Trial:
-        """Compiles with the donation; plans that where there are options for it.
+        """Compiles with the donation, and plans that module where there are options for it.
 
-        Raises OllaError.
+        Raises OllaError where XLA's hook or planning fails.
         """
         jitted = plain_jit(self.function, **self._donated())
         with warnings.catch_warnings():

@@ -74,12 +74,12 @@ def shared(
     except TypeError:  # one of them cannot be looked up again: nothing is shared
         return function, Shared(jit(_partial(function, function)))
     with _lock:
-        ways = _known.setdefault(function, {})
-        if key in ways and (first := ways[key][0]()) is not None:
-            return first, ways[key][1]
+        made_before = _known.setdefault(function, {})
+        if key in made_before and (first := made_before[key][0]()) is not None:
+            return first, made_before[key][1]
         # Held weakly, or the function, which is the key, would live as long as what it leads to.
         made = Shared(jit(_partial(weakref.proxy(function), function)))
-        ways[key] = weakref.ref(function), made
+        made_before[key] = weakref.ref(function), made
         return function, made
 
 

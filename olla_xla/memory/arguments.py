@@ -133,7 +133,7 @@ _old: dict[int, _Tuple] = {}
 
 
 def _tuple(value: tuple[Any, ...]) -> _Tuple:
-    """A tuple as it is passed. A search passes the same ones thousands of times."""
+    """A tuple as machine code takes it; kept, as a search passes one thousands of times."""
     global _young, _old
     found = _young.get(id(value)) or _old.get(id(value))
     if found is not None and found.value is value:

@@ -60,27 +60,27 @@ class GraphArrays(NamedTuple):
 
     n: int
     m: int
-    bytes: np.ndarray
-    source: np.ndarray
-    buffer: np.ndarray
-    live_in: np.ndarray
-    live_out: np.ndarray
-    transient: np.ndarray
-    free: np.ndarray
-    sink_ptr: np.ndarray
-    sink_idx: np.ndarray
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    pred_ptr: np.ndarray
-    pred_idx: np.ndarray
-    succ_ptr: np.ndarray
-    succ_idx: np.ndarray
-    pair_ptr: np.ndarray
-    pair_b: np.ndarray
-    pair_a: np.ndarray
-    pair_must: np.ndarray
+    bytes: NDArray[np.int64]
+    source: NDArray[np.int64]
+    buffer: NDArray[np.int64]
+    live_in: NDArray[np.bool_]
+    live_out: NDArray[np.bool_]
+    transient: NDArray[np.int64]
+    free: NDArray[np.bool_]
+    sink_ptr: NDArray[np.int64]
+    sink_idx: NDArray[np.int64]
+    in_ptr: NDArray[np.int64]
+    in_idx: NDArray[np.int64]
+    out_ptr: NDArray[np.int64]
+    out_idx: NDArray[np.int64]
+    pred_ptr: NDArray[np.int64]
+    pred_idx: NDArray[np.int64]
+    succ_ptr: NDArray[np.int64]
+    succ_idx: NDArray[np.int64]
+    pair_ptr: NDArray[np.int64]
+    pair_b: NDArray[np.int64]
+    pair_a: NDArray[np.int64]
+    pair_must: NDArray[np.bool_]
 
     @classmethod
     def of(cls, graph: TensorGraph | GraphArrays) -> GraphArrays:
@@ -152,8 +152,8 @@ class GraphArrays(NamedTuple):
             pair_must=np.array([must for _, _, must in flat], np.bool_),
         )
 
-    def positions(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
-        """The step of each operator; GraphError unless the order is a permutation of all."""
+    def positions(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [n], the step of each operator; GraphError unless the order is a permutation."""
         steps = np.arange(self.n)
         order = np.array(order, np.int64)
         if not np.array_equal(np.sort(order), steps):
@@ -187,21 +187,21 @@ def _shareable(
     return pairs
 
 
-def csr(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each row starts, and where the last one ends: [rows + 1]; the rows end to end."""
     ptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=ptr[1:])
     return ptr, np.array([x for row in rows for x in row], np.int64)
 
 
-def rows(ptr: np.ndarray, idx: np.ndarray) -> list[list[int]]:
-    """The rows of a CSR as lists."""
+def rows(ptr: NDArray[np.int64], idx: NDArray[np.int64]) -> list[list[int]]:
+    """The rows of a CSR as lists: idx[ptr[k] : ptr[k + 1]] for each k."""
     flat = idx.tolist()
     return [flat[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
 
 
-def topological_order(graph: TensorGraph | GraphArrays) -> np.ndarray:
-    """Some order that respects all edges; GraphError if there is a cycle."""
+def topological_order(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
+    """int64 [n], some order that respects all edges; GraphError if there is a cycle."""
     g = GraphArrays.of(graph)
     waiting, after = np.diff(g.pred_ptr).tolist(), rows(g.succ_ptr, g.succ_idx)
     order = [v for v in range(g.n) if waiting[v] == 0]

@@ -35,8 +35,8 @@ class _Block(NamedTuple):
 
     first: int
     last: int
-    before: np.ndarray
-    after: np.ndarray
+    before: NDArray[np.uint64]
+    after: NDArray[np.uint64]
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
@@ -71,7 +71,11 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
 
 @loop
 def _reach(
-    first: int, order: np.ndarray, ptr: np.ndarray, idx: np.ndarray, reach: np.ndarray
+    first: int,
+    order: NDArray[np.int64],
+    ptr: NDArray[np.int64],
+    idx: NDArray[np.int64],
+    reach: NDArray[np.uint64],
 ) -> None:
     """reach[v]: bits of the operators first, first + 1, ... from which v is reached, v included.
 
@@ -96,7 +100,7 @@ def _account(
     block: _Block,
     by_size: NDArray[np.int64],
     total: NDArray[np.int64],
-    scratch: np.ndarray,
+    scratch: NDArray[np.int64],
 ) -> None:
     """Completes the bound at the operators of the block.
 
@@ -148,11 +152,14 @@ def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int
 
 
 @inner
-def _find_deaths(g: GraphArrays, block: _Block, deaths: np.ndarray) -> None:
-    """Writes by pair of the block whether its input dies at its output's source, v.
+def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
+    """Says of each pair of the block whether its input dies at v, the source of its output.
 
-    It never does if another reader is a descendant of v, surely (as `deaths` has it at first) if
-    all others are ancestors.
+    It does in no order if another reader is a descendant of v, and in every order, as `deaths`
+    says at first, if all other readers are ancestors of v.
+
+    Args:
+      g, block: as above. deaths: int64 [pairs of the block], changed in place.
     """
     begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
     for k in range(begin, end):
@@ -171,7 +178,7 @@ def _find_deaths(g: GraphArrays, block: _Block, deaths: np.ndarray) -> None:
 def _subtract_same_buffer(
     g: GraphArrays,
     block: _Block,
-    deaths: np.ndarray,
+    deaths: NDArray[np.int64],
     total: NDArray[np.int64],
     passed: NDArray[np.int64],
     served: NDArray[np.int64],
@@ -201,11 +208,11 @@ def _subtract_others(
     g: GraphArrays,
     block: _Block,
     by_size: NDArray[np.int64],
-    deaths: np.ndarray,
+    deaths: NDArray[np.int64],
     total: NDArray[np.int64],
     passed: NDArray[np.int64],
     served: NDArray[np.int64],
-    counted: np.ndarray,
+    counted: NDArray[np.int64],
 ) -> None:
     """Subtracts the most that outputs may take over from inputs of other buffers.
 

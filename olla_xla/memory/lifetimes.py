@@ -63,7 +63,7 @@ def live_at(
     return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
 
 
-def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> np.ndarray:
+def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
     spans = np.empty((graph.m, 2), np.int64)
@@ -103,7 +103,7 @@ def live_spans(
 
 @inner
 def _uses(g: GraphArrays, position: NDArray[np.int64], spans: NDArray[np.int64]) -> None:
-    """Writes the half-open steps from each tensor's source to the last that needs it."""
+    """Writes to `spans`, int64 [m, 2], half-open steps: each tensor's source to its last reader."""
     for i in range(g.m):
         last = position[g.source[i]]
         spans[i, 0] = 0 if g.live_in[i] else last

@@ -94,14 +94,14 @@ def least_live(
     return best
 
 
-def _mask(m: int, tensors: tuple[int, ...]) -> np.ndarray:
+def _mask(m: int, tensors: tuple[int, ...]) -> NDArray[np.bool_]:
     mask = np.zeros(m, np.bool_)
     mask[list(tensors)] = True
     return mask
 
 
 def _reuse(
-    g: GraphArrays, v: int, before: NDArray[np.bool_], after: np.ndarray
+    g: GraphArrays, v: int, before: NDArray[np.bool_], after: NDArray[np.bool_]
 ) -> tuple[list[tuple[int, ...]], int]:
     """The choices of inputs whose memory passes on at `v`, and bytes to take off in any case."""
     fixed: set[int] = set()
@@ -135,14 +135,16 @@ def _reuse(
     return choices, constant
 
 
-def closure(operators: np.ndarray, g: GraphArrays, *, forward: bool) -> np.ndarray:
+def closure(operators: NDArray[np.bool_], g: GraphArrays, *, forward: bool) -> NDArray[np.bool_]:
     """Bool [n]: the given operators (bool [n]) and all their descendants, or their ancestors."""
     if forward:
         return _closure(operators, g.succ_ptr, g.succ_idx)
     return _closure(operators, g.pred_ptr, g.pred_idx)
 
 
-def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
+def _closure(
+    operators: NDArray[np.bool_], ptr: NDArray[np.int64], idx: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     reached = operators.copy()
     stack = np.empty(len(operators), np.int64)
     first = np.flatnonzero(operators)
@@ -153,7 +155,11 @@ def _closure(operators: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndar
 
 @loop
 def _spread(
-    reached: np.ndarray, stack: np.ndarray, count: int, ptr: np.ndarray, idx: np.ndarray
+    reached: NDArray[np.bool_],
+    stack: NDArray[np.int64],
+    count: int,
+    ptr: NDArray[np.int64],
+    idx: NDArray[np.int64],
 ) -> None:
     """Marks all that is reached from the first `count` operators on the stack."""
     while count:
@@ -191,7 +197,7 @@ def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
 
 def _problem(
     g: GraphArrays, v: int, side: NDArray[np.int64], dropped: NDArray[np.bool_]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
     """The cut problem at `v`.
 
     Args:
@@ -258,7 +264,7 @@ def _arcs(
 
 @inner
 def _readers(
-    g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: np.ndarray
+    g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: NDArray[np.int64]
 ) -> int:
     """Writes the open nodes until all of which have run tensor i is live; their number.
 

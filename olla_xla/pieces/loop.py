@@ -243,7 +243,11 @@ def _loop(
     xs: Sequence[tuple[Any, int]],
     stacked: Sequence[int],
 ) -> tuple[list[Any], list[Any]]:
-    """The same on one device. `totals`: zeros, to which parts of sums are added."""
+    """Runs a function piece by piece on one device, in a loop over pieces; as `_over_pieces`.
+
+    Args:
+      totals: zeros, to which parts of sums are added. The rest as there.
+    """
 
     def of_piece(count: int) -> Callable[..., Any]:
         def run(start: Any, parts: Sequence[Any]) -> Any:

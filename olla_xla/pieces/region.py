@@ -56,7 +56,7 @@ def operands(e: Any) -> Iterable[Any]:
 
 
 def _below(graph: Graph, sources: set[int]) -> set[int]:
-    """Equations that depend on these, which are not among them unless they depend on others."""
+    """Numbers of equations that depend on `sources`; one of these if it does on another."""
     tainted = {v for i in sources for v in graph.equations[i].outvars}
     found = set()
     for i in range(min(sources, default=0), len(graph.equations)):

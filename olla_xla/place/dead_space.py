@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.place.items import Items, load_bound
 
@@ -87,8 +88,12 @@ def waste(items: Items, above: int = 0) -> Waste:
 
 
 def _disjoint(
-    items: Items, owner: np.ndarray, dead: np.ndarray, inside: np.ndarray, height: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    items: Items,
+    owner: NDArray[np.int64],
+    dead: NDArray[np.int64],
+    inside: NDArray[np.int64],
+    height: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of the stretches `inside` of the items `dead`, those that cannot overlap, and their bytes.
 
     They are of items that are all live in one section, the one where most bytes of them are; each
@@ -109,12 +114,12 @@ def _disjoint(
 
 
 def _unfilled(
-    start: np.ndarray,
-    stop: np.ndarray,
-    free: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    height: np.ndarray,
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    free: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    height: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """The interval whose dead stretches exceed the parts within it by most: (bytes, low, high)."""
     lows, highs = np.unique(start), np.unique(stop)

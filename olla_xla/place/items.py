@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.place.problem import PlacementProblem
 
@@ -35,28 +36,28 @@ class Items:
     """
 
     count: int
-    part_ptr: np.ndarray
-    part_first: np.ndarray
-    part_last: np.ndarray
-    part_height: np.ndarray
-    size: np.ndarray
-    need: np.ndarray
-    align: np.ndarray
-    fixed: np.ndarray
-    span: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
+    part_ptr: NDArray[np.int64]
+    part_first: NDArray[np.int64]
+    part_last: NDArray[np.int64]
+    part_height: NDArray[np.int64]
+    size: NDArray[np.int64]
+    need: NDArray[np.int64]
+    align: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    span: NDArray[np.int64]
+    lower: NDArray[np.int64]
+    upper: NDArray[np.int64]
     grain: int
-    ids: np.ndarray
+    ids: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.size)
 
-    def owner(self) -> np.ndarray:
-        """The item of each part."""
+    def owner(self) -> NDArray[np.int64]:
+        """int64 [parts], the item of each part."""
         return np.repeat(np.arange(len(self)), np.diff(self.part_ptr))
 
-    def loads(self) -> np.ndarray:
+    def loads(self) -> NDArray[np.int64]:
         """[count] bytes live in each section, heights rounded up."""
         change = np.zeros(self.count + 1, np.int64)
         np.add.at(change, self.part_first, self.part_height)
@@ -64,12 +65,12 @@ class Items:
         return np.cumsum(change)[:-1]
 
 
-def items_of(problem: PlacementProblem, space: int) -> tuple[Items, np.ndarray]:
+def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.int64]]:
     """Joins groups to items and sweeps over time.
 
     Returns:
-      (items, the item of each block of the problem, -1 for blocks of other spaces and for those
-      whose group has no bytes).
+      (items, int64 [blocks], the item of each block of the problem; -1 for blocks of other spaces
+      and for those whose group has no bytes).
     """
     mine = np.flatnonzero((problem.space == space) & (problem.size > 0))
     groups = np.unique(problem.group[mine])
@@ -134,8 +135,8 @@ def step_items(problem: PlacementProblem) -> Items:
 
 
 def _parts(
-    problem: PlacementProblem, blocks: np.ndarray, item: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    problem: PlacementProblem, blocks: NDArray[np.int64], item: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(item, lower, upper, bytes) of all parts; those of one item do not overlap."""
     members = np.bincount(item[blocks])
     single = blocks[members[item[blocks]] == 1]
@@ -151,7 +152,7 @@ def _parts(
     return owner, lower, upper, size
 
 
-def _profile(item: int, problem: PlacementProblem, group: np.ndarray) -> np.ndarray:
+def _profile(item: int, problem: PlacementProblem, group: NDArray[np.int64]) -> NDArray[np.int64]:
     """The largest size of a group's live members over time, as [4, parts]: item, lower, ..."""
     points = np.unique(np.concatenate([problem.lower[group], problem.upper[group]]))
     height = np.zeros(len(points), np.int64)
@@ -165,7 +166,9 @@ def _profile(item: int, problem: PlacementProblem, group: np.ndarray) -> np.ndar
     return np.stack([np.full(len(starts), item), points[starts], points[stops], height[starts]])
 
 
-def _sweep(lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def _sweep(
+    lower: NDArray[np.int64], upper: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """First and last section of each interval, and the number of sections.
 
     The live set is maximal where an end follows a start; ends come before starts at equal times.
@@ -203,8 +206,8 @@ def load_bound(items: Items) -> int:
     return bound
 
 
-def subset(items: Items, chosen: np.ndarray) -> Items:
-    """Some of the items, with sections that are maximal among them."""
+def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
+    """Some of the items (int64 [any], their numbers), with sections that are maximal among them."""
     chosen = np.asarray(chosen, np.int64)
     counts = np.diff(items.part_ptr)[chosen]
     ptr = np.zeros(len(chosen) + 1, np.int64)

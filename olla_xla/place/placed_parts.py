@@ -56,7 +56,7 @@ class Shapes(NamedTuple):
 
 @jit
 def fit(
-    i: int, shapes: Shapes, target_height: int, gap: int, placed: np.ndarray, count: int
+    i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
     """The offset at which item i fits among the first `count` placed parts.
 
@@ -97,8 +97,8 @@ def fit(
 
 
 @jit
-def put(i: int, x: int, shapes: Shapes, placed: np.ndarray, count: int) -> int:
-    """Adds item i at offset x to the placed parts; returns their number."""
+def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
+    """Adds item i at offset x to the placed parts, int64 [5, parts]; returns their number."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -117,8 +117,8 @@ def put(i: int, x: int, shapes: Shapes, placed: np.ndarray, count: int) -> int:
 
 
 @jit
-def overlapping(i: int, shapes: Shapes, found: np.ndarray) -> int:
-    """Writes the items that overlap item i in time to `found`, ascending; returns how many."""
+def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
+    """Writes items that overlap item i in time to `found`, int64 [items], ascending; how many."""
     count = 0
     for j in range(len(shapes.ptr) - 1):
         if j == i:
@@ -136,7 +136,7 @@ def overlapping(i: int, shapes: Shapes, found: np.ndarray) -> int:
 
 @jit
 def sticking_out(
-    offset: np.ndarray, size: NDArray[np.int64], target_height: int, found: np.ndarray
+    offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
     """Writes the items whose ends lie above the target height to `found`, ascending; returns how
     many.

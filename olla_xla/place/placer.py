@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError, LimitError
 from olla_xla.place.dead_space import least_height
@@ -139,13 +140,13 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartPacking:
-    """One memory space, or a part: its bound in bytes, and as in Packing; offsets by item."""
+    """One memory space, or a part: its bound in bytes, and as in Packing; int64 [items] offsets."""
 
     bound: int
     status: Status
     stopped_by: StopReason
     source: str
-    offsets: np.ndarray | None
+    offsets: NDArray[np.int64] | None
 
 
 def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
@@ -196,7 +197,7 @@ def _pins_clash(items: Items) -> bool:
     return False
 
 
-def height_of(items: Items, offsets: np.ndarray) -> int:
+def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
     """The height of a packing in bytes; offsets int64 [items]."""
     return int(np.max(offsets + items.need, initial=0))
 
@@ -249,13 +250,13 @@ def _place_part(
 def repair(
     part: Items,
     target_height: int,
-    best: np.ndarray,
+    best: NDArray[np.int64],
     source: str,
     budget: Budget,
     portion: float,
     seed: int,
-) -> tuple[np.ndarray, str]:
-    """Repairs the best packing for a part of the whole time; (offsets, source)."""
+) -> tuple[NDArray[np.int64], str]:
+    """Repairs the best packing for a part of the whole time; (int64 [items] offsets, source)."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -263,16 +264,16 @@ def repair(
     return best, source
 
 
-Rule = Callable[[], np.ndarray]
+Rule = Callable[[], NDArray[np.int64]]
 
 
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
-) -> tuple[np.ndarray | None, str]:
+) -> tuple[NDArray[np.int64] | None, str]:
     """The lowest packing of some rules and the rule's name, up to the first that meets the target
     height.
     """
-    best: np.ndarray | None = None
+    best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:
         late = budget.seconds() < (1 - _PEAK_FIRST) * budget.limit
@@ -303,7 +304,7 @@ def _searched(
     bound: int,
     target_height: int,
     capacity: int | None,
-    best: np.ndarray | None,
+    best: NDArray[np.int64] | None,
     source: str,
     budget: Budget,
 ) -> PartPacking:

@@ -38,32 +38,33 @@ class PlacementProblem:
     """
 
     names: tuple[str, ...]
-    lower: np.ndarray
-    upper: np.ndarray
-    size: np.ndarray
-    alignment: np.ndarray
-    fixed: np.ndarray
-    group: np.ndarray
-    space: np.ndarray
+    lower: NDArray[np.int64]
+    upper: NDArray[np.int64]
+    size: NDArray[np.int64]
+    alignment: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    group: NDArray[np.int64]
+    space: NDArray[np.int64]
     capacity: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
-        lower: Sequence[int] | np.ndarray,
-        upper: Sequence[int] | np.ndarray,
-        size: Sequence[int] | np.ndarray,
+        lower: Sequence[int] | NDArray[np.int64],
+        upper: Sequence[int] | NDArray[np.int64],
+        size: Sequence[int] | NDArray[np.int64],
         *,
         names: Sequence[str] | None = None,
-        alignment: int | Sequence[int] | np.ndarray = 1,
-        fixed: Sequence[int] | np.ndarray | None = None,
-        group: Sequence[int] | np.ndarray | None = None,
-        space: Sequence[int] | np.ndarray | None = None,
+        alignment: int | Sequence[int] | NDArray[np.int64] = 1,
+        fixed: Sequence[int] | NDArray[np.int64] | None = None,
+        group: Sequence[int] | NDArray[np.int64] | None = None,
+        space: Sequence[int] | NDArray[np.int64] | None = None,
         capacity: int | Mapping[int, int] | None = None,
     ) -> PlacementProblem:
         """Builds and validates a problem; what is left out gets the obvious default.
 
         Args:
+          lower, upper, size, fixed, group, space: [blocks], as the fields.
           alignment: one value for all blocks, or one each.
           capacity: one value for all memory spaces, or by space, or None.
 
@@ -129,7 +130,7 @@ class PlacementProblem:
                 raise InputError(f"{pair} but are not pinned to the same offset")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the referee judge offsets; returns the height of each memory space in bytes.
+        """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.
 
         Raises:
           CheckError: the offsets break a promise; the message names the blocks.
@@ -151,7 +152,7 @@ class PlacementProblem:
 _FIELDS = ("lower", "upper", "size", "alignment", "fixed")
 
 
-def _array(values: Sequence[int] | np.ndarray, n: int, what: str) -> np.ndarray:
+def _array(values: Sequence[int] | np.ndarray, n: int, what: str) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.shape != (n,):
         raise InputError(f"{what} has shape {array.shape}; {n} blocks need one value each")
@@ -166,7 +167,7 @@ class Packing:
     """Offsets for a PlacementProblem, with what is known about them.
 
     Attributes:
-      offsets: int64, bytes, by block; None where no packing was found.
+      offsets: int64 [blocks], bytes; None where no packing was found.
       heights: memory space -> bytes it needs; empty where no packing was found.
       bounds: memory space -> bytes below which no packing exists.
       status: OPTIMAL (all heights equal their bounds), FEASIBLE (a packing within every capacity

@@ -82,7 +82,7 @@ def scratch(n: int) -> Scratch:
 @jit
 def relocate(
     offset: NDArray[np.int64], shapes: Shapes, target_height: int, tries: int, seed: int
-) -> tuple[np.ndarray, int]:
+) -> tuple[NDArray[np.int64], int]:
     """Local repair of a packing, in place.
 
     Args:
@@ -284,7 +284,9 @@ def _take_few(
 
 
 @jit
-def _without(mark: NDArray[np.bool_], placed: np.ndarray, count: int, kept: np.ndarray) -> int:
+def _without(
+    mark: NDArray[np.bool_], placed: NDArray[np.int64], count: int, kept: NDArray[np.int64]
+) -> int:
     """Copies the placed parts of items that are not marked to `kept`; returns their number."""
     number = 0
     for k in range(count):
@@ -343,7 +345,7 @@ def repack(
     weight: NDArray[np.float64],
     shapes: Shapes,
     target_height: int,
-    placed: np.ndarray,
+    placed: NDArray[np.int64],
     count: int,
     trial: Scratch,
 ) -> tuple[int, float, int, int]:

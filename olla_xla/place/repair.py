@@ -39,13 +39,13 @@ def repairable(items: Items) -> bool:
 
 
 def repaired(
-    items: Items, target_height: int, best: np.ndarray, budget: Budget, seed: int = 0
-) -> np.ndarray:
+    items: Items, target_height: int, best: NDArray[np.int64], budget: Budget, seed: int = 0
+) -> NDArray[np.int64]:
     """Looks for a packing at most `target_height` bytes high.
 
     Args:
-      items: one independent part, `repairable`. best: a packing. budget: is charged one node for
-        each item placed. seed: another number, other tries.
+      items: one independent part, `repairable`. best: int64 [items], a packing.
+      budget: is charged one node for each item placed. seed: another number, other tries.
 
     Returns:
       Offsets no higher than those of `best`.
@@ -86,7 +86,7 @@ class _Repair:
         )
         self.rate = 1e-3
 
-    def packings(self, seed: int) -> Iterator[np.ndarray]:
+    def packings(self, seed: int) -> Iterator[NDArray[np.int64]]:
         """Packings, better and worse ones, without end."""
         items = self.items
         length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
@@ -97,7 +97,7 @@ class _Repair:
             items.size.astype(float),
             whole.astype(float),
         )
-        pool: list[tuple[float, int, np.ndarray]] = []
+        pool: list[tuple[float, int, NDArray[np.int64]]] = []
         for number, key in enumerate(keys):
             low, high = ((0.3, 0.9), (0.0, 0.3), (0.8, 1.0))[seed % 3]
             found = self._squeaky(key, seed * len(keys) + number, low, high)
@@ -116,11 +116,13 @@ class _Repair:
                 if over < pool[rank][0]:
                     pool[rank] = (over, number, found)
 
-    def _over(self, offsets: np.ndarray) -> float:
+    def _over(self, offsets: NDArray[np.int64]) -> float:
         size = self.items.size
         return float(np.minimum(np.maximum(offsets + size - self.target_height, 0), size).sum())
 
-    def _squeaky(self, key: np.ndarray, seed: int, low: float, high: float) -> np.ndarray:
+    def _squeaky(
+        self, key: NDArray[np.int64] | NDArray[np.float64], seed: int, low: float, high: float
+    ) -> NDArray[np.int64]:
         rounds = max(1, min(_ROUNDS, self.budget.nodes_left() // len(self.items)))
         best = np.zeros(0, np.int64)
         top = None
@@ -139,7 +141,7 @@ class _Repair:
                 break
         return best
 
-    def _relocated(self, offsets: np.ndarray, seed: int) -> np.ndarray:
+    def _relocated(self, offsets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         left = self.budget.seconds()
         tries = int(max(100, min(_TRIES, left / self.rate, self.budget.nodes_left())))
         started = time.monotonic()
@@ -158,7 +160,7 @@ def _squeaky(
     seed: int,
     low: float,
     high: float,
-) -> tuple[np.ndarray, int, int]:
+) -> tuple[NDArray[np.int64], int, int]:
     """Rounds of first fit, the items of least rank first.
 
     Args:

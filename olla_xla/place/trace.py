@@ -10,6 +10,7 @@ import csv
 import os
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError
 from olla_xla.place.problem import PlacementProblem
@@ -120,7 +121,9 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
 
 
 def write_trace(
-    path: str | os.PathLike[str], problem: PlacementProblem, offsets: np.ndarray | None = None
+    path: str | os.PathLike[str],
+    problem: PlacementProblem,
+    offsets: NDArray[np.int64] | None = None,
 ) -> None:
     """Writes a trace with its offsets; alignments only where one is not 1.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 import olla_xla.planner.in_place as in_place
 import olla_xla.schedule as schedule
@@ -78,7 +79,7 @@ def _with_bindings(
     return other, aliases
 
 
-def _orders_for(work: Work, other: Work, own: str) -> dict[str, np.ndarray]:
+def _orders_for(work: Work, other: Work, own: str) -> dict[str, NDArray[np.int64]]:
     """The orders whose names begin with `own`, of the operators of a rewritten module."""
     step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
     names = [i.name for i in work.lowered.instructions]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 import olla_xla.schedule as schedule
 from olla_xla.memory.forced_live import forced_live_bound
@@ -145,7 +146,7 @@ def _towards_the_total(
     excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
     objective = ours.planned.model.estimator(computation, ours.planned.orders)
 
-    def search(starts: Mapping[str, np.ndarray], steps: int | None) -> SearchResult:
+    def search(starts: Mapping[str, NDArray[np.int64]], steps: int | None) -> SearchResult:
         return phases.search(
             ours.arrays,
             starts,
@@ -187,7 +188,7 @@ def _both(first: SearchResult, second: SearchResult) -> SearchResult:
     )
 
 
-def _program(work: Work) -> np.ndarray:
+def _program(work: Work) -> NDArray[np.int64]:
     """The order in which the module lists its instructions, as far as it is legal."""
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.rewrite.aliases import Alias
 from hlo.values import Dataflow
@@ -47,7 +48,7 @@ def bindings(
     dataflow: Dataflow,
     lowered: LoweredComputation,
     arrays: GraphArrays,
-    order: Sequence[int] | np.ndarray,
+    order: Sequence[int] | NDArray[np.int64],
     kept: Mapping[str, Pattern] | None = None,
 ) -> list[Binding]:
     """The bindings that are safe under an order, the largest first.
@@ -103,7 +104,9 @@ class Buffers:
     """Buffers that are joined while no two of their tensors are live at the same time."""
 
     @classmethod
-    def under(cls, g: GraphArrays, order: Sequence[int] | np.ndarray, is_entry: bool) -> Buffers:
+    def under(
+        cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
+    ) -> Buffers:
         """Those of a graph under an order.
 
         Of the entry computation, arguments too are joined: nobody else reads those that are not
@@ -111,7 +114,7 @@ class Buffers:
         """
         return cls(g, intervals(g, order), () if is_entry else g.buffer[g.live_in].tolist())
 
-    def __init__(self, g: GraphArrays, spans: np.ndarray, pinned: Iterable[int]) -> None:
+    def __init__(self, g: GraphArrays, spans: NDArray[np.int64], pinned: Iterable[int]) -> None:
         self._owner = g.buffer.copy()
         self._pinned = set(pinned)
         self._members: dict[int, list[int]] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
@@ -255,7 +256,7 @@ class _End(NamedTuple):
     module: PlannedModule
     given: PlannedModule
     graph: TensorGraph
-    order: np.ndarray
+    order: NDArray[np.int64]
     peak: int
     aliases: Mapping[str, tuple[Alias, ...]]
     holds: Mapping[str, tuple[int, ...]]

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 import olla_xla.schedule as schedule
 from hlo.module import Computation, Instruction
@@ -35,7 +36,7 @@ class Solved:
 
     module: PlannedModule
     graph: TensorGraph
-    order: np.ndarray
+    order: NDArray[np.int64]
     aliases: Mapping[str, tuple[Alias, ...]]
     source: str
     peak: int
@@ -55,7 +56,7 @@ class Work:
         self.lowered = lowered
         self.graph = lowered.graph
         self.arrays = GraphArrays.of(lowered.graph)
-        self.starts: dict[str, np.ndarray] = {}
+        self.starts: dict[str, NDArray[np.int64]] = {}
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
         self._totals: dict[bytes, int] = {}
@@ -66,7 +67,7 @@ class Work:
         """Whether it is the module's entry computation."""
         return self.lowered.computation is self.planned.module.entry
 
-    def add(self, orders: Mapping[str, np.ndarray]) -> None:
+    def add(self, orders: Mapping[str, NDArray[np.int64]]) -> None:
         """Scores orders of the graph; one that breaks its precedence is repaired first."""
         for name, order in orders.items():
             order = self._legal(order)
@@ -74,7 +75,7 @@ class Work:
             self.starts[name] = order
             self.scores[name] = (total, peak_bytes(self.arrays, order))
 
-    def _legal(self, order: np.ndarray) -> np.ndarray:
+    def _legal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """The order itself, or the legal one that follows it most closely."""
         g = self.arrays
         steps = g.positions(order)
@@ -83,7 +84,7 @@ class Work:
             return order
         return schedule.by_priority(g, steps)
 
-    def total(self, order: np.ndarray) -> int:
+    def total(self, order: NDArray[np.int64]) -> int:
         """The predicted total of the module with an order; asked again, it is remembered."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
@@ -91,13 +92,13 @@ class Work:
         return self._totals[key]
 
     def whole(
-        self, order: Sequence[int] | np.ndarray
+        self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
         """The orders of all computations, with this one's as given."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
-    def named(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
         """Another scheduler's order, as a start; nothing if it is not one of these instructions.
 
         It knows nothing of the edges that are added here (collectives, callbacks, bindings).

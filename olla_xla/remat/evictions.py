@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.remat.graph import GraphFields, RematGraph
 from olla_xla.remat.timeline import sequence, timeline
@@ -37,16 +38,16 @@ class Expansion:
     """
 
     feasible: bool
-    live: np.ndarray
-    keys: np.ndarray
+    live: NDArray[np.int64]
+    keys: NDArray[np.int64]
     seconds: float
     moved: int
-    clone_op: np.ndarray
-    clone_key: np.ndarray
-    removed: np.ndarray
-    seg_tensor: np.ndarray
-    seg_start: np.ndarray
-    seg_end: np.ndarray
+    clone_op: NDArray[np.int64]
+    clone_key: NDArray[np.int64]
+    removed: NDArray[np.bool_]
+    seg_tensor: NDArray[np.int64]
+    seg_start: NDArray[np.int64]
+    seg_end: NDArray[np.int64]
 
     @property
     def peak(self) -> int:
@@ -54,7 +55,7 @@ class Expansion:
         return int(self.live.max(initial=0))
 
 
-def expand(g: RematGraph, evictions: np.ndarray) -> Expansion:
+def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
     """Evaluates evictions, int64 [k, 2] of (tensor, key)."""
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]

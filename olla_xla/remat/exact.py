@@ -20,6 +20,7 @@ import bisect
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import RematGraph
@@ -43,7 +44,7 @@ class ExactChoice:
     """
 
     result: Result
-    evictions: np.ndarray | None
+    evictions: NDArray[np.int64] | None
     variables: int
     rows: int
 
@@ -57,13 +58,13 @@ def choose_exactly(
       g: the problem, in its order. budget: bytes. limits: of the solver.
       small: tensors below this part of the peak are left alone.
     """
-    program = _Program(g, budget, small)
+    program = _Formulation(g, budget, small)
     result = solve(program.model, limits)
     evictions = None if result.x is None else program.evictions(result.x)
     return ExactChoice(result, evictions, program.model.variables, program.model.rows)
 
 
-class _Program:
+class _Formulation:
     def __init__(self, g: RematGraph, budget: int, small: float) -> None:
         self.g = g
         self.base = expand(g, np.zeros((0, 2), np.int64))
@@ -233,7 +234,7 @@ class _Program:
         before[step][1].append(present)
         before[step][2].append(size)
 
-    def evictions(self, x: np.ndarray) -> np.ndarray:
+    def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """A point as evictions: one in each gap over which a tensor is not kept."""
         found = [
             (t, (2 * self.events[t][k] + 1) * self.g.n + 1)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
@@ -40,23 +41,23 @@ class RematGraph:
     m: int
     instructions: tuple[Instruction, ...]
     values: tuple[int, ...]
-    bytes: np.ndarray
-    source: np.ndarray
-    live_in: np.ndarray
-    live_out: np.ndarray
-    limit: np.ndarray
-    evictable: np.ndarray
-    rerun: np.ndarray
-    seconds: np.ndarray
-    moved: np.ndarray
-    transient: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    pair_ptr: np.ndarray
-    pair_b: np.ndarray
-    pair_a: np.ndarray
+    bytes: NDArray[np.int64]
+    source: NDArray[np.int64]
+    live_in: NDArray[np.bool_]
+    live_out: NDArray[np.bool_]
+    limit: NDArray[np.int64]
+    evictable: NDArray[np.bool_]
+    rerun: NDArray[np.bool_]
+    seconds: NDArray[np.float64]
+    moved: NDArray[np.int64]
+    transient: NDArray[np.int64]
+    out_ptr: NDArray[np.int64]
+    out_idx: NDArray[np.int64]
+    in_ptr: NDArray[np.int64]
+    in_idx: NDArray[np.int64]
+    pair_ptr: NDArray[np.int64]
+    pair_b: NDArray[np.int64]
+    pair_a: NDArray[np.int64]
 
 
 class GraphFields(NamedTuple):
@@ -64,19 +65,19 @@ class GraphFields(NamedTuple):
 
     n: int
     m: int
-    bytes: np.ndarray
-    live_in: np.ndarray
-    live_out: np.ndarray
-    limit: np.ndarray
-    rerun: np.ndarray
-    transient: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    pair_ptr: np.ndarray
-    pair_b: np.ndarray
-    pair_a: np.ndarray
+    bytes: NDArray[np.int64]
+    live_in: NDArray[np.bool_]
+    live_out: NDArray[np.bool_]
+    limit: NDArray[np.int64]
+    rerun: NDArray[np.bool_]
+    transient: NDArray[np.int64]
+    out_ptr: NDArray[np.int64]
+    out_idx: NDArray[np.int64]
+    in_ptr: NDArray[np.int64]
+    in_idx: NDArray[np.int64]
+    pair_ptr: NDArray[np.int64]
+    pair_b: NDArray[np.int64]
+    pair_a: NDArray[np.int64]
 
     @classmethod
     def of(cls, g: RematGraph) -> GraphFields:
@@ -129,7 +130,7 @@ def remat_graph(
     )
 
 
-def _reads(arrays: GraphArrays) -> tuple[np.ndarray, np.ndarray]:
+def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Operator -> tensors it reads, without operators that only forward."""
     rows = [arrays.in_idx[a:b].tolist() for a, b in itertools.pairwise(arrays.in_ptr)]
     rows = [[] if free else row for row, free in zip(rows, arrays.free, strict=True)]
@@ -143,7 +144,7 @@ def _limits(
     lowered: LoweredComputation,
     arrays: GraphArrays,
     kernels: Mapping[str, Pattern],
-) -> np.ndarray:
+) -> NDArray[np.int64]:
     """The step of the operator that overwrites each tensor's buffer; n where none does."""
     limit = np.full(arrays.m, arrays.n, np.int64)
     members: dict[int, list[int]] = {}
@@ -162,8 +163,8 @@ def _limits(
 
 
 def _evictable(
-    dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: np.ndarray
-) -> np.ndarray:
+    dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Tensors that can be made again, have their buffer to themselves and only plain readers.
 
     A loop is one for what no iteration of it changes.

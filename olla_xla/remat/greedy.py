@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.remat.evictions import Expansion, expand
 from olla_xla.remat.graph import RematGraph
@@ -36,7 +37,7 @@ class Point:
     peak: int
     seconds: float
     moved: int
-    evictions: np.ndarray
+    evictions: NDArray[np.int64]
 
 
 class Selector:
@@ -47,12 +48,12 @@ class Selector:
         self.deadline = deadline
         self._ratios: dict[int, float] = {}
 
-    def point(self, evictions: np.ndarray) -> Point:
+    def point(self, evictions: NDArray[np.int64]) -> Point:
         """Evaluates evictions."""
         e = expand(self.graph, evictions)
         return Point(e.peak, e.seconds, e.moved, evictions)
 
-    def reduce(self, start: np.ndarray, target: int, seconds: float = np.inf) -> Point:
+    def reduce(self, start: NDArray[np.int64], target: int, seconds: float = np.inf) -> Point:
         """Adds evictions until the peak is at most `target`, or nothing helps any more.
 
         Args:
@@ -69,7 +70,7 @@ class Selector:
             chosen, now = step
         return self.point(self.thin(chosen, max(target, now.peak)))
 
-    def thin(self, evictions: np.ndarray, target: int) -> np.ndarray:
+    def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
         """Takes back evictions that the target does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
@@ -88,13 +89,13 @@ class Selector:
         return evictions[evictions[:, 0] >= 0]
 
     def _best(
-        self, chosen: np.ndarray, now: Expansion, target: int
-    ) -> tuple[np.ndarray, Expansion] | None:
+        self, chosen: NDArray[np.int64], now: Expansion, target: int
+    ) -> tuple[NDArray[np.int64], Expansion] | None:
         """The step with the greatest gain per second at the highest moment, or None."""
         moment = int(now.keys[now.live.argmax()])
         excess = _excess(now, target)
         waiting = sorted(self._across(now, moment), key=lambda t: (-self._ratios.get(t, np.inf), t))
-        best: tuple[float, np.ndarray, Expansion] | None = None
+        best: tuple[float, NDArray[np.int64], Expansion] | None = None
         for t in waiting:
             if best is not None and best[0] >= self._ratios.get(t, np.inf):
                 break
@@ -118,8 +119,8 @@ class Selector:
         return tensors[large & g.evictable[tensors]].tolist()
 
     def _chains(
-        self, chosen: np.ndarray, now: Expansion, tensor: int, moment: int
-    ) -> Iterator[tuple[np.ndarray, Expansion]]:
+        self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
+    ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
         """One tensor evicted, then also the operands that this would keep alive, and so on."""
         before = _alive(now, moment)
         added = [tensor]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 from olla_xla.remat.graph import GraphFields
@@ -21,18 +22,18 @@ class Steps(NamedTuple):
       begin, stop: int64 [m], rows of each tensor's segments, which lie together.
     """
 
-    keys: np.ndarray
-    operators: np.ndarray
-    tensor: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    begin: np.ndarray
-    stop: np.ndarray
+    keys: NDArray[np.int64]
+    operators: NDArray[np.int64]
+    tensor: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    stop: NDArray[np.int64]
 
 
-def sequence(g: GraphFields, segments: np.ndarray, clones: np.ndarray) -> Steps:
+def sequence(g: GraphFields, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
     """The sequence: originals in their order, each clone right before its reader.
 
     Args:
@@ -56,11 +57,11 @@ def sequence(g: GraphFields, segments: np.ndarray, clones: np.ndarray) -> Steps:
 def timeline(
     g: GraphFields,
     steps: Steps,
-    removed: np.ndarray,
-    given: np.ndarray,
-    taken: np.ndarray,
-    change: np.ndarray,
-    live: np.ndarray,
+    removed: NDArray[np.bool_],
+    given: NDArray[np.bool_],
+    taken: NDArray[np.bool_],
+    change: NDArray[np.int64],
+    live: NDArray[np.int64],
 ) -> None:
     """Live bytes at each step of the new sequence.
 
@@ -82,7 +83,9 @@ def timeline(
 
 
 @inner
-def _add_unread(g: GraphFields, steps: Steps, removed: np.ndarray, live: np.ndarray) -> None:
+def _add_unread(
+    g: GraphFields, steps: Steps, removed: NDArray[np.bool_], live: NDArray[np.int64]
+) -> None:
     """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
     for x in range(len(live)):
         v = steps.operators[x]
@@ -103,10 +106,10 @@ def _add_unread(g: GraphFields, steps: Steps, removed: np.ndarray, live: np.ndar
 def _pass_on(
     g: GraphFields,
     steps: Steps,
-    removed: np.ndarray,
-    given: np.ndarray,
-    taken: np.ndarray,
-    change: np.ndarray,
+    removed: NDArray[np.bool_],
+    given: NDArray[np.bool_],
+    taken: NDArray[np.bool_],
+    change: NDArray[np.int64],
 ) -> None:
     """Where memory passes on at a step, takes the operand's bytes off there.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 from olla_xla.remat.graph import GraphFields
@@ -23,8 +24,8 @@ _FULL = -1
 class Evicted(NamedTuple):
     """Tensor -> keys over which it is evicted, ascending (CSR), int64 [m + 1] and [evictions]."""
 
-    ptr: np.ndarray
-    key: np.ndarray
+    ptr: NDArray[np.int64]
+    key: NDArray[np.int64]
 
 
 class Needs(NamedTuple):
@@ -38,12 +39,12 @@ class Needs(NamedTuple):
       moments: int64 [capacity], room for those of one tensor in ascending order.
     """
 
-    head: np.ndarray
-    latest: np.ndarray
-    key: np.ndarray
-    following: np.ndarray
-    count: np.ndarray
-    moments: np.ndarray
+    head: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    key: NDArray[np.int64]
+    following: NDArray[np.int64]
+    count: NDArray[np.int64]
+    moments: NDArray[np.int64]
 
     @classmethod
     def none(cls, tensors: int, capacity: int) -> Needs:
@@ -62,9 +63,9 @@ class Versions(NamedTuple):
       count: int64 [2], segments and clones, by SEGMENTS and CLONES.
     """
 
-    segments: np.ndarray
-    clones: np.ndarray
-    count: np.ndarray
+    segments: NDArray[np.int64]
+    clones: NDArray[np.int64]
+    count: NDArray[np.int64]
 
     @classmethod
     def none(cls, capacity: int) -> Versions:
@@ -81,7 +82,7 @@ def _moment(n: int, k: int) -> int:
 
 @loop
 def demand(
-    g: GraphFields, evicted: Evicted, needs: Needs, made: Versions, removed: np.ndarray
+    g: GraphFields, evicted: Evicted, needs: Needs, made: Versions, removed: NDArray[np.bool_]
 ) -> bool:
     """What evictions lead to; operators last to first, so that all readers are known.
 

@@ -35,17 +35,17 @@ class Reduced:
 
     full: GraphArrays
     arrays: GraphArrays
-    member_ptr: np.ndarray
-    member_idx: np.ndarray
+    member_ptr: NDArray[np.int64]
+    member_idx: NDArray[np.int64]
     keys: NDArray[np.int64]
     prologue: bool
 
-    def expand(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
-        """The order of all operators from an order of groups."""
+    def expand(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The order of all operators, int64 [operators], from one of groups, int64 [groups]."""
         return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
-    def contract(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
-        """The order of groups from an order of all operators."""
+    def contract(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The order of groups, int64 [groups], from one of all operators, int64 [operators]."""
         place = self.full.positions(order)[self.keys]
         if self.prologue:
             place[0] = -1
@@ -68,14 +68,16 @@ def reduce_graph(full: GraphArrays) -> Reduced:
     return Reduced(full, arrays, starts, by_group, keys, prologue)
 
 
-def _gather(order: np.ndarray, ptr: np.ndarray, idx: np.ndarray) -> np.ndarray:
+def _gather(
+    order: NDArray[np.int64], ptr: NDArray[np.int64], idx: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The rows of a CSR in the given order, end to end."""
     lengths = np.diff(ptr)[order]
     before = np.cumsum(lengths) - lengths
     return idx[np.arange(lengths.sum()) + np.repeat(ptr[order] - before, lengths)]
 
 
-def _groups(g: GraphArrays) -> tuple[np.ndarray, bool]:
+def _groups(g: GraphArrays) -> tuple[NDArray[np.int64], bool]:
     """The leading operator of each operator's group; `n` leads the prologue, if there is one."""
     sized = (g.bytes > 0) & ~g.live_in
     makes = np.bincount(g.source[sized], minlength=g.n)
@@ -104,7 +106,7 @@ def _reads(g: GraphArrays, v: int) -> set[int]:
     return {int(i) for i in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]] if g.bytes[i]}
 
 
-def _condensed(full: GraphArrays, group: np.ndarray, n: int, prologue: bool) -> GraphArrays:
+def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bool) -> GraphArrays:
     """The arrays over groups, without empty and ever-live tensors (these become transient)."""
     constant = full.live_in & full.live_out
     # Of a buffer that passes on both tensors stay, even if one is empty.

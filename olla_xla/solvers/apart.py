@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import INFINITY, Arrays, Limits, Model, Result, Status
@@ -36,7 +37,7 @@ _LEAST_SECONDS = 0.01
 class _Given:
     """What a backend needs of a model."""
 
-    def __init__(self, arrays: Arrays, start: np.ndarray | None) -> None:
+    def __init__(self, arrays: Arrays, start: NDArray[np.float64] | None) -> None:
         self._arrays = arrays
         self.start = start
 

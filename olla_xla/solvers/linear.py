@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError, LimitError, SolverError
 
@@ -35,7 +36,7 @@ Watch = Callable[[float | None, float], None]
 """Called while a solver runs with the objective of the best point so far, None before the first,
 and the bound."""
 
-Points = Callable[[np.ndarray], None]
+Points = Callable[[NDArray[np.float64]], None]
 """Called while a solver runs with each better point, float64 [variables], not checked."""
 
 ROUNDING_TOLERANCE = 1e-5
@@ -121,14 +122,14 @@ class Result:
     status: Status
     value: float | None = None
     bound: float = -INFINITY
-    x: np.ndarray | None = None
+    x: NDArray[np.float64] | None = None
     seconds: float = 0.0
     message: str = ""
     backend: str = ""
     failures: tuple[str, ...] = ()
 
-    def point(self) -> np.ndarray:
-        """`x`; SolverError, with what every backend said, if there is none."""
+    def point(self) -> NDArray[np.float64]:
+        """`x`, float64 [variables]; SolverError, with what every backend said, if there is none."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
             raise SolverError(f"no solution ({self.status}): {said}")
@@ -146,15 +147,15 @@ class Arrays:
       offset: constant of the objective.
     """
 
-    cost: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    integer: np.ndarray
-    row_ptr: np.ndarray
-    row_col: np.ndarray
-    row_val: np.ndarray
-    row_lower: np.ndarray
-    row_upper: np.ndarray
+    cost: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    integer: NDArray[np.bool_]
+    row_ptr: NDArray[np.int64]
+    row_col: NDArray[np.int64]
+    row_val: NDArray[np.float64]
+    row_lower: NDArray[np.float64]
+    row_upper: NDArray[np.float64]
     offset: float
 
     @property
@@ -188,7 +189,7 @@ class Model:
     def __init__(self, name: str = "model") -> None:
         self.name = name
         self.offset = 0.0
-        self.start: np.ndarray | None = None
+        self.start: NDArray[np.float64] | None = None
         """A feasible point to start from, float64 [variables], or None."""
         self._lower: list[float] = []
         self._upper: list[float] = []
@@ -341,13 +342,13 @@ class Model:
             )
         return self._arrays
 
-    def value(self, x: np.ndarray) -> float:
-        """The objective at a point."""
+    def value(self, x: NDArray[np.float64]) -> float:
+        """The objective at a point, float64 [variables]."""
         return float(self.arrays().cost @ x + self.offset)
 
 
-def round_point(arrays: Arrays, x: np.ndarray) -> np.ndarray:
-    """The point with its integer variables rounded.
+def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The point, float64 [variables], with its integer variables rounded.
 
     Raises:
       SolverError: wrong length, a value that is not finite, or an integer variable farther than
@@ -366,8 +367,8 @@ def round_point(arrays: Arrays, x: np.ndarray) -> np.ndarray:
     return np.where(arrays.integer, rounded, x)
 
 
-def violation(model: Model, x: np.ndarray) -> str | None:
-    """The first bound or row that a point breaks, in words; None if it is feasible.
+def violation(model: Model, x: NDArray[np.float64]) -> str | None:
+    """The first bound or row that a point, float64 [variables], breaks, in words; or None.
 
     Rows with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from ortools.graph.python import max_flow
 
 from olla_xla.errors import SolverError
@@ -13,8 +14,12 @@ __all__ = ["min_cut"]
 
 
 def min_cut(
-    tails: np.ndarray, heads: np.ndarray, capacities: np.ndarray, source: int, sink: int
-) -> tuple[int, np.ndarray]:
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    source: int,
+    sink: int,
+) -> tuple[int, NDArray[np.int64]]:
     """A minimum cut of a directed graph.
 
     Args:

@@ -11,8 +11,7 @@ import dataclasses
 import importlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
@@ -20,7 +19,7 @@ from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.version import to_install
 
-__all__ = ["BACKENDS", "solve", "solve_special"]
+__all__ = ["BACKENDS", "solve"]
 
 _REGISTRY = {
     "highs": "olla_xla.solvers.backends.highs",
@@ -98,34 +97,6 @@ def solve_with(
             failures=tuple(failures),
         )
     return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
-
-
-def solve_special(
-    registry: Mapping[str, str], model: Any, limits: Limits | None, backend: str
-) -> Result:
-    """Minimises a model that is not linear; the caller checks the point.
-
-    Args:
-      registry: name of a backend -> its module, with `solve(model, limits) -> Result`.
-      model: what that takes. limits: of the solver. backend: a name.
-
-    Returns:
-      A result with the solver's point; ERROR, with the reason in `failures`, if the solver is
-      missing or fails.
-
-    Raises:
-      InputError: another backend.
-    """
-    if backend not in registry:
-        raise InputError(f"backend={backend!r}: choose one of {', '.join(registry)}")
-    started = time.monotonic()
-    try:
-        solver = importlib.import_module(registry[backend])
-        result = solver.solve(model, limits or Limits())
-    except Exception as error:  # as in solve_with
-        reason = f"{backend}: {type(error).__name__}: {error}"
-        return Result(Status.ERROR, message="the backend failed", failures=(reason,))
-    return dataclasses.replace(result, backend=backend, seconds=time.monotonic() - started)
 
 
 def _loader(module: str) -> Callable[[], Solver]:

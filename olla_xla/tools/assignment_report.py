@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo.backend import platform
 from hlo.buffer_assignment import Allocation, BufferAssignment, value_name
@@ -66,14 +67,12 @@ class FullReport:
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
       peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
-      checked: pairs of tensors live together were compared in all these computations.
     """
 
     total_bytes: int
     peak_bytes: int
     allocations: tuple[AllocationRow, ...]
     tensors: tuple[TensorRow, ...]
-    checked: tuple[str, ...]
 
 
 def full_report(
@@ -113,7 +112,6 @@ def full_report(
         peak_bytes=peak,
         allocations=tuple(sorted(rows, key=lambda r: (-r.size, r.index))),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name))),
-        checked=tuple(planned.computations),
     )
 
 
@@ -158,7 +156,12 @@ def _allocation(
     )
 
 
-def live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> int:
+def live_bytes(
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    low: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> int:
     """The most bytes that live values cover at one time; int64 [values] each."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
@@ -171,7 +174,12 @@ def live_bytes(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.nd
     return best
 
 
-def _tied(first: np.ndarray, last: np.ndarray, low: np.ndarray, size: np.ndarray) -> np.ndarray:
+def _tied(
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    low: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """[values] one number for values that share bytes while both live: they are one, in place."""
     label = np.arange(len(low))
     order = np.lexsort((first, low))

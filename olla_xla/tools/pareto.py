@@ -16,7 +16,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.tools.models import BuiltModel
-from olla_xla.tools.variants import Way, Ways
+from olla_xla.tools.variants import StepVariants, Way
 
 __all__ = ["pareto"]
 
@@ -42,7 +42,7 @@ def pareto(
       InputError: the step cannot be traced.
       OllaError: planning failed.
     """
-    work = Ways(model, target, options)
+    work = StepVariants(model, target, options)
     rows = []
     progress("XLA's own schedule")
     rows.append(work.row("XLA", work.compiled()))

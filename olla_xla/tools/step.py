@@ -1,4 +1,4 @@
-"""Plans one model, or dumped module, for one target: what `olla_xla plan` and `table` show."""
+"""Plans one model, or dumped module, for one target: what `olla_xla plan` and `sweep` show."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
 
-__all__ = ["Way", "Ways"]
+__all__ = ["Way", "StepVariants"]
 
 _STEPS = 3
 """Timed steps, after one that is not."""
@@ -46,7 +46,7 @@ class Way:
     measured: float | None = None
 
 
-class Ways:
+class StepVariants:
     """Compiles one step in several ways."""
 
     def __init__(self, model: BuiltModel, target: Target, options: PlanOptions) -> None:

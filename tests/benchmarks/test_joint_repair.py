@@ -5,6 +5,7 @@ from unittest import mock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.placement_blocks import graph_problem, load_of
 from benchmarks.reordering.any_order import place_reordered
 from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.reordering.one_order import place_graph
@@ -13,7 +14,6 @@ from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.place import place
-from olla_xla.place.blocks import graph_problem, load_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.solvers.linear import Status

@@ -528,8 +528,8 @@ def test_overlapping_buffers_are_caught():
     import jax
     import jax.numpy as jnp
 
+    from benchmarks.relocation.reload import reloaded
     from olla_xla.compile.accounting import final_module
-    from olla_xla.compile.jax_private import reloaded
 
     def step(x):
         a, b = jnp.sin(x) @ x, jnp.cos(x) @ x

@@ -86,7 +86,7 @@ def reduced(operand, channel=1, groups=GROUPS, to_apply="add"):
 
 
 def digest(first, again=None):
-    """Where a turn's `y` is kept, or `x` and `y` is made `again` of that.
+    """Where an iteration's `y` is kept, or `x` and `y` is made `again` of that.
 
     Only the second module sums in both loops; what the first one multiplies by is in its stack.
     """

@@ -117,10 +117,10 @@ def test_stacks_may_be_written_from_the_end():
 
 
 WRONG = {
-    "another turn": AGAIN.replace("stack, k", "stack, j"),
+    "another iteration": AGAIN.replace("stack, k", "stack, j"),
     "another operation": AGAIN.replace("sine", "cosine"),
     "the value itself": AGAIN.replace("sine(l)", "copy(l)"),
-    "a constant turn": AGAIN.replace("stack, k", "stack, one"),
+    "a constant iteration": AGAIN.replace("stack, k", "stack, one"),
 }
 
 
@@ -334,7 +334,7 @@ SINES = """sx = f32[1,4]{1,0} sine(first)
 
 
 def two(value, second=True):
-    """Loops with two steps a turn; the second stack has sines of what the first one has."""
+    """Loops with two steps an iteration; the second stack has sines of what the first one has."""
     state = "(s32[], f32[4]{0}, f32[3,2,4]{2,1,0}"
     parts = {"state": f"{state})", "value": value, "other": "", "taken": "", "more": ""}
     parts |= dict.fromkeys("vozq", "")

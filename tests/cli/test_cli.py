@@ -167,18 +167,19 @@ def test_what_xla_cannot_compile_is_one_line(capsys, tmp_path):
         assert code == 2 and "target=cpu has" in only_error(err)
 
 
-def test_table(capsys, tmp_path, unjittable, monkeypatch):
-    path = tmp_path / "rows.jsonl"
+def test_sweep(capsys, tmp_path, unjittable, monkeypatch):
+    path = tmp_path / "rows.csv"
     monkeypatch.chdir(unjittable)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     code, out, _ = run(
-        capsys, "table", "--models=mlp,unjittable:make", "--batch_sizes=8", "--optimizers=sgd",
-        f"--out={path}", "--format=markdown", *LIMITS,
+        capsys, "sweep", "--models=mlp,unjittable:make", "--batch_sizes=8", "--optimizers=sgd",
+        "--targets=cpu", f"--out={path}", "--format=markdown", *LIMITS,
     )  # fmt: skip
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()][1:]
+    rows.sort(key=lambda row: row["model"])
     assert code == 1 and len(rows) == 2  # one row failed, the other is there
     assert rows[0]["planned_bytes"] <= rows[0]["xla_bytes"] and "cannot trace" in rows[1]["error"]
-    assert "| mlp" in out
+    assert "| mlp, 8, cpu, sgd, order |" in out
+    assert "Planned above XLA in 0 of 1 rows." in out and "1 cells done, 1 failed" in out
 
 
 def test_help(capsys):
@@ -249,9 +250,9 @@ def test_an_objection_that_cannot_be_read(capsys, tmp_path):
         (["check", "--model=mlp", "--baseline=x", "--tolerance=no"], "--tolerance=no"),
         (["measure", "--model=mlp", "--steps=1"], "steps"),
         (["measure"], "give --model=NAME"),
-        (["table", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),
-        (["table", "--models=mlp", "--batch_sizes=x"], "batch"),
-        (["table", "--models=mlp", "--out=/no/such/place"], "/no/such/place"),
+        (["sweep", "--models=mlp", "--targets=tpu"], "'tpu' is not one of"),
+        (["sweep", "--models=mlp", "--batch_sizes=x"], "batch"),
+        (["sweep", "--models=mlp", "--out=/no/such/place"], "/no/such/place"),
         (["bench", "schedule"], "no command 'bench'"),
         (["estimate", "--model=mlp"], "type python -m benchmarks NAME in a checkout"),
     ],

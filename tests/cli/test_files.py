@@ -7,6 +7,7 @@ import pytest
 
 import benchmarks.commands
 import olla_xla.cli.commands
+from benchmarks.growing_file import GrowingFile
 from olla_xla.cli import files
 from olla_xla.errors import InputError
 
@@ -14,7 +15,7 @@ from olla_xla.errors import InputError
 def test_a_growing_file_replaces_the_old_one_with_its_first_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("old\n")
-    file = files.GrowingFile(str(path))
+    file = GrowingFile(str(path))
     assert path.read_text() == "old\n"
     file.add("one")
     assert path.read_text() == "one\n"
@@ -25,16 +26,16 @@ def test_a_growing_file_replaces_the_old_one_with_its_first_line(tmp_path):
 def test_a_growing_file_goes_on_where_it_is_told_to(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("one\n")
-    files.GrowingFile(str(path), extend=True).add("two")
+    GrowingFile(str(path), extend=True).add("two")
     assert path.read_text() == "one\ntwo\n"
 
 
 def test_no_file_is_no_file():
-    file = files.GrowingFile(None)
+    file = GrowingFile(None)
     file.add("nowhere")
 
 
-@pytest.mark.parametrize("make", [files.check_writable, files.GrowingFile])
+@pytest.mark.parametrize("make", [files.check_writable, GrowingFile])
 def test_what_cannot_be_written_is_said_first(tmp_path, make):
     with pytest.raises(InputError, match="there is no such folder"):
         make(str(tmp_path / "none" / "rows"))

@@ -124,7 +124,7 @@ def test_disabled_is_what_jit_does(monkeypatch, caplog):
 
 def test_copies_keep_how_they_are_planned():
     copy = pickle.loads(pickle.dumps(olla_xla.plan(branches, enabled=False, plan=made())))
-    assert copy._ways == olla_xla.plan(branches, enabled=False, plan=made())._ways
+    assert copy._plan_settings == olla_xla.plan(branches, enabled=False, plan=made())._plan_settings
 
 
 # Functions that other libraries jit.

@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.placement_blocks import graph_problem
 from benchmarks.reordering.any_order import place_reordered
 from benchmarks.reordering.one_order import place_graph
 from benchmarks.reordering.orders import delayed, relieved
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.place import PlacementProblem, place
-from olla_xla.place.blocks import graph_problem
 from olla_xla.place.dead_space import waste
 from olla_xla.place.items import items_of, load_bound, step_items
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks import profiles
 from benchmarks.__main__ import main
+from benchmarks.profile_replay import profile
+from benchmarks.profile_replay.profile import Recorder
+from benchmarks.profile_replay.record_arrays import recorded
 from olla_xla.errors import InputError
-from olla_xla.place import profile
-from olla_xla.place.profile import Recorder
-from olla_xla.place.record_arrays import recorded
 
 
 def test_arrays_are_recorded_until_nothing_refers_to_them():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import profiles
+from benchmarks.profile_replay import replay
+from benchmarks.profile_replay.replay import LearningAllocator
 from olla_xla.errors import InputError, LimitError
-from olla_xla.place import replay
-from olla_xla.place.replay import LearningAllocator
 
 
 def run(allocator, sizes, freed=()):

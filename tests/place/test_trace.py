@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
 from olla_xla.cli.commands import place as command
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem
-from olla_xla.place.profile import PlannedAllocator, Recorder
 from olla_xla.place.trace import read_trace, write_trace
 
 pytestmark = pytest.mark.quick

@@ -45,7 +45,7 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
 
 def test_checkpoint_policies_reach_the_step():
     model = models.build("mlp", batch_size=8, optimizer="sgd")
-    work = variants.Ways(model, targets.target("cpu"), PlanOptions())
+    work = variants.StepVariants(model, targets.target("cpu"), PlanOptions())
     with checkpointed_loss("nothing_saveable"):
         again = work.compiled().as_text().count("dot(")
     assert again > work.compiled().as_text().count("dot(")

@@ -13,8 +13,8 @@ from olla_xla.check.executable.program import Op
 __all__ = ["Alike", "Arrays", "array_of"]
 
 Alike = dict[tuple[Op, int], object]
-"""(parameter of a loop's body, element of it that no turn changes) -> the array that it begins as,
-and is: two elements that begin as one array are one."""
+"""(parameter of a loop's body, element of it that no iteration changes) -> the array that it begins
+as, and is: two elements that begin as one array are one."""
 
 _MOVED = {
     **dict.fromkeys("bitcast broadcast copy reshape reverse slice transpose".split(), 1),

@@ -1,13 +1,13 @@
-"""Arrays of a loop's state whose slices are what another loop's turns began with, turn by turn.
+"""Arrays of a loop's state whose slices are what another loop's iterations began with.
 
-A loop may keep what some of its turns begin with, for each slice the last one that wrote it. A
-later loop may take such slices, move them, and put in what the turns in between begin with, which
-it runs again. Whose each slice is at every time is computed here, turn after turn, from the
-indices; nothing is said of how these come about. What is put into a slice must be another slice, or
-what the body of the first loop makes of slices of one turn and of the number of that turn.
+A loop may keep what some of its iterations begin with, for each slice the last one that wrote it. A
+later loop may take such slices, move them, and put in what the iterations in between begin with,
+which it runs again. Whose each slice is at every time is computed here for all iterations, from
+the indices; nothing is said of how these come about. What is put into a slice must be another
+slice, or what the body of the first loop makes of slices of one iteration and of its number.
 
-What is taken then has the number that the element has at its turn. All else must not depend on the
-arrays: with other names for them it has the same numbers.
+What is taken then has the number that the element has at its iteration. All else must not depend on
+the arrays: with other names for them it has the same numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.integers import Form
-from olla_xla.check.executable.loop_turns import ARRAY, follow, note_counter
+from olla_xla.check.executable.loop_iterations import ARRAY, follow, note_counter
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.records import Held, Kept, Loop, Tracked, Update
@@ -30,10 +30,10 @@ from olla_xla.check.executable.scalars import Values
 __all__ = ["kept", "slice_of_held", "tracked"]
 
 _UNKNOWN = -1
-_MOST_TURNS = 1 << 18
-"""Of a loop that is followed turn by turn."""
+_MOST_ITERATIONS = 1 << 18
+"""Of a loop that is followed iteration by iteration."""
 
-_OTHER, _TURN, _COUNTER = (hashed(n.encode()) for n in "other turn counter".split())
+_OTHER, _ITERATION, _COUNTER = (hashed(n.encode()) for n in "other turn counter".split())
 
 
 def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shape) -> bytes | None:
@@ -47,28 +47,28 @@ def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shap
     same = numbering.shape(part) == numbering.shape(held.kept.part)
     if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
         return None
-    turns = np.arange(len(held.taken[0][0]) if held.taken else 0)
-    counted = (turns - here.offset) * here.factor
+    iterations = np.arange(len(held.taken[0][0]) if held.taken else 0)
+    counted = (iterations - here.offset) * here.factor
     where = numbering.scalars.values(at, here.symbol, counted)
     if where is None:
         return None
-    where = _within(where, len(held.kept.turns))
+    where = _within(where, len(held.kept.iterations))
     found = next((whose for slices, whose in held.taken if (slices == where).all()), None)
     return None if found is None else _number(numbering, held.kept, found, here)
 
 
 def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form) -> bytes | None:
-    """The number of slices that are of one turn of the other loop after or before another.
+    """The number of slices that are of one iteration of the other loop after or before another.
 
     Args:
       numbering: of the module. array: as it begins. whose: slices, by the other loop's
-        turns. here: the turn of this loop in terms of a symbol.
+        iterations. here: the iteration of this loop in terms of a symbol.
     """
     loop, offset = array.loop, int(whose[0])
     factor = int(whose[1]) - offset if len(whose) > 1 else 0
     if abs(factor) != 1 or (whose != offset + factor * np.arange(len(whose))).any():
         return None
-    if whose.min() < 0 or whose.max() >= loop.turns:
+    if whose.min() < 0 or whose.max() >= loop.iterations:
         return None
     form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
     root = follow(numbering, loop, numbering.integer(form, loop.type, whole=True), form)
@@ -76,12 +76,12 @@ def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form)
 
 
 def _written(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
-    """The number of what a turn writes, which makes `root` of its state."""
+    """The number of what an iteration writes, which makes `root` of its state."""
     return numbering.updates[root[array.index]].numbers[1]
 
 
 def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
-    """The number of what the turn after it writes; the same where there is no element."""
+    """The number of what the iteration after it writes; the same where there is no element."""
     if array.element is None:
         return _written(numbering, array, root)
     return numbering.cast(root[array.element], array.shape, array.part)
@@ -93,22 +93,23 @@ def kept(
     """Element `i` of a loop's state as such an array; None if it is none.
 
     Args:
-      numbering: of the module. loop: the loop. root: number of what a turn makes of the element.
-      names: numbers of the state in a turn.
+      numbering: of the module. loop: the loop. root: number of what an iteration makes of
+        the element.
+      names: numbers of the state in an iteration.
     """
     update = _update(numbering, root, names[i])
-    if update is None or loop.turns > _MOST_TURNS:
+    if update is None or loop.iterations > _MOST_ITERATIONS:
         return None
     value = update.numbers[1]
     first, shape, part = numbering.bitcasts.get(value, (value, update.part, update.part))
     elements = (k for k, n in names.items() if n == first and k not in (loop.counter, i))
-    turns = np.arange(loop.turns)
-    where = numbering.scalars.values(update.numbers[2], names[loop.counter], turns)
+    iterations = np.arange(loop.iterations)
+    where = numbering.scalars.values(update.numbers[2], names[loop.counter], iterations)
     if where is None:
         return None
     whose = [_UNKNOWN] * update.shape.dimensions[0]
-    for turn, at in enumerate(_within(where, len(whose)).tolist()):
-        whose[at] = turn
+    for iteration, at in enumerate(_within(where, len(whose)).tolist()):
+        whose[at] = iteration
     return Kept(loop, i, value, next(elements, None), shape, part, tuple(whose))
 
 
@@ -134,21 +135,21 @@ def tracked(
     begun: Mapping[ShapeIndex, Kept],
     names: Numbers,
     counter: ShapeIndex,
-    turns: int,
+    iterations: int,
 ) -> Tracked | None:
     """The arrays that a loop changes; None if it cannot be followed whose slices they have.
 
     Args:
       numbering: of the module. op: the loop. begun: elements of its state that begin as arrays.
-      names: numbers of the state in a turn. counter: the element that counts, from 0.
-      turns: how many.
+      names: numbers of the state in an iteration. counter: the element that counts, from 0.
+      iterations: how many.
     """
-    if turns > _MOST_TURNS or len({array.loop for array in begun.values()}) != 1:
+    if iterations > _MOST_ITERATIONS or len({array.loop for array in begun.values()}) != 1:
         return None
     symbol = hashed(_COUNTER + names[counter])
-    numbering.symbol(symbol, op.called[0].parameters[0].shape.at(counter), turns)
+    numbering.symbol(symbol, op.called[0].parameters[0].shape.at(counter), iterations)
     arrays = {i: hashed(ARRAY + names[i] + named(i)) for i in begun}
-    check = _Check(numbering, op, begun, {**names, **arrays, counter: symbol}, symbol, turns)
+    check = _Check(numbering, op, begun, {**names, **arrays, counter: symbol}, symbol, iterations)
     taken = check.taken()
     if taken is None:
         return None
@@ -162,11 +163,12 @@ def tracked(
 
 @dataclasses.dataclass(frozen=True)
 class _Move:
-    """What one turn does to an array.
+    """What one iteration does to an array.
 
     Attributes:
-      at: the slice that it writes, in all turns. source: what it puts there: an array, and the
-        number of the index at which that is taken; None for what a turn that runs again gives.
+      at: the slice that it writes, in all iterations. source: what it puts there: an array, and the
+        number of the index at which that is taken; None for what an iteration that runs again
+        gives.
     """
 
     at: Values
@@ -183,14 +185,14 @@ class _Check:
         begun: Mapping[ShapeIndex, Kept],
         names: Numbers,
         symbol: bytes,
-        turns: int,
+        iterations: int,
     ) -> None:
         self._numbering = numbering
         self._body, self._condition = op.called
         self._begun = begun
         self._names = names
         self._symbol = symbol
-        self._turns = turns
+        self._iterations = iterations
 
     def taken(self) -> dict[ShapeIndex, list[tuple[Values, Values]]] | None:
         """For each array what the loop takes of it, as in `Held`."""
@@ -217,7 +219,7 @@ class _Check:
         elements = [i for i in given if self._begun[i].element is not None]
         begins = [key for key in read if key[0] in elements]
         if len(begins) != len(elements):
-            return None  # each is taken at one place: to run its turn again
+            return None  # each is taken at one place: to run its iteration again
         whose, again = self._follow(read, moves, begins)
         if given:
             runs = functools.partial(self._runs, root, given, begins)
@@ -229,12 +231,12 @@ class _Check:
         return {i: [(read[k], whose[k]) for k in read if k[0] == i] for i in self._begun}
 
     def _values(self, at: bytes, i: ShapeIndex) -> Values | None:
-        """The slices of an array that an index is of, in all turns."""
-        where = self._numbering.scalars.values(at, self._symbol, np.arange(self._turns))
-        return None if where is None else _within(where, len(self._begun[i].turns))
+        """The slices of an array that an index is of, in all iterations."""
+        where = self._numbering.scalars.values(at, self._symbol, np.arange(self._iterations))
+        return None if where is None else _within(where, len(self._begun[i].iterations))
 
     def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
-        """Whether a turn wrote the same to two arrays."""
+        """Whether an iteration wrote the same to two arrays."""
         one, two = self._begun[i], self._begun[other]
         same = self._numbering.shape(one.part) == self._numbering.shape(two.part)
         return same and one.value == two.value
@@ -246,28 +248,30 @@ class _Check:
         begins: list[tuple[ShapeIndex, bytes]],
         count: Values | None = None,
     ) -> tuple[dict[tuple[ShapeIndex, bytes], Values], Values]:
-        """Whose the slices are that are taken, and the turns that run again, -1 for no turn.
+        """Whose the slices are that are taken, and the iterations that run again, -1 for none.
 
         Args:
-          read: what is taken. moves: of each array. begins: which slices a turn begins with.
-          count: what is taken for the number of the turn that runs again, if anything is.
+          read: what is taken. moves: of each array. begins: which slices an iteration begins with.
+          count: what is taken for the number of the iteration that runs again, if anything is.
         """
         numbers = None if count is None else count.tolist()
-        slices = {i: list(array.turns) for i, array in self._begun.items()}
+        slices = {i: list(array.iterations) for i, array in self._begun.items()}
         places = {key: where.tolist() for key, where in read.items()}
         written = {i: move.at.tolist() for i, move in moves.items()}
         whose: dict[tuple[ShapeIndex, bytes], list[int]] = {key: [] for key in read}
         again = []
-        for turn in range(self._turns):
-            now = {key: slices[key[0]][where[turn]] for key, where in places.items()}
+        for iteration in range(self._iterations):
+            now = {key: slices[key[0]][where[iteration]] for key, where in places.items()}
             for key, found in now.items():
                 whose[key].append(found)
             begun = {now[key] for key in begins}
             again.append(begun.pop() if len(begun) == 1 else _UNKNOWN)
-            known = again[-1] != _UNKNOWN and (numbers is None or numbers[turn] == again[-1])
+            known = again[-1] != _UNKNOWN and (numbers is None or numbers[iteration] == again[-1])
             for i, move in moves.items():
                 gives = again[-1] + (self._begun[i].element is not None) if known else _UNKNOWN
-                slices[i][written[i][turn]] = gives if move.source is None else now[move.source]
+                slices[i][written[i][iteration]] = (
+                    gives if move.source is None else now[move.source]
+                )
         return {key: np.array(found) for key, found in whose.items()}, np.array(again)
 
     def _runs(
@@ -275,18 +279,18 @@ class _Check:
         before: Numbers,
         given: list[ShapeIndex],
         begins: list[tuple[ShapeIndex, bytes]],
-        turn: bytes,
+        iteration: bytes,
     ) -> bool:
-        """Whether what is put into arrays is what a turn of the other loop makes of its beginning.
+        """Whether what is put into arrays is what an iteration of the other loop made.
 
         Args:
-          before: what a turn makes of the state. given: the arrays.
-          begins: the slices that a turn begins with.
-          turn: number of what is taken for the number of that turn.
+          before: what an iteration makes of the state. given: the arrays.
+          begins: the slices that an iteration begins with.
+          iteration: number of what is taken for the number of that iteration.
         """
         numbering, names, outer = self._numbering, self._names, self._numbering.given
         loop = next(iter(self._begun.values())).loop
-        expected = numbering.apart(loop.body, loop.state(turn))
+        expected = numbering.apart(loop.body, loop.state(iteration))
         numbering.given = outer | {
             (names[i], at): _written(numbering, self._begun[i], expected) for i, at in begins
         }
@@ -301,25 +305,25 @@ class _Check:
         )
 
     def _count(self, number: bytes) -> Values | None:
-        """What a number is in all turns."""
+        """What a number is in all iterations."""
         scalars = self._numbering.scalars
         if scalars.symbols(number) != {self._symbol}:
             return None
-        return scalars.values(number, self._symbol, np.arange(self._turns))
+        return scalars.values(number, self._symbol, np.arange(self._iterations))
 
     def _counts(self, again: Values) -> Iterator[bytes]:
-        """A number of no integer, and those that may be meant as that of the turn that runs again.
+        """A number of no integer, and those that may be that of the iteration that runs again.
 
-        If the first one will do, nothing depends on the number of the turn.
+        If the first one will do, nothing depends on the number of the iteration.
         """
-        yield hashed(_TURN + self._symbol)
+        yield hashed(_ITERATION + self._symbol)
         for number in self._numbering.scalars.numbers():
             values = self._count(number)
-            if values is not None and 2 * (values == again).sum() >= self._turns:
+            if values is not None and 2 * (values == again).sum() >= self._iterations:
                 yield number
 
     def is_apart(self, others: Numbers) -> bool:
-        """Whether all else in a turn stays the same with other numbers for the arrays."""
+        """Whether all else in an iteration stays the same with other numbers for the arrays."""
         numbering, found = self._numbering, []
         for names in (self._names, {**self._names, **others}):
             effects: list[bytes] = []

@@ -15,13 +15,15 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
 from olla_xla.check.executable.records import Rounded
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.turns import turned
+from olla_xla.check.executable.transposes import reordered
 
 __all__ = [
     "converted",
     "convert_of",
     "exposed",
+    "is_wider",
     "narrowed",
+    "rounded",
     "slice_of_converted",
     "typed",
     "widened",
@@ -37,9 +39,9 @@ def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shap
     """The number of what a convert gives of one, None if it is nothing but this operation."""
     if (found := narrowed(numbering, number, new)) is not None:
         return found
-    if _is_wider(old, new):
+    if is_wider(old, new):
         return widened(numbering, number, old, new)
-    return _rounded(numbering, number, old, new)
+    return rounded(numbering, number, old, new)
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
@@ -51,12 +53,12 @@ def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape
     return found
 
 
-def _is_wider(old: Shape, new: Shape) -> bool:
+def is_wider(old: Shape, new: Shape) -> bool:
     """Whether each value of one element type is one of the other."""
     return (old.element_type, new.element_type) in _WIDER
 
 
-def _rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
+def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
     """The number of what a convert gives of one, None if it is nothing but this operation."""
     if old.minor_to_major != new.minor_to_major:
         return None
@@ -97,10 +99,10 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
         return first if before.element_type == new.element_type else None
-    if number in numbering.turns:
-        row, flat, steps = numbering.turns[number]
+    if number in numbering.transposes:
+        row, flat, steps = numbering.transposes[number]
         inner = narrowed(numbering, row, new)
-        return None if inner is None else turned(numbering, inner, typed(flat, new), steps)
+        return None if inner is None else reordered(numbering, inner, typed(flat, new), steps)
     if number not in numbering.bitcasts:
         return None
     first, old, made = numbering.bitcasts[number]
@@ -151,10 +153,10 @@ def _behind_moves(
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
     """What is made of an array that was only moved, moved as it was."""
-    if number in numbering.turns:
-        row, flat, steps = numbering.turns[number]
+    if number in numbering.transposes:
+        row, flat, steps = numbering.transposes[number]
         wide = typed(flat, new)
-        return turned(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
+        return reordered(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
     if number in numbering.bitcasts:
         first, began, cast = numbering.bitcasts[number]
         if began.element_type == cast.element_type == old.element_type:

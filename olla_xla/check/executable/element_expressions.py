@@ -11,7 +11,7 @@ world outside can see (callbacks, random state) is counted in its order.
 A collective counts for its value: it is the same where the groups, what they count (replicas,
 partitions or both), the reduction and the operands are. What else it does is that devices come to
 it together. All of them run one module, so they come alike to all of its entry computation, and of
-loops there that turn as often as a constant says: nothing there depends on how many collectives
+loops there of as many iterations as a constant says: nothing there depends on how many collectives
 there are. A branch, or another loop, may be for some of them: there it counts which groups meet,
 and not how often, as those that came to one collective come to the next one of the same groups.
 """
@@ -47,7 +47,7 @@ from olla_xla.check.executable.program import Body, Op, Program, leaves
 from olla_xla.check.executable.records import Concatenation, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis
 from olla_xla.check.executable.slices import given_slice, slice_of
-from olla_xla.check.executable.turns import transposed
+from olla_xla.check.executable.transposes import transposed
 
 __all__ = ["ElementExpressions", "program_digest"]
 
@@ -122,7 +122,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def slice(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-slice; one of a stack is what a loop wrote, one of the whole is the whole."""
+        """A dynamic-slice; of a scan residual what a loop wrote, of the whole the whole."""
         whole = op.operands[0]
         if self.shape(whole.shape) == self.shape(op.shape):
             return operands[0]  # XLA clamps the index to the only place there is
@@ -196,7 +196,7 @@ class ElementExpressions(ElementNumbering):
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A transpose; what it does to a stack it does to each slice."""
+        """A transpose; what it does to a scan residual it does to each slice."""
         (operand,) = operands[0].values()
         before = op.operands[0].shape
         if before.element_bits < 8:
@@ -251,9 +251,11 @@ class ElementExpressions(ElementNumbering):
         before = self.stateful
         root = self.run(body, [symbols], inner)
         self.run(condition, [symbols], inner)
-        turns = hashed(op.proto.backend_config)  # a known number of turns, which XLA counts by
+        iterations = hashed(
+            op.proto.backend_config
+        )  # a known number of iterations, which XLA counts by
         if self.stateful == before:
-            numbers, seen = number_loop(self, op, start, symbols, root, turns)
+            numbers, seen = number_loop(self, op, start, symbols, root, iterations)
             effects += [e for e in seen if e not in effects or not is_exchange(e)]
             return numbers
         whole, numbers = self.whole_loop(op, start, symbols, root, inner)

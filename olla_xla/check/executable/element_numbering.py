@@ -21,7 +21,7 @@ from olla_xla.check.executable.records import (
     Held,
     Kept,
     Rounded,
-    Stack,
+    ScanResidual,
     Steps,
     Update,
 )
@@ -45,15 +45,16 @@ class ElementNumbering(Numbering, abc.ABC):
       repeated: by number, the broadcast that it is: its operand's number, dimensions and shape.
       comparisons: by number, the comparison of two known integers: direction, left, right.
       bitcasts: by number, what was cast: its number, the shape it had, the one it was given.
-      stacks: by number, what a loop wrote slice by slice.
+      residuals: by number, what a loop wrote slice by slice.
       widened: by number, what was converted to a wider type: its number, its shape, the new one.
       rounded: by number, the convert that it is, to a type that is not wider.
-      turns: by number, the row of which it has the elements in another order, its shape, and steps
-        over it.
+      transposes: by number, the row of which it has the elements in another order, its shape, and
+        steps over it.
       scalars: how scalar integers were computed.
       cuts: by number, of one slice of an array: the array's, and that of the index.
       given: numbers of slices, by the array's and the index's.
-      kept: by number, what a loop kept of some turns. held: likewise, in a turn of another loop.
+      kept: by number, what a loop kept of some iterations. held: likewise, in an iteration of
+        another loop.
       alike: elements of loops' states that are arrays from outside.
       depth: in how many loops it is.
     """
@@ -66,10 +67,10 @@ class ElementNumbering(Numbering, abc.ABC):
         self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape]] = {}
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
-        self.stacks: dict[bytes, Stack] = {}
+        self.residuals: dict[bytes, ScanResidual] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.rounded: dict[bytes, Rounded] = {}
-        self.turns: dict[bytes, tuple[bytes, Shape, Steps]] = {}
+        self.transposes: dict[bytes, tuple[bytes, Shape, Steps]] = {}
         self.scalars = Scalars(self.integers)
         self.cuts: dict[bytes, tuple[bytes, bytes]] = {}
         self.given: dict[tuple[bytes, bytes], bytes] = {}
@@ -116,8 +117,8 @@ class ElementNumbering(Numbering, abc.ABC):
 
     def unmoved(self, number: bytes) -> bytes:
         """The number behind bitcasts and transposes."""
-        while number in self.bitcasts or number in self.turns:
-            number = (self.bitcasts.get(number) or self.turns[number])[0]
+        while number in self.bitcasts or number in self.transposes:
+            number = (self.bitcasts.get(number) or self.transposes[number])[0]
         return number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
@@ -154,10 +155,10 @@ class ElementNumbering(Numbering, abc.ABC):
         self.concatenations[number] = made
         return number
 
-    def symbol(self, number: bytes, shape: Shape, turns: int | None = None) -> None:
+    def symbol(self, number: bytes, shape: Shape, iterations: int | None = None) -> None:
         """Says that a number of its own is an integer, if it is one; and what it counts."""
         if shape.is_array and not shape.dimensions:
-            self.integers.symbol(number, shape.element_type, turns)
+            self.integers.symbol(number, shape.element_type, iterations)
 
     def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
         """A number for an integer of element type `kind` that is known so far.

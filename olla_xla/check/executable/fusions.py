@@ -12,7 +12,7 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.exact import divides
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
-from olla_xla.check.executable.turns import turned
+from olla_xla.check.executable.transposes import reordered
 
 __all__ = ["from_outside", "is_elementwise", "note_own", "put"]
 
@@ -113,9 +113,9 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
     if number in numbering.widened:
         first, old, new = numbering.widened[number]
         return widened(numbering, seen(first), old, new)
-    if number in numbering.turns:
-        row, flat, steps = numbering.turns[number]
-        return turned(numbering, seen(row), flat, steps)
+    if number in numbering.transposes:
+        row, flat, steps = numbering.transposes[number]
+        return reordered(numbering, seen(row), flat, steps)
     if number in numbering.updates:
         update = numbering.updates[number]
         return numbering.updated(update._replace(numbers=tuple(map(seen, update.numbers))))

@@ -1,4 +1,4 @@
-"""Scalar integers that count a loop's turns, or follow from such a count.
+"""Scalar integers that count a loop's iterations, or follow from such a count.
 
 XLA computes indices of slices in many ways, inside fusions and outside, from a loop's counter. As
 `factor * symbol + offset` they are one number each. Every number also has its bounds, if it is
@@ -78,15 +78,15 @@ class Integers:
         if bounds is not None:
             self._bounds[number] = bounds
 
-    def symbol(self, number: bytes, kind: int, turns: int | None = None) -> None:
-        """A number of its own, of an element type; with `turns`, one that is in [0, turns)."""
+    def symbol(self, number: bytes, kind: int, iterations: int | None = None) -> None:
+        """A number of its own, of an element type; with `iterations`, in [0, iterations)."""
         if kind not in INTEGERS:
             return
         self._forms.setdefault(number, Form(number, 1, 0))
         self._kinds.setdefault(number, kind)
         self._bounds.setdefault(number, _extent(kind))
-        if turns is not None:
-            self._bounds[number] = 0, turns - 1
+        if iterations is not None:
+            self._bounds[number] = 0, iterations - 1
 
     def within(self, number: bytes, bound: int) -> bool:
         """Whether it is certainly in [0, bound)."""
@@ -129,10 +129,10 @@ class Integers:
         if low <= known.bounds[0] and known.bounds[1] <= high:
             return known._replace(number=number)
         size = high + 1 - low
-        turned = {(bound - low) // size for bound in known.bounds}
-        if len(turned) > 1:
+        wraps = {(bound - low) // size for bound in known.bounds}
+        if len(wraps) > 1:
             return Known(None, known.form, None)
-        return self._plus(known, _fixed(-size * turned.pop()))
+        return self._plus(known, _fixed(-size * wraps.pop()))
 
     def _plus(self, a: Known, b: Known) -> Known:
         form = bounds = None
@@ -236,9 +236,9 @@ class Integers:
             return None
         if a.bounds[0] >= 0:
             return a
-        turned = self._opposite(a)
+        opposite = self._opposite(a)
         return (
-            turned if a.bounds[1] <= 0 else Known(None, None, (0, max(-a.bounds[0], a.bounds[1])))
+            opposite if a.bounds[1] <= 0 else Known(None, None, (0, max(-a.bounds[0], a.bounds[1])))
         )
 
 

@@ -1,12 +1,12 @@
 """Numbers of what loops compute, each element of the state for itself.
 
 An element's number says all equations it depends on, and nothing of other elements: its own and
-those it reads, where each begins, and how often the loop turns. Elements that begin alike and
-change alike get one name, so that neither their order nor a second copy leaves a trace.
+those it reads, where each begins, and how many iterations the loop has. Elements that begin alike
+and change alike get one name, so that neither their order nor a second copy leaves a trace.
 
 For that the state gets names, round by round: a first one says where an element begins, and each
-next one also what a turn makes of the names before. Once a round tells no more elements apart than
-the one before, none will.
+next one also what an iteration makes of the names before. Once a round tells no more elements apart
+than the one before, none will.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from olla_xla.check.executable.arrays import array_of
 from olla_xla.check.executable.checkpoints import kept, tracked
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.integers import Form
-from olla_xla.check.executable.loop_turns import note_counter
+from olla_xla.check.executable.loop_iterations import note_counter
 from olla_xla.check.executable.numbering import Numbers, hashed, is_exchange, ordered
 from olla_xla.check.executable.program import Body, Op, leaves
 from olla_xla.check.executable.reach import reach
 from olla_xla.check.executable.records import Loop, Tracked
-from olla_xla.check.executable.stacks import stack_of
+from olla_xla.check.executable.scan_residuals import residual_of
 
 __all__ = ["number_loop"]
 
@@ -77,8 +77,8 @@ class _State:
 
     Attributes:
       op: the loop. start: numbers of its state before. level: says in how many loops it is.
-      fixed: elements that no turn changes.
-      counter: the element that counts from 0, if one does. turns: to what.
+      fixed: elements that no iteration changes.
+      counter: the element that counts from 0, if one does. iterations: to what.
       arrays: those of its elements that have slices of another loop's, if there are such.
     """
 
@@ -87,17 +87,17 @@ class _State:
     level: bytes
     fixed: set[ShapeIndex]
     counter: ShapeIndex | None
-    turns: int
+    iterations: int
     arrays: Tracked | None
 
     @property
     def body(self) -> Body:
-        """What a turn runs."""
+        """What an iteration runs."""
         return self.op.called[0]
 
     @property
     def condition(self) -> Body:
-        """What is asked before a turn."""
+        """What is asked before an iteration."""
         return self.op.called[1]
 
     @property
@@ -114,8 +114,8 @@ class _State:
         """The names, that of the counter with what it counts to."""
         if self.counter is None:
             return names
-        number = _hash(_COUNT, repr(self.turns).encode(), names[self.counter])
-        numbering.symbol(number, self.shape.at(self.counter), self.turns)
+        number = _hash(_COUNT, repr(self.iterations).encode(), names[self.counter])
+        numbering.symbol(number, self.shape.at(self.counter), self.iterations)
         if self.arrays is not None:
             note_counter(numbering, self.arrays, number)
         return {**names, self.counter: number}
@@ -135,9 +135,9 @@ def _begun(
         for i, n in start.items()
     }
     steps = [i for i in start if numbering.integers.form(root[i]) == Form(symbols[i], 1, 1)]
-    counter, turns = _counter(numbering, condition, start, names, steps)
-    arrays = _arrays(numbering, op, start, fixed, names, counter, turns)
-    state = _State(op, start, level, fixed, counter, turns, arrays)
+    counter, iterations = _counter(numbering, condition, start, names, steps)
+    arrays = _arrays(numbering, op, start, fixed, names, counter, iterations)
+    state = _State(op, start, level, fixed, counter, iterations, arrays)
     return state, state.counted(numbering, {**names, **state.held})
 
 
@@ -162,7 +162,7 @@ class _Rounds:
 
     Attributes:
       names: of each round. asked: the same as the condition reads them.
-      root: what a turn makes of the names before the last ones.
+      root: what an iteration makes of the names before the last ones.
       tests: what the condition says of each round but the last one.
       whole: number of what else the loop says of itself.
     """
@@ -204,7 +204,7 @@ def _rounds(numbering: ElementNumbering, state: _State, first: Numbers, whole: b
 def _once_more(
     numbering: ElementNumbering, state: _State, names: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """What a turn makes of the names, and the next names by that, of what changes."""
+    """What an iteration makes of the names, and the next names by that, of what changes."""
     root = numbering.run(state.body, [names], [])
     changing = {i: n for i, n in root.items() if i not in state.fixed and i not in state.held}
     new = {i: _hash(_NAME, state.start[i], n, state.level) for i, n in changing.items()}
@@ -212,7 +212,7 @@ def _once_more(
 
 
 def _finals_of_arrays(state: _State, rounds: _Rounds) -> Numbers:
-    """Numbers of arrays of another loop's turns afterwards: nothing less than all of the loop."""
+    """Numbers of arrays of another loop's iterations afterwards: they say all of the loop."""
     start, root = state.start, rounds.root
     everything = [n for k in sorted(start) for n in (start[k], root[k])]
     return {
@@ -232,24 +232,24 @@ def _note_written(
         return
     kind = state.shape.at(state.counter).element_type
     loop = Loop(
-        state.body, state.start, finals, state.counter, kind, state.turns, tracked=state.arrays
+        state.body, state.start, finals, state.counter, kind, state.iterations, tracked=state.arrays
     )
     names = rounds.names[-2]
     for i in state.start:
         if i in state.fixed or i in state.held:
             continue
         number = rounds.root[i]
-        if (stack := stack_of(numbering, loop, i, number, names)) is not None:
-            numbering.stacks.setdefault(finals[i], stack)
+        if (residual := residual_of(numbering, loop, i, number, names)) is not None:
+            numbering.residuals.setdefault(finals[i], residual)
         elif (array := kept(numbering, loop, i, number, names)) is not None:
             numbering.kept.setdefault(finals[i], array)
 
 
 def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> list[bytes]:
-    """A loop's effects as one; groups that meet apart from that, where all turn as often.
+    """A loop's effects as one; groups that meet apart from that, where all have as many iterations.
 
     Args:
-      effects: of a turn. counter: element that counts to a constant, if one does.
+      effects: of an iteration. counter: element that counts to a constant, if one does.
       system: number of what decides all else.
     """
     apart = [e for e in effects if counter is not None and is_exchange(e)]
@@ -258,7 +258,7 @@ def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> li
 
 
 def _note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Notes which arrays elements of a loop's state are that no turn changes."""
+    """Notes which arrays elements of a loop's state are that no iteration changes."""
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
@@ -273,7 +273,7 @@ def _arrays(
     fixed: set[ShapeIndex],
     names: Numbers,
     counter: ShapeIndex | None,
-    turns: int,
+    iterations: int,
 ) -> Tracked | None:
     """The elements of a loop's state that have slices of another loop's, and change."""
     begun = {
@@ -281,11 +281,11 @@ def _arrays(
     }
     if not begun or counter is None:
         return None
-    return tracked(numbering, op, begun, names, counter, turns)
+    return tracked(numbering, op, begun, names, counter, iterations)
 
 
 def _asked(numbering: ElementNumbering, state: _State, names: Numbers) -> Numbers:
-    """The names as the condition reads them, once more than there are turns."""
+    """The names as the condition reads them, once more than there are iterations."""
     if state.counter is None:
         return names
     number = _hash(_ASKED, names[state.counter])
@@ -304,7 +304,7 @@ def _counter(
 
     Args:
       numbering: of the module. condition: of the loop. start: numbers of its state before.
-      names: those of the state in a turn. steps: elements to which each turn adds one.
+      names: those of the state in an iteration. steps: elements to which each iteration adds one.
     """
     integers, counters = numbering.integers, {}
     for i in steps:

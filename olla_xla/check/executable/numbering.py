@@ -381,8 +381,8 @@ class Numbering:
 
         Args:
           op: the while. start: numbers of its state before.
-          symbols: those of its state in a turn. root: what the body makes of these.
-          effects: of a turn.
+          symbols: those of its state in an iteration. root: what the body makes of these.
+          effects: of an iteration.
         """
         # It may say how often the loop runs; XLA counts by that and does not ask the condition.
         config = hashed(op.proto.backend_config)

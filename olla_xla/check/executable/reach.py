@@ -94,10 +94,10 @@ def _loop(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
     while True:
         inner: list[int] = []
         again = reach(body, [state], inner)
-        turns = _either(reach(condition, [state], inner).values())
-        more = {i: found | again[i] | turns for i, found in state.items()}
+        iterations = _either(reach(condition, [state], inner).values())
+        more = {i: found | again[i] | iterations for i, found in state.items()}
         if more == state:
-            effects += [turns | found for found in inner]
+            effects += [iterations | found for found in inner]
             return state
         state = more
 

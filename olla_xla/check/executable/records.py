@@ -1,8 +1,8 @@
 """How values were made, of those that the numbering of elements knows more of than a number.
 
 A numbering keeps these by the number of the value (`element_numbering`). They are plain data, read
-off the module by the file that makes them, which also says what follows of them: `turns` of steps,
-`converts`, `stacks`, and `checkpoints` of what is kept, held and tracked.
+off the module by the file that makes them, which also says what follows of them: `transposes` of
+steps, `converts`, `scan_residuals`, and `checkpoints` of what is kept, held and tracked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "Kept",
     "Loop",
     "Rounded",
-    "Stack",
+    "ScanResidual",
     "Steps",
     "Tracked",
     "Update",
@@ -33,7 +33,7 @@ _AT = hashed(b"turn")
 
 Steps = tuple[tuple[int, int], ...]
 """In which order a row's elements are taken: (count, distance) of each digit of the place, the
-outermost first (`turns`)."""
+outermost first (`transposes`)."""
 
 
 class Update(NamedTuple):
@@ -82,10 +82,10 @@ class Loop:
 
     Attributes:
       body: of the loop. start: numbers of the state before it, finals: after it.
-      counter: the element that counts, from 0. type: its element type. turns: how many.
-      runs: by number of a turn, the numbers of the body's result in it.
-      is_followed: whether the body is being numbered for one of its turns.
-      tracked: arrays of its state with what another loop's turns began with.
+      counter: the element that counts, from 0. type: its element type. iterations: how many.
+      runs: by number of an iteration, the numbers of the body's result in it.
+      is_followed: whether the body is being numbered for one of its iterations.
+      tracked: arrays of its state with what another loop's iterations began with.
     """
 
     body: Body
@@ -93,29 +93,29 @@ class Loop:
     finals: Numbers
     counter: ShapeIndex
     type: int
-    turns: int
+    iterations: int
     runs: dict[bytes, Numbers] = dataclasses.field(default_factory=dict)
     is_followed: bool = False
     tracked: Tracked | None = None
 
-    def state(self, turn: bytes) -> Numbers:
-        """Numbers of the state as a turn of this number begins with it."""
+    def state(self, iteration: bytes) -> Numbers:
+        """Numbers of the state as an iteration of this number begins with it."""
         given = {
-            i: n if self.finals[i] == n else hashed(_AT + self.finals[i] + turn)
+            i: n if self.finals[i] == n else hashed(_AT + self.finals[i] + iteration)
             for i, n in self.start.items()
         }
-        given[self.counter] = turn
+        given[self.counter] = iteration
         return given
 
 
 @dataclasses.dataclass(frozen=True)
-class Stack:
-    """An element of which each turn writes one slice.
+class ScanResidual:
+    """An element of which each iteration writes one slice.
 
     Attributes:
       loop: the loop. index: of the element.
       axis: dimension that counts slices.
-      factor, offset: turn t writes slice factor * t + offset; the factor is 1 or -1.
+      factor, offset: iteration t writes slice factor * t + offset; the factor is 1 or -1.
       cast: the element's shape and the one in which a bitcast lets slices be written, where these
         lie apart in memory: they are slices of that shape only. None: of the element's own, or of
         any in which they lie one after the other.
@@ -134,10 +134,10 @@ class Kept:
     """An array of slices that a counted loop wrote.
 
     Attributes:
-      loop: the loop. index: of the array in its state. value: number of what a turn writes.
-      element: of the state, where each turn writes what that is as it begins; else None.
+      loop: the loop. index: of the array in its state. value: number of what an iteration writes.
+      element: of the state, where each iteration writes what that is as it begins; else None.
       shape: of the element. part: of a slice.
-      turns: for each slice the turn that wrote it last, or -1 where that is not known.
+      iterations: for each slice the iteration that wrote it last, or -1 where that is not known.
     """
 
     loop: Loop
@@ -146,18 +146,18 @@ class Kept:
     element: ShapeIndex | None
     shape: Shape
     part: Shape
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Held:
-    """Such an array in a turn of a loop that changes it.
+    """Such an array in an iteration of a loop that changes it.
 
     Attributes:
       kept: what it begins as.
-      taken: for each index that the loop takes slices at, the slices in all its turns, and whose
-        they are: turns of the other loop.
-      counted: symbols that count the loop's turns -> the turn in terms of it.
+      taken: for each index that the loop takes slices at, the slices in all its iterations, and
+        whose they are: iterations of the other loop.
+      counted: symbols that count the loop's iterations -> the iteration in terms of it.
     """
 
     kept: Kept
@@ -170,7 +170,7 @@ class Tracked:
     """The arrays that a loop changes.
 
     Attributes:
-      names: by element of the loop's state, their numbers in its turns.
+      names: by element of the loop's state, their numbers in its iterations.
       arrays: what they are.
     """
 

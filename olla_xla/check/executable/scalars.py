@@ -1,7 +1,7 @@
-"""What scalar integers are in every turn of a loop, computed for all of them.
+"""What scalar integers are in every iteration of a loop, computed for all of them.
 
 How an index follows from a loop's counter by divisions and remainders is said by no form
-(`integers`); what it is can be computed, turn by turn, as XLA defines its operations.
+(`integers`); what it is can be computed, iteration by iteration, as XLA defines its operations.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.check.executable.integers import Integers
 from olla_xla.check.executable.program import Op
 
 __all__ = ["Scalars", "Values"]
 
-Values = np.ndarray
-"""64-bit integers, one for each turn."""
+Values = NDArray[np.int64]
+"""64-bit integers, one for each iteration."""
 
 _S32, _S64 = 4, 5
 _LARGE = 1 << 31  # what forms have that could leave 64 bits

@@ -18,9 +18,9 @@ def one_of(shape: Shape, axis: int) -> Shape:
     return dataclasses.replace(shape, dimensions=extents, key=b"")
 
 
-def is_leading(shape: Shape, turns: int) -> bool:
-    """Whether it is `turns` slices of whole bytes along dimension 0, one after the other."""
-    if shape.dimensions[:1] != (turns,) or shape.element_bits < 8:
+def is_leading(shape: Shape, iterations: int) -> bool:
+    """Whether it is `iterations` slices of whole bytes along dimension 0, one after the other."""
+    if shape.dimensions[:1] != (iterations,) or shape.element_bits < 8:
         return False
     return shape.minor_to_major[-1] == 0
 

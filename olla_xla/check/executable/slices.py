@@ -1,9 +1,9 @@
 """One slice of an array, by what the array was made of.
 
-A slice of what was updated there is the update, and one of a stack is what a loop wrote. One of
-what repeats is what is repeated, and one of what was moved or converted is the moved or converted
-slice. Any other one is nothing but a slice. So it leaves no trace whether elements were taken out
-before they were moved or converted, or after that.
+A slice of what was updated there is the update, and one of a scan residual is what a loop wrote.
+One of what repeats is what is repeated, and one of what was moved or converted is the moved or
+converted slice. Any other one is nothing but a slice. So it leaves no trace whether elements were
+taken out before they were moved or converted, or after that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from olla_xla.check.executable.checkpoints import slice_of_held
 from olla_xla.check.executable.converts import slice_of_converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import hashed, named
+from olla_xla.check.executable.scan_residuals import slice_of_residual
 from olla_xla.check.executable.slice_shapes import is_leading, one_of, sliced_axis
-from olla_xla.check.executable.stacks import slice_of_stack
-from olla_xla.check.executable.turns import same_digit, slice_of_turned
+from olla_xla.check.executable.transposes import same_digit, slice_of_transposed
 
 __all__ = ["given_slice", "slice_of"]
 
@@ -25,7 +25,7 @@ _SLICE = hashed(b"slice")
 def given_slice(
     numbering: ElementNumbering, number: bytes, at: bytes, axis: int, part: Shape
 ) -> bytes | None:
-    """What a slice is of an array that has another loop's turns; None where that is not known.
+    """What a slice is of an array that has another loop's iterations; None where that is not known.
 
     Args:
       numbering: of the module. number: of the array. at: of the place. axis: along which.
@@ -48,9 +48,9 @@ def slice_of(
     part = one_of(shape, axis)
     if (held := _updated_there(numbering, number, at, shape, part)) is not None:
         return held
-    if (found := slice_of_stack(numbering, number, at, shape, part)) is not None:
+    if (found := slice_of_residual(numbering, number, at, shape, part)) is not None:
         return found
-    if (found := slice_of_turned(numbering, number, at, axis)) is not None:
+    if (found := slice_of_transposed(numbering, number, at, axis)) is not None:
         return found
     if (found := slice_of_converted(numbering, number, at, axis)) is not None:
         return found

@@ -235,9 +235,9 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
 
 
 def check_control(before: bytes, after: bytes) -> None:
-    """The part of `check_rewrite` that an executable cannot show.
+    """Shows that control edges are kept and that collectives do not share a channel.
 
-    That is that control edges are kept, and that what is exchanged more has channels of its own.
+    It is the part of `check_rewrite` that an executable cannot show.
 
     Raises:
       CheckError: naming the instructions of an edge that is lost, or of one channel.

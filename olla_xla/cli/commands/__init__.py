@@ -25,9 +25,8 @@ COMMANDS: dict[str, str] = {
     "graph": "the tensor graph of a module or of GraphML: ordered, written, drawn",
     "objection": "look again at a case that the referee objected to",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
-    "table": "plan every combination of models, batch sizes, optimizers and targets",
 }
 """Command name, which is its module's -> what it does, in one line."""
 
-FURTHER = ("doctor", "graph", "objection", "place", "table")
+FURTHER = ("doctor", "graph", "objection", "place")
 """Those that few need: they stand under a heading of their own."""

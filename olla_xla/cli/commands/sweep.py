@@ -17,7 +17,7 @@ from absl import flags
 import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.sweeps import sweep_table
+from olla_xla.cli.report.sweeps import sweep_summary, sweep_table
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
@@ -65,6 +65,7 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
         "cell_timeout", 3600.0, "Seconds after which a cell is given up.", lower_bound=1.0,
         flag_values=values,
     )  # fmt: skip
+    shared.define_format(values)
     shared.define_limits(values)
 
 
@@ -76,7 +77,9 @@ def run(values: flags.FlagValues) -> int:
         model_names(values), values.batch_sizes, values.targets, values.optimizers, values.modes,
         targets=list(targets.TARGETS),
     )  # fmt: skip
-    return fill(Journal(values.out, grid, settings(values)), values, _rows, sweep_table)
+    return fill(
+        Journal(values.out, grid, settings(values)), values, _rows, sweep_table, sweep_summary
+    )
 
 
 def model_names(values: flags.FlagValues) -> list[str]:
@@ -100,12 +103,13 @@ def fill(
     values: flags.FlagValues,
     rows: Callable[[flags.FlagValues, list[Cell]], Iterator[tuple[Cell, dict[str, Any]]]],
     table: Callable[[Sequence[Mapping[str, Any]]], Table],
+    summary: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
 ) -> int:
     """Runs the cells that have no row yet, and prints the table.
 
     Args:
       journal: of the sweep. values: the flags. rows: runs cells, and yields each with its row.
-      table: of rows, to be printed.
+      table: of all rows, to be printed. summary: lines on them, printed below it.
 
     Returns:
       The exit code: 1 if a cell failed.
@@ -120,14 +124,13 @@ def fill(
             what = row.get("error") or "done"
             done = total - len(missing) + count
             progress.stage(f"{done} of {total}, about {_time(left)} left: {cell}: {what}")
+    found = [journal.rows[cell] for cell in journal.grid]
+    shared.print_table(values, table(found))
+    failed = sum(bool(row.get("error")) for row in found)
+    where = f"rows in {journal.path} and {journal.lines}"
     console = shared.console()
-    table([journal.rows[cell] for cell in journal.grid]).print(console)
-    failed = sum(bool(journal.rows[cell].get("error")) for cell in journal.grid)
-    console.print(
-        f"{total - failed} cells done, {failed} failed; rows in {journal.path} and {journal.lines}",
-        markup=False,
-        soft_wrap=True,
-    )
+    for line in (*summary(found), f"{total - failed} cells done, {failed} failed; {where}"):
+        console.print(line, markup=False, soft_wrap=True)
     return 1 if failed else 0
 
 

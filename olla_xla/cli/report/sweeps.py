@@ -1,4 +1,4 @@
-"""Rows of a sweep as a table."""
+"""Rows of a sweep as a table, and lines on all of them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,71 @@ from typing import Any
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.tools.sweep.grid import KEY
 
-__all__ = ["sweep_table"]
+__all__ = ["sweep_summary", "sweep_table"]
 
 _HEADINGS = (
-    "model, batch, target, optimizer, mode:", "before", "planned", "less %", "bound", "gap %",
-    "loss %", "time +%", "order s", "error:",
+    "model, batch, target, optimizer, mode:", "XLA", "XLA mem.", "planned", "gain %", "bound",
+    "gap %", "loss %", "err. XLA %", "err. ours %", "time +%", "order s", "error:",
 )  # fmt: skip
+_LEAST_GAIN = 0.0005
+"""Share of XLA's total below which a gain is none to speak of: it rounds to 0.0 %."""
+
+Row = Mapping[str, Any]
+"""Fields of `tools.sweep.grid.COLUMNS`: sizes in bytes, gaps and errors as shares of one."""
 
 
-def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line for each row: XLA's total and ours."""
-    return Table(
-        _HEADINGS,
-        [_line(row) for row in rows],
-        "Totals in MB, assigned: XLA's and ours.",
-    )
+def sweep_table(rows: Sequence[Row]) -> Table:
+    """A line for each row: XLA's total, that of its scheduler for memory (CPU), ours."""
+    title = "Totals in MB, assigned by XLA; nothing was run."
+    return Table(_HEADINGS, [_line(row) for row in rows], title)
 
 
-def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
-    names = ("model", "batch_size", "target", "optimizer", "mode")
-    key = (", ".join(str(row[name]) for name in names),)
+def _line(row: Row) -> tuple[str, ...]:
     if row.get("error"):
-        return (*key, *["-"] * 8, row["error"])
-    before, planned = row["xla_bytes"], row["planned_bytes"]
+        return (_name(row), *["-"] * (len(_HEADINGS) - 2), row["error"])
     return (
-        *key,
-        megabytes(before),
-        megabytes(planned),
-        percent(1 - planned / before, 1),
+        _name(row),
+        megabytes(row["xla_bytes"]),
+        megabytes(row["memory_optimized_bytes"]),
+        megabytes(row["planned_bytes"]),
+        percent(_gain(row), 1),
         megabytes(row["bound_bytes"]),
         percent(row["lifetime_gap"]),
         percent(row.get("assignment_loss")),
+        percent(row["xla_error"]),
+        percent(row["planned_error"]),
         percent(row.get("added_time"), 1),
         seconds(row["order_seconds"]),
         "",
     )
+
+
+def sweep_summary(rows: Sequence[Row]) -> list[str]:
+    """Lines on all rows that did not fail: prediction errors, rows above XLA, without a gain."""
+    done = [row for row in rows if not row.get("error")]
+    if not done:
+        return []
+    lines = []
+    for label, name in (("XLA's order", "xla_error"), ("the planned order", "planned_error")):
+        most = max(abs(row[name]) for row in done)
+        lines.append(f"Prediction error for {label}: at most {percent(most)} %.")
+    above = [_name(row) for row in done if _gain(row) < 0]
+    listed = f": {'; '.join(above)}" if above else ""
+    lines.append(f"Planned above XLA in {len(above)} of {len(done)} rows{listed}.")
+    for row in done:
+        if _gain(row) < _LEAST_GAIN:
+            proven = row["xla_bytes"] <= row["bound_bytes"] * 1.001
+            why = "the bound proves it" if proven else f"gap {percent(row['lifetime_gap'])} %"
+            lines.append(f"{_name(row)}: an order helps nothing ({why}).")
+    return lines
+
+
+def _gain(row: Row) -> float:
+    """Share of XLA's total that the plan saves."""
+    return 1 - row["planned_bytes"] / row["xla_bytes"]
+
+
+def _name(row: Row) -> str:
+    return ", ".join(str(row[name]) for name in KEY)

@@ -40,10 +40,10 @@ class AliasSets(NamedTuple):
       color: int64 [sets], memory space. position: int64 [sets], number of its first instruction.
     """
 
-    ptr: np.ndarray
-    idx: np.ndarray
-    operand_ptr: np.ndarray
-    operand_idx: np.ndarray
+    ptr: NDArray[np.int64]
+    idx: NDArray[np.int64]
+    operand_ptr: NDArray[np.int64]
+    operand_idx: NDArray[np.int64]
     bytes: NDArray[np.int64]
     kind: NDArray[np.int64]
     live_out: NDArray[np.bool_]
@@ -53,17 +53,17 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What values have to do with each other, by value (CSR).
+    """What values have to do with each other, by value (CSR: int64 [values + 1], int64 [any]).
 
     Attributes:
       share_ptr, share_idx: operands whose memory the value may take over, wherever they are seen.
       copied_ptr, copied_idx: what a copy reads, which must not lie where it writes.
     """
 
-    share_ptr: np.ndarray
-    share_idx: np.ndarray
-    copied_ptr: np.ndarray
-    copied_idx: np.ndarray
+    share_ptr: NDArray[np.int64]
+    share_idx: NDArray[np.int64]
+    copied_ptr: NDArray[np.int64]
+    copied_idx: NDArray[np.int64]
 
 
 class AllocationReuse(NamedTuple):
@@ -96,17 +96,17 @@ class _Allocations(NamedTuple):
     bytes: NDArray[np.int64]
     color: NDArray[np.int64]
     usable: NDArray[np.bool_]
-    head: np.ndarray
-    tail: np.ndarray
+    head: NDArray[np.int64]
+    tail: NDArray[np.int64]
     following: NDArray[np.int64]
     usables: NDArray[np.int64]
-    gaps: np.ndarray
+    gaps: NDArray[np.int64]
 
 
 def reuse_allocations(
-    sets: AliasSets, links: Links, ranges: LiveRanges, order: np.ndarray
+    sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Finds the allocation of each alias set in `order` (int64), the largest first."""
+    """Finds the allocation of each alias set in `order`, int64 [sets], the largest first."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),
@@ -130,7 +130,7 @@ def _fill(
     sets: AliasSets,
     links: Links,
     ranges: LiveRanges,
-    order: np.ndarray,
+    order: NDArray[np.int64],
     made: _Allocations,
     counted: NDArray[np.bool_],
     temporary: NDArray[np.bool_],
@@ -216,7 +216,7 @@ def _find(
 
 
 @inner
-def _move_in(made: _Allocations, members: np.ndarray, allocation: int) -> None:
+def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) -> None:
     """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
     for v in members:
         made.allocation[v] = allocation

@@ -9,6 +9,7 @@ so that whole runs are passed over.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner
 
@@ -18,7 +19,7 @@ _NEVER = np.int64(2**62)
 _BEGIN, _END = 0, 1
 
 
-def new_gaps(count: int) -> np.ndarray:
+def new_gaps(count: int) -> NDArray[np.int64]:
     """An index of `count` places, none of them taken: int64 [2 * capacity, 2].
 
     Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
@@ -34,7 +35,12 @@ def new_gaps(count: int) -> np.ndarray:
 
 @inner
 def put(
-    gaps: np.ndarray, k: int, members: np.ndarray, start: np.ndarray, end: np.ndarray, clock: int
+    gaps: NDArray[np.int64],
+    k: int,
+    members: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    clock: int,
 ) -> None:
     """Enters an allocation at place k.
 
@@ -60,7 +66,7 @@ def put(
 
 
 @inner
-def previous(gaps: np.ndarray, k: int, start: int, end: int) -> int:
+def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
     """The last allocation before k that may take the live range [start, end]; -1 if none.
 
     Any may take a live range of one instant.

@@ -21,14 +21,14 @@ _BLOCK_BITS = 12
 
 def share_in_place(
     ids: NDArray[np.int64],
-    start: np.ndarray,
-    end: np.ndarray,
-    size: np.ndarray,
-    buffer: np.ndarray,
-    single: np.ndarray,
-    share_ptr: np.ndarray,
-    share_val: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    size: NDArray[np.int64],
+    buffer: NDArray[np.int64],
+    single: NDArray[np.bool_],
+    share_ptr: NDArray[np.int64],
+    share_val: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Replays definitions and frees, letting a value take over a dying operand's memory.
 
     Args:
@@ -52,16 +52,16 @@ def share_in_place(
 
 @loop
 def _replay(
-    by_start: np.ndarray,
-    by_end: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
-    size: np.ndarray,
-    buffer: np.ndarray,
-    single: np.ndarray,
-    share_ptr: np.ndarray,
-    share_val: np.ndarray,
-    found: np.ndarray,
+    by_start: NDArray[np.int64],
+    by_end: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    size: NDArray[np.int64],
+    buffer: NDArray[np.int64],
+    single: NDArray[np.bool_],
+    share_ptr: NDArray[np.int64],
+    share_val: NDArray[np.int64],
+    found: NDArray[np.int64],
 ) -> None:
     """Writes into the first rows of `found` what `share_in_place` returns.
 
@@ -115,12 +115,16 @@ class _Groups(NamedTuple):
     """Values that share memory: value id of a root -> values of its group, ascending (CSR)."""
 
     ptr: NDArray[np.int64]
-    idx: np.ndarray
+    idx: NDArray[np.int64]
 
 
 def _grouped(
-    ids: NDArray[np.int64], start: np.ndarray, end: np.ndarray, root: np.ndarray, size: np.ndarray
-) -> tuple[_Groups, np.ndarray, int, int]:
+    ids: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    root: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> tuple[_Groups, NDArray[np.int64], int, int]:
     """The groups of some values.
 
     Args:
@@ -143,13 +147,13 @@ def _grouped(
 @loop
 def _gather(
     ids: NDArray[np.int64],
-    start: np.ndarray,
-    end: np.ndarray,
-    root: np.ndarray,
-    size: np.ndarray,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    root: NDArray[np.int64],
+    size: NDArray[np.int64],
     ptr: NDArray[np.int64],
-    idx: np.ndarray,
-    keys: np.ndarray,
+    idx: NDArray[np.int64],
+    keys: NDArray[np.int64],
     by_root: NDArray[np.int64],
     ticks: NDArray[np.int64],
 ) -> int:
@@ -216,7 +220,9 @@ class _Blocks(NamedTuple):
     value: NDArray[np.int64]
 
 
-def _blocks(groups: _Groups, start: np.ndarray, end: np.ndarray, latest: int) -> _Blocks:
+def _blocks(
+    groups: _Groups, start: NDArray[np.int64], end: NDArray[np.int64], latest: int
+) -> _Blocks:
     """Empty lists that can hold all values of the groups.
 
     Args:
@@ -245,11 +251,11 @@ def _blocks(groups: _Groups, start: np.ndarray, end: np.ndarray, latest: int) ->
 
 @loop
 def _place(
-    order: np.ndarray,
+    order: NDArray[np.int64],
     groups: _Groups,
-    start: np.ndarray,
-    end: np.ndarray,
-    size: np.ndarray,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    size: NDArray[np.int64],
     alignment: int,
     blocks: _Blocks,
     placed: NDArray[np.int64],
@@ -279,13 +285,13 @@ def _place(
 
 @inner
 def _gap(
-    members: np.ndarray,
+    members: NDArray[np.int64],
     need: int,
-    start: np.ndarray,
-    end: np.ndarray,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
     blocks: _Blocks,
-    offset: np.ndarray,
-    stop: np.ndarray,
+    offset: NDArray[np.int64],
+    stop: NDArray[np.int64],
 ) -> int:
     """The lowest of the smallest gaps that a group fits in, or the end of all that is there.
 
@@ -324,7 +330,7 @@ def _gap(
 
 
 @inner
-def _make_room(values: np.ndarray, below: np.uint64, stop: np.uint64) -> None:
+def _make_room(values: NDArray[np.int64], below: np.uint64, stop: np.uint64) -> None:
     """Moves [below, stop) up by one; unsigned indices let the compiler move many at a time."""
     one = np.uint64(1)
     while stop > below:
@@ -334,7 +340,11 @@ def _make_room(values: np.ndarray, below: np.uint64, stop: np.uint64) -> None:
 
 @inner
 def _enter(
-    members: np.ndarray, start: np.ndarray, end: np.ndarray, blocks: _Blocks, offset: np.ndarray
+    members: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    blocks: _Blocks,
+    offset: NDArray[np.int64],
 ) -> None:
     """Puts values into the lists of their blocks, behind those of no larger offset."""
     for m in members:
@@ -358,23 +368,23 @@ def _enter(
 
 def pack(
     ids: NDArray[np.int64],
-    tick_start: np.ndarray,
-    tick_end: np.ndarray,
-    root: np.ndarray,
-    size: np.ndarray,
+    tick_start: NDArray[np.int64],
+    tick_end: NDArray[np.int64],
+    root: NDArray[np.int64],
+    size: NDArray[np.int64],
     alignment: int,
     most: int | None = None,
-) -> tuple[int, np.ndarray]:
+) -> tuple[int, NDArray[np.int64]]:
     """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
 
     Args:
-      ids: values to place, ascending. tick_start, tick_end, root: from share_in_place.
-      size: bytes by value id. alignment: bytes.
+      ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
+      size: int64 [values], bytes. alignment: bytes.
       most: if a heap must be larger than so many bytes, nothing is placed; None: no such limit.
 
     Returns:
-      (heap size in bytes, offset by value id); where nothing is placed for being too large, bytes
-      that any heap takes.
+      (heap size in bytes, int64 [values] offsets); where nothing is placed for being too large,
+      bytes that any heap takes.
     """
     groups, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
     roots, sizes, durations, spans = keys

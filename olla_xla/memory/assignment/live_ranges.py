@@ -24,10 +24,10 @@ class References(NamedTuple):
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
-    position_ptr: np.ndarray
-    position_idx: np.ndarray
-    use_ptr: np.ndarray
-    use_idx: np.ndarray
+    position_ptr: NDArray[np.int64]
+    position_idx: NDArray[np.int64]
+    use_ptr: NDArray[np.int64]
+    use_idx: NDArray[np.int64]
     readonly: NDArray[np.bool_]
 
 
@@ -45,7 +45,11 @@ class LiveRanges(NamedTuple):
 
 
 def live_ranges(
-    time: NDArray[np.int64], total: int, refs: References, set_ptr: np.ndarray, set_idx: np.ndarray
+    time: NDArray[np.int64],
+    total: int,
+    refs: References,
+    set_ptr: NDArray[np.int64],
+    set_idx: NDArray[np.int64],
 ) -> LiveRanges:
     """The live ranges of all values, those of one alias set cut so that they do not overlap.
 
@@ -68,7 +72,7 @@ def _fill(
     time: NDArray[np.int64],
     total: int,
     refs: References,
-    set_ptr: np.ndarray,
+    set_ptr: NDArray[np.int64],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
     by_start: NDArray[np.int64],
@@ -107,7 +111,7 @@ def _whole(
 
 
 @inner
-def _sort(members: np.ndarray, start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+def _sort(members: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
     """Sorts values by (start, end, id), in place; sets are small."""
     for i in range(1, len(members)):
         v = members[i]

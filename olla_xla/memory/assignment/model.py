@@ -12,6 +12,7 @@ import collections
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,12 @@ __all__ = ["Assignment", "AssignmentModel"]
 
 _NEGLIGIBLE = 5e-4
 
+Order = NDArray[np.int64]
+"""int64 [n], positions in XLA's schedule of a computation."""
+
+Times = tuple[NDArray[np.int64], int]
+"""int64 [points], the logical time of each reference point; and the steps in all."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
@@ -43,19 +50,19 @@ class Assignment:
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
       temp_bytes: the heap.
-      allocation: by value id; allocations are numbered as made, the heap comes last.
-      offset: by value id, within its allocation.
-      sizes: by allocation.
-      start, end: live ranges by value id, inclusive logical times.
+      allocation: int64 [values]; allocations are numbered as made, the heap comes last.
+      offset: int64 [values], within its allocation.
+      sizes: int64 [allocations].
+      start, end: int64 [values], live ranges, inclusive logical times.
     """
 
     total_bytes: int
     temp_bytes: int
-    allocation: np.ndarray
-    offset: np.ndarray
-    sizes: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
+    allocation: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
 
 
 class AssignmentModel:
@@ -139,7 +146,7 @@ class AssignmentModel:
         number = np.unique(label, return_inverse=True)[1]
         count = int(number.max(initial=-1)) + 1
 
-        def joined(combine: np.ufunc, array: np.ndarray, start: int = 0) -> np.ndarray:
+        def joined(combine: np.ufunc, array: NDArray[Any], start: int = 0) -> NDArray[Any]:
             result = np.full(count, start, array.dtype)
             combine.at(result, number, array)
             return result
@@ -198,7 +205,7 @@ class AssignmentModel:
                 return Kind.ARGUMENT
         return Kind.TUPLE if any(v.shape.is_tuple for v in members) else Kind.TEMP
 
-    def _set_buffers(self, set_of: NDArray[np.int64], **by_set: np.ndarray) -> None:
+    def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
         """Sets the alias sets, and what follows from them.
 
         Args:
@@ -254,7 +261,7 @@ class AssignmentModel:
 
     # Evaluation.
 
-    def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> tuple[np.ndarray, int]:
+    def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
         """Logical times of all reference points, callees flattened before their callers."""
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
@@ -283,7 +290,7 @@ class AssignmentModel:
 
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> Callable[[np.ndarray, int | None], int]:
+    ) -> Callable[[Order, int | None], int]:
         """A quicker total for many orders of one computation, the others' orders as given.
 
         Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
@@ -304,7 +311,7 @@ class AssignmentModel:
         extra = int(sets.bytes[left_out][counts].sum())
         times = self._times_by_order(computation, orders)
 
-        def estimate(order: np.ndarray, most: int | None = None) -> int:
+        def estimate(order: Order, most: int | None = None) -> int:
             most = None if most is None else most - extra
             return self._simulate(*times(order), keep, most).total_bytes + extra
 
@@ -312,7 +319,7 @@ class AssignmentModel:
 
     def _times_by_order(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, int]]:
+    ) -> Callable[[Order], Times]:
         """A quicker `times` for many orders of one computation, the others' orders as given.
 
         What an instruction calls takes the same time wherever it runs, so the points of each
@@ -329,7 +336,7 @@ class AssignmentModel:
         )
         if max(callers.values(), default=0) > 1:  # the last call of a computation sets its times
 
-            def flattened(order: np.ndarray) -> tuple[np.ndarray, int]:
+            def flattened(order: Order) -> Times:
                 others[computation] = tuple(instructions[k] for k in order)
                 return self.times(others)
 
@@ -344,7 +351,7 @@ class AssignmentModel:
         counts = np.array([len(own) for own in points], np.int64)
         relative = base[flat] - np.repeat(ends - lengths, counts)
 
-        def times(order: np.ndarray) -> tuple[np.ndarray, int]:
+        def times(order: Order) -> Times:
             starts = np.empty(len(order), np.int64)
             starts[order] = begin + np.cumsum(lengths[order]) - lengths[order]
             time = base.copy()
@@ -363,7 +370,7 @@ class AssignmentModel:
         return points
 
     def _simulate(
-        self, time: np.ndarray, total: int, keep: int, most: int | None = None
+        self, time: NDArray[np.int64], total: int, keep: int, most: int | None = None
     ) -> Assignment:
         """The assignment of the `keep` largest alias sets at the given logical times.
 
@@ -399,7 +406,7 @@ class AssignmentModel:
             end=ranges.end,
         )
 
-    def _shared_in_heap(self, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """By value (ptr, idx): operands whose memory it may take; no results of other pairs."""
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
@@ -412,9 +419,9 @@ class AssignmentModel:
         in_heap: NDArray[np.bool_],
         ranges: LiveRanges,
         found: AllocationReuse,
-        alone: np.ndarray,
+        alone: NDArray[np.int64],
         most: int | None,
-    ) -> tuple[np.ndarray, list[int]]:
+    ) -> tuple[NDArray[np.int64], list[int]]:
         """Packs what reuses no allocation, one heap a memory space; numbered after the allocations.
 
         Args:
@@ -434,13 +441,7 @@ class AssignmentModel:
             if not len(ids):
                 continue
             ticks = share_in_place(
-                ids,
-                ranges.start,
-                ranges.end,
-                self._bytes,
-                self._set_of,
-                self._single,
-                *share,
+                ids, ranges.start, ranges.end, self._bytes, self._set_of, self._single, *share
             )
             size, placed = pack(ids, *ticks, self._bytes, self.alignment, most)
             found.allocation[ids] = len(found.bytes) + len(heaps)

@@ -45,7 +45,7 @@ class Starts(NamedTuple):
     steps: Sequence[Sequence[int]]
     work: NDArray[np.int64]
 
-    def alone(self, time: np.ndarray) -> np.ndarray:
+    def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
         """The pairs (int64 [any]) that become one; `time` is of each instruction, by number."""
         if not len(self.start):
             return self.start
@@ -53,16 +53,16 @@ class Starts(NamedTuple):
         begun, ended = (np.searchsorted(at, time[which]) for which in (self.start, self.done))
         return np.flatnonzero(begun == ended)
 
-    def joined_times(self, time: np.ndarray, alone: np.ndarray) -> np.ndarray:
-        """The times of all without the steps that these pairs then do not take."""
+    def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [points], `time` without the steps that these pairs (int64 [any]) do not take."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
-    def steps_gone(self, alone: np.ndarray) -> int:
-        """How many those are."""
+    def steps_gone(self, alone: NDArray[np.int64]) -> int:
+        """How many steps the pairs `alone` (int64 [any]) do not take."""
         return sum(len(self.steps[k]) for k in alone)
 
-    def gone(self, alone: np.ndarray) -> list[int]:
+    def gone(self, alone: NDArray[np.int64]) -> list[int]:
         """The values that are not made, where these pairs become one."""
         return [v for k in alone for v in self.tables[k]]
 
@@ -130,7 +130,7 @@ def applies(module: Module) -> bool:
     return False
 
 
-def joined(tables: np.ndarray, heaps: Sequence[int], applied: bool, alignment: int) -> int:
+def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, alignment: int) -> int:
     """Bytes of the one allocation that XLA joins all temporary ones to, each at its alignment.
 
     The last of them is not filled up. XLA exchanges the first temporary allocation with the last of
@@ -139,7 +139,7 @@ def joined(tables: np.ndarray, heaps: Sequence[int], applied: bool, alignment: i
     the first table comes last, else a heap.
 
     Args:
-      tables: bytes of the tuples' tables, in the order in which they were made.
+      tables: int64 [any], bytes of the tuples' tables, in the order in which they were made.
       heaps: bytes of the heaps, which are made after them.
       applied: whether there are such computations.
     """

@@ -26,6 +26,7 @@ Pinned blocks are candidates at their own offset only.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.frames import activate, split, swap
@@ -69,12 +70,12 @@ _WORK = 300_000
 @jit
 def descend(
     model: Model,
-    rank: np.ndarray,
+    rank: NDArray[np.int64],
     capacity: int,
     node_limit: int,
-    weight: np.ndarray,
+    weight: NDArray[np.float64],
     trail: int,
-) -> tuple[int, int, np.ndarray]:
+) -> tuple[int, int, NDArray[np.int64]]:
     """Searches for a packing within `capacity`.
 
     Args:
@@ -119,7 +120,7 @@ def descend(
 
 
 @jit
-def _candidate(model: Model, state: State, rank: np.ndarray) -> int:
+def _candidate(model: Model, state: State, rank: NDArray[np.int64]) -> int:
     """The item of lowest (rest, rank) above the last one; -1 if none is left or worthwhile."""
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
@@ -143,7 +144,7 @@ def _candidate(model: Model, state: State, rank: np.ndarray) -> int:
 
 
 @jit
-def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:
+def _misplaced(model: Model, state: State, rank: NDArray[np.int64], i: int) -> bool:
     """Whether placing i at its rest is left to a symmetric branch."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
@@ -160,7 +161,7 @@ def _misplaced(model: Model, state: State, rank: np.ndarray, i: int) -> bool:
 
 
 @jit
-def _place(model: Model, state: State, rank: np.ndarray, i: int) -> tuple[bool, bool]:
+def _place(model: Model, state: State, rank: NDArray[np.int64], i: int) -> tuple[bool, bool]:
     """Places i at its rest.
 
     Returns:

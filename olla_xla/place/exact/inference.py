@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.model import Model
@@ -98,8 +99,12 @@ def _end(model: Model, state: State, e: int) -> int:
 
 
 @jit
-def lift_passed(model: Model, state: State, rank: np.ndarray) -> bool:
-    """Bounds all items passed over so far; false if one cannot be placed any more."""
+def lift_passed(model: Model, state: State, rank: NDArray[np.int64]) -> bool:
+    """Bounds all items passed over so far; false if one cannot be placed any more.
+
+    Args:
+      model, state: of the search. rank: int64 [items], the order in which they are tried.
+    """
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
     for k in range(frame[LO], frame[HI]):

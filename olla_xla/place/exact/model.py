@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.items import Items
@@ -35,31 +36,31 @@ class Model(NamedTuple):
     """
 
     grain: int
-    size: np.ndarray
-    need: np.ndarray
-    align: np.ndarray
-    fixed: np.ndarray
-    part_ptr: np.ndarray
-    part_first: np.ndarray
-    part_last: np.ndarray
-    part_height: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    sec_ptr: np.ndarray
-    sec_idx: np.ndarray
-    sec_height: np.ndarray
-    mem_ptr: np.ndarray
-    mem_idx: np.ndarray
-    mem_height: np.ndarray
-    nb_ptr: np.ndarray
-    nb_idx: np.ndarray
-    nb_below: np.ndarray
-    nb_above: np.ndarray
-    twin: np.ndarray
-    kin_ptr: np.ndarray
-    kin_idx: np.ndarray
-    pin_ptr: np.ndarray
-    pin_idx: np.ndarray
+    size: NDArray[np.int64]
+    need: NDArray[np.int64]
+    align: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    part_ptr: NDArray[np.int64]
+    part_first: NDArray[np.int64]
+    part_last: NDArray[np.int64]
+    part_height: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    sec_ptr: NDArray[np.int64]
+    sec_idx: NDArray[np.int64]
+    sec_height: NDArray[np.int64]
+    mem_ptr: NDArray[np.int64]
+    mem_idx: NDArray[np.int64]
+    mem_height: NDArray[np.int64]
+    nb_ptr: NDArray[np.int64]
+    nb_idx: NDArray[np.int64]
+    nb_below: NDArray[np.int64]
+    nb_above: NDArray[np.int64]
+    twin: NDArray[np.int64]
+    kin_ptr: NDArray[np.int64]
+    kin_idx: NDArray[np.int64]
+    pin_ptr: NDArray[np.int64]
+    pin_idx: NDArray[np.int64]
 
 
 def overlapping_pairs(items: Items) -> int:
@@ -116,13 +117,13 @@ def model_of(items: Items) -> Model:
     )
 
 
-def _pointers(owner: np.ndarray, n: int) -> np.ndarray:
+def _pointers(owner: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     pointers = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(owner, minlength=n), out=pointers[1:])
     return pointers
 
 
-def _alike(items: Items) -> tuple[np.ndarray, list[list[int]]]:
+def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
     """The previous twin of each item, and its higher-numbered kin; see Model."""
     twin = np.full(len(items), -1, np.int64)
     kin: list[list[int]] = [[] for _ in range(len(items))]
@@ -153,8 +154,11 @@ def _alike(items: Items) -> tuple[np.ndarray, list[list[int]]]:
 
 @jit
 def _neighbours(
-    part_ptr: np.ndarray, part_first: np.ndarray, part_last: np.ndarray, part_height: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    part_ptr: NDArray[np.int64],
+    part_first: NDArray[np.int64],
+    part_last: NDArray[np.int64],
+    part_height: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(nb_ptr, nb_idx, nb_below, nb_above); see Model."""
     n = len(part_ptr) - 1
     ptr = np.zeros(n + 1, np.int64)
@@ -185,8 +189,8 @@ def _neighbours(
 
 
 def _pins(
-    nb_ptr: np.ndarray, nb_idx: np.ndarray, fixed: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    nb_ptr: NDArray[np.int64], nb_idx: NDArray[np.int64], fixed: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The pinned neighbours of each item, lowest first."""
     owner = np.repeat(np.arange(len(fixed)), np.diff(nb_ptr))
     entries = np.flatnonzero(fixed[nb_idx] >= 0)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.place.exact.descend import LIMIT, descend
 from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
@@ -117,14 +118,14 @@ class Search:
 
     def within(
         self, capacity: int, budget: Budget, most: int | None = None
-    ) -> tuple[int, np.ndarray]:
+    ) -> tuple[int, NDArray[np.int64]]:
         """Looks for a packing within `capacity` bytes.
 
         Args:
           capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
 
         Returns:
-          (FOUND, EXHAUSTED or LIMIT; the offsets in bytes where FOUND).
+          (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes, where FOUND).
         """
         allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0
@@ -147,7 +148,7 @@ class Search:
             allowed = min(allowed, spent + budget.left())
         return LIMIT, np.empty(0, np.int64)
 
-    def _ranks(self, preorder: int) -> np.ndarray:
+    def _ranks(self, preorder: int) -> NDArray[np.int64]:
         """The preorder: first by the heaviest section, then by its keys, then by number."""
         items = self.items
         heavy = np.maximum.reduceat(
@@ -161,7 +162,7 @@ class Search:
         return ranks
 
 
-def _keys(items: Items, model: Model) -> dict[str, np.ndarray]:
+def _keys(items: Items, model: Model) -> dict[str, NDArray[np.int64]]:
     """What preorders are made of, by letter; all float64 [items]."""
     loads = items.loads()
     sections = np.diff(model.sec_ptr)

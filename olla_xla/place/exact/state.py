@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.model import Model
@@ -46,27 +47,27 @@ class State(NamedTuple):
       weight: [sections] failures seen.
     """
 
-    rest: np.ndarray
-    earliest: np.ndarray
-    latest: np.ndarray
-    offset: np.ndarray
-    waiting: np.ndarray
-    slot: np.ndarray
-    total: np.ndarray
-    crossing: np.ndarray
-    dirty: np.ndarray
-    highest: np.ndarray
-    support: np.ndarray
-    rests: np.ndarray
-    bounds: np.ndarray
-    frames: np.ndarray
-    stack: np.ndarray
-    count: np.ndarray
-    weight: np.ndarray
+    rest: NDArray[np.int64]
+    earliest: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    total: NDArray[np.int64]
+    crossing: NDArray[np.int64]
+    dirty: NDArray[np.bool_]
+    highest: NDArray[np.int64]
+    support: NDArray[np.int64]
+    rests: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    frames: NDArray[np.int64]
+    stack: NDArray[np.int64]
+    count: NDArray[np.int64]
+    weight: NDArray[np.float64]
 
 
 @jit
-def start(model: Model, capacity: int, weight: np.ndarray, trail: int) -> State:
+def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) -> State:
     """The state before anything is placed; arguments as in `search.descend`."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
     total = np.zeros(sections, np.int64)

@@ -11,6 +11,7 @@ fits in its stretch; if none does, the line is lifted to the lower of its neighb
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError
 from olla_xla.memory.jit import jit
@@ -19,8 +20,8 @@ from olla_xla.place.items import Items
 __all__ = ["best_fit"]
 
 
-def best_fit(items: Items) -> np.ndarray:
-    """Offsets of all items, in bytes; quadratic in the number of items.
+def best_fit(items: Items) -> NDArray[np.int64]:
+    """int64 [items], offsets in bytes; quadratic in the number of items.
 
     An item of several parts is taken as if it were live from its first to its last section.
 
@@ -39,13 +40,13 @@ def best_fit(items: Items) -> np.ndarray:
 
 @jit
 def _best_fit(
-    order: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    size: np.ndarray,
-    align: np.ndarray,
+    order: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    size: NDArray[np.int64],
+    align: NDArray[np.int64],
     sections: int,
-) -> np.ndarray:
+) -> NDArray[np.int64]:
     """A line is known by its first section; `stop` is its last, `before` the line to its left."""
     offset = np.zeros(len(first), np.int64)
     order = order.copy()
@@ -81,7 +82,13 @@ def _best_fit(
 
 
 @jit
-def _split(line: int, section: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
+def _split(
+    line: int,
+    section: int,
+    level: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    before: NDArray[np.int64],
+) -> int:
     """Cuts a line before `section`, if that lies within it; returns the right piece."""
     if section <= line or section > stop[line]:
         return line
@@ -93,7 +100,9 @@ def _split(line: int, section: int, level: np.ndarray, stop: np.ndarray, before:
 
 
 @jit
-def _lift(line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
+def _lift(
+    line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
+) -> int:
     """Raises a line to the lower of its neighbours and merges them."""
     left, right = before[line], stop[line] + 1
     if left >= 0 and (right >= len(stop) or level[left] <= level[right]):
@@ -104,7 +113,9 @@ def _lift(line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) ->
 
 
 @jit
-def _join(line: int, level: np.ndarray, stop: np.ndarray, before: np.ndarray) -> int:
+def _join(
+    line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
+) -> int:
     """Merges a line with neighbours of the same level; returns the merged line."""
     right = stop[line] + 1
     if right < len(stop) and level[right] == level[line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import has_numba, inner, jit
 from olla_xla.place.items import Items
@@ -13,14 +14,14 @@ _FEW = 128
 """Items that Python places in less time than it takes to import numba for the compiled loop."""
 
 
-def greedy_orders(items: Items) -> dict[str, np.ndarray]:
+def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
     """The orders worth trying: by decreasing size, life span, and their product; ties by number."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
 
 
-def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
-    """Offsets of all items, in bytes; pinned items are placed before all others.
+def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [items], offsets in bytes; pinned items are placed before all others.
 
     Quadratic in the number of items, with a small constant.
     """
@@ -42,14 +43,14 @@ def first_fit(items: Items, order: np.ndarray) -> np.ndarray:
 
 @jit
 def _first_fit(
-    order: np.ndarray,
-    part_ptr: np.ndarray,
-    part_first: np.ndarray,
-    part_last: np.ndarray,
-    part_height: np.ndarray,
-    align: np.ndarray,
-    fixed: np.ndarray,
-) -> np.ndarray:
+    order: NDArray[np.int64],
+    part_ptr: NDArray[np.int64],
+    part_first: NDArray[np.int64],
+    part_last: NDArray[np.int64],
+    part_height: NDArray[np.int64],
+    align: NDArray[np.int64],
+    fixed: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """Placed parts are kept sorted by offset."""
     total = len(part_first)
     offset = np.zeros(len(part_ptr) - 1, np.int64)
@@ -92,14 +93,14 @@ def _first_fit(
 
 @inner
 def _lowest(
-    first: np.ndarray,
-    last: np.ndarray,
-    height: np.ndarray,
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    height: NDArray[np.int64],
     align: int,
-    p_first: np.ndarray,
-    p_last: np.ndarray,
-    p_low: np.ndarray,
-    p_top: np.ndarray,
+    p_first: NDArray[np.int64],
+    p_last: NDArray[np.int64],
+    p_low: NDArray[np.int64],
+    p_top: NDArray[np.int64],
 ) -> int:
     """The lowest aligned offset at which no part of the item meets a placed part."""
     x, tallest = 0, 0

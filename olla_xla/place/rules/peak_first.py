@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.place.items import Items
 
 __all__ = ["fullest", "ordered", "peak_orders"]
 
 
-def peak_orders(items: Items) -> Iterator[np.ndarray]:
-    """Orders for `first_fit`; ties by number."""
+def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
+    """Orders for `first_fit`, int64 [items]; ties by number."""
     if not len(items):
         return
     there, pinned, stacks = fullest(items)
@@ -30,7 +31,9 @@ def peak_orders(items: Items) -> Iterator[np.ndarray]:
             yield ordered(there, pinned, stack, other)
 
 
-def fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+def fullest(
+    items: Items,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
     """(what lives in the fullest section, what stands there all the time, keys to stack it by)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
@@ -44,7 +47,10 @@ def fullest(items: Items) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...
 
 
 def ordered(
-    there: np.ndarray, pinned: np.ndarray, stack: np.ndarray, other: np.ndarray
-) -> np.ndarray:
+    there: NDArray[np.bool_],
+    pinned: NDArray[np.bool_],
+    stack: NDArray[np.int64],
+    other: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """What stands comes first: it divides the memory of the others, unless it lies below them."""
     return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))

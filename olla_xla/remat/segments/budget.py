@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.remat.segments.walk import Walk
 
@@ -47,7 +48,7 @@ class Segment:
     again: tuple[int, ...] = ()
 
 
-def candidates(walk: Walk, window: int) -> np.ndarray:
+def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
     """bool[n]: candidate split points (the set C of algorithm 3): where few bytes cross.
 
     A cut is one if no other, among those within `window` bytes of steps before and after it, is
@@ -69,7 +70,9 @@ def candidates(walk: Walk, window: int) -> np.ndarray:
     return found
 
 
-def _range_minimum(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _range_minimum(
+    values: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Minimum of values[first[k] : last[k] + 1] for every k (sparse table)."""
     table = [values]
     while 2 ** len(table) <= len(values):
@@ -83,7 +86,9 @@ def _range_minimum(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> n
     return result
 
 
-def close_segments(sizes: np.ndarray, candidate: np.ndarray, budget: float) -> list[int]:
+def close_segments(
+    sizes: NDArray[np.int64], candidate: NDArray[np.bool_], budget: float
+) -> list[int]:
     """Algorithm 3: walk on, and cut at a candidate once the segment's size passes the budget.
 
     Args:

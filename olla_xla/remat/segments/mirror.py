@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.errors import InputError
 from olla_xla.remat.segments.budget import Segment
@@ -54,7 +55,7 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def _end(walk: Walk, asked: np.ndarray, reads: list[list[int]], start: int) -> int:
+def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: int) -> int:
     """Where the segment that begins at a step stops.
 
     One that is kept needs no segment, but for what it reads and nobody keeps: then it is one alone.
@@ -83,7 +84,9 @@ def _reads(walk: Walk) -> list[list[int]]:
     return [sorted(s) for s in found]
 
 
-def _again(reads: list[list[int]], asked: np.ndarray, start: int, stop: int) -> tuple[int, ...]:
+def _again(
+    reads: list[list[int]], asked: NDArray[np.int64], start: int, stop: int
+) -> tuple[int, ...]:
     """The steps before `start` that must run for [start, stop), as nothing of them is kept."""
     found: set[int] = set()
     stack = [u for step in range(start, stop) for u in reads[step]]
@@ -122,7 +125,7 @@ def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
     return counts
 
 
-def _last_kept_use(walk: Walk, segments: tuple[Segment, ...]) -> np.ndarray:
+def _last_kept_use(walk: Walk, segments: tuple[Segment, ...]) -> NDArray[np.int64]:
     """int64[m]: the last step that reads a value as it was kept, or the value's source."""
     segment = np.zeros(len(walk), np.int64)
     for k, s in enumerate(segments):

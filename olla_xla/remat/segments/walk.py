@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["Walk"]
 
@@ -27,13 +28,13 @@ class Walk:
         looks for such steps itself.
     """
 
-    sizes: np.ndarray
-    value_bytes: np.ndarray
-    source: np.ndarray
-    use_value: np.ndarray
-    use_step: np.ndarray
-    fixed: np.ndarray
-    allowed: np.ndarray | None = None
+    sizes: NDArray[np.int64]
+    value_bytes: NDArray[np.int64]
+    source: NDArray[np.int64]
+    use_value: NDArray[np.int64]
+    use_step: NDArray[np.int64]
+    fixed: NDArray[np.bool_]
+    allowed: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -73,13 +74,13 @@ class Walk:
         )
 
     @property
-    def last_use(self) -> np.ndarray:
+    def last_use(self) -> NDArray[np.int64]:
         """int64[m]: the last step that reads each value, or its source if none does."""
         last = self.source.copy()
         np.maximum.at(last, self.use_value, self.use_step)
         return last
 
-    def crossing(self, longest: int | None = None) -> np.ndarray:
+    def crossing(self, longest: int | None = None) -> NDArray[np.int64]:
         """int64[n]: bytes of the values that cross the cut at each step; the last has none.
 
         Args:
@@ -96,7 +97,7 @@ class Walk:
         np.subtract.at(change, last, sizes)
         return np.cumsum(change)[: len(self)]
 
-    def stored(self, cuts: Sequence[int]) -> np.ndarray:
+    def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
         """bool[m]: the values that cross one of the cuts (ascending), so must be kept."""
         if not len(cuts):
             return np.zeros(len(self.source), np.bool_)

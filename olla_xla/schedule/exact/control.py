@@ -9,6 +9,7 @@ away: the optimum may rise, and a bound found with such edges holds only with th
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
@@ -77,5 +78,5 @@ def _anchor(
     return None
 
 
-def _near(ptr: np.ndarray, idx: np.ndarray, v: int) -> list[int]:
+def _near(ptr: NDArray[np.int64], idx: NDArray[np.int64], v: int) -> list[int]:
     return idx[ptr[v] : ptr[v + 1]].tolist()

@@ -38,12 +38,12 @@ class Formulation(Protocol):
     model: Model
     scale: Scale
 
-    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
-        """The point of an order."""
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """The point of an order, float64 [variables]."""
         ...
 
-    def decode(self, x: np.ndarray) -> np.ndarray:
-        """The order of a point."""
+    def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The order, int64 [n], of a point, float64 [variables]."""
         ...
 
 
@@ -61,8 +61,8 @@ class Task(Protocol):
         """What a backend finds. Raises SolverError."""
         ...
 
-    def order(self, x: np.ndarray) -> np.ndarray:
-        """The order of a point."""
+    def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The order, int64 [n], of a point, float64 [variables]."""
         ...
 
 
@@ -114,8 +114,8 @@ class Linear:
         """What a backend finds."""
         return solve(self.built.model, limits, [backend])
 
-    def order(self, x: np.ndarray) -> np.ndarray:
-        """The order of a point."""
+    def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The order, int64 [n], of a point, float64 [variables]."""
         return self.built.decode(x)
 
 
@@ -158,7 +158,7 @@ def least_peak(
     equations: Collection[str] | None = None,
     limits: Limits | None = None,
     backends: Sequence[str] | None = None,
-    start: Sequence[int] | np.ndarray | None = None,
+    start: Sequence[int] | NDArray[np.int64] | None = None,
     bound_bytes: int = 0,
     reduce: bool = True,
     edges: Sequence[tuple[int, int]] = (),
@@ -174,7 +174,7 @@ def least_peak(
       equations: of a linear form, those to use; all by default.
       limits: of each solver; building comes off its seconds, and its watch is told bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
-      start: an order to begin with; by default some legal one.
+      start: int64 [n], an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, in the reading of the form.
       reduce: condense the graph first; the optimum stays the same.
       edges: control edges more, (before, after). They take orders away, so that only `bound_bytes`
@@ -192,7 +192,7 @@ def least_peak(
     prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = form.task(prepared, equations, tightest)
-    limits = _told_bytes(limits or Limits(), task.scale)
+    limits = _watched_in_bytes(limits or Limits(), task.scale)
     left = limits.time_limit - (time.monotonic() - started)
     limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
     result, order, peak = _first_sound(task, prepared, limits, names)
@@ -218,7 +218,7 @@ def least_peak(
     )
 
 
-def _told_bytes(limits: Limits, scale: Scale) -> Limits:
+def _watched_in_bytes(limits: Limits, scale: Scale) -> Limits:
     """The limits with a watch that is told units."""
     watch = limits.watch
     if watch is None:
@@ -247,7 +247,7 @@ def _backends(form: Form, backends: Sequence[str] | None) -> Sequence[str]:
 
 def _first_sound(
     task: Task, prepared: Prepared, limits: Limits, backends: Sequence[str]
-) -> tuple[Result, np.ndarray, int]:
+) -> tuple[Result, NDArray[np.int64], int]:
     """The result of the first backend that the referee agrees with, its order and its peak."""
     failures: list[str] = []
     for name in backends:
@@ -256,7 +256,7 @@ def _first_sound(
             reasons = result.failures
             if result.status is not Status.ERROR:
                 order = prepared.back(task.order(result.point()))
-                peak = _refereed(prepared.graph, order, result, task.scale)
+                peak = _verified_peak(prepared.graph, order, result, task.scale)
                 return dataclasses.replace(result, failures=tuple(failures)), order, peak
         except (CheckError, SolverError) as error:
             if isinstance(error, CheckError):
@@ -271,7 +271,9 @@ def _first_sound(
     return failed, order, peak
 
 
-def _refereed(graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale) -> int:
+def _verified_peak(
+    graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale
+) -> int:
     """The referee's peak of an order, held against what the solver claims."""
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)

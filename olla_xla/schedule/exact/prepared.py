@@ -32,7 +32,7 @@ class Prepared:
     graph: TensorGraph
     arrays: GraphArrays
     start: NDArray[np.int64]
-    back: Callable[[np.ndarray], np.ndarray]
+    back: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def prepare(
@@ -49,7 +49,7 @@ def prepare(
       graph: the graph. plain: count only what the paper counts (`plain_graph`); not condensed.
       edges: control edges to be added, (before, after). reduce: condense where that keeps the
         optimum.
-      start: a legal order; by default some such order. Control edges may change it.
+      start: int64 [n], a legal order; by default some such order. Control edges may change it.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.

@@ -92,16 +92,16 @@ class RunningIlp:
         for t in range(graph.n):
             self._add_load(t)
 
-    def decode(self, x: np.ndarray) -> np.ndarray:
-        """The order, from R."""
+    def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The order, int64 [n], from R of a point, float64 [variables]."""
         running: list[list[int]] = [[] for _ in range(self._g.n)]
         for v, columns in enumerate(self._r):
             steps = [t for t, column in columns.items() if x[column] > 0.5]
             running[min(steps, default=int(self._spans.last[v]))].append(v)
         return sequence(running, self._g.n)
 
-    def start(self, order: Sequence[int] | NDArray[np.int64]) -> np.ndarray:
-        """The point of an order, as a warm start."""
+    def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """The point of an order, float64 [variables], as a warm start."""
         g, x = self._g, np.zeros(self.model.variables)
         position = g.positions(order)
         for v, columns in enumerate(self._r):

@@ -133,7 +133,7 @@ def _is_strict(
     return False
 
 
-def shared_pairs(g: GraphArrays, position: np.ndarray, stop: NDArray[np.int64]) -> set[int]:
+def shared_pairs(g: GraphArrays, position: NDArray[np.int64], stop: NDArray[np.int64]) -> set[int]:
     """Numbers of the pairs that share under an order; the evaluator's rule.
 
     Args:
@@ -168,8 +168,8 @@ class SharingRows:
         self,
         model: Model,
         sharing: Sharing,
-        first: np.ndarray,
-        last: np.ndarray,
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
         runs: Callable[[Terms, int, int, int], Terms],
         has_run: Callable[[Terms, int, int, int], Terms],
     ) -> None:
@@ -196,7 +196,9 @@ class SharingRows:
                 terms.plus(self.columns[p.number, t], coefficient)
         return terms
 
-    def fill(self, x: np.ndarray, g: GraphArrays, position: np.ndarray) -> NDArray[np.int64]:
+    def fill(
+        self, x: NDArray[np.float64], g: GraphArrays, position: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Sets the columns of a point to what the evaluator does under an order.
 
         Args:
@@ -276,7 +278,7 @@ class SharingRows:
         least.into(self._model, lower=0, tag="dies")
 
 
-def needed_until(g: GraphArrays, position: np.ndarray) -> NDArray[np.int64]:
+def needed_until(g: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [m]: one past the last step at which each tensor is needed, nothing shared."""
     last = position[g.source]
     owner = np.repeat(np.arange(g.m), np.diff(g.sink_ptr))

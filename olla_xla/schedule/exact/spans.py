@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
 
@@ -66,12 +67,12 @@ class Spans:
       held_first, held_last: [m] the steps at which it is preserved whatever the order, (12).
     """
 
-    first: np.ndarray
-    last: np.ndarray
-    useful_first: np.ndarray
-    useful_last: np.ndarray
-    held_first: np.ndarray
-    held_last: np.ndarray
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    useful_first: NDArray[np.int64]
+    useful_last: NDArray[np.int64]
+    held_first: NDArray[np.int64]
+    held_last: NDArray[np.int64]
 
 
 def spans(
@@ -126,7 +127,7 @@ def users_of(g: GraphArrays, e: int) -> list[int]:
     return sorted(users)
 
 
-def _soonest_last_use(users: list[int], first: np.ndarray, reach: Reach | None) -> int:
+def _soonest_last_use(users: list[int], first: NDArray[np.int64], reach: Reach | None) -> int:
     """The earliest step at which the last of the users can run; -1 without any."""
     if not users:
         return -1
@@ -139,7 +140,7 @@ def _soonest_last_use(users: list[int], first: np.ndarray, reach: Reach | None) 
     return max(soonest, needed.bit_count() - 1)
 
 
-def _longest_paths(g: GraphArrays) -> tuple[np.ndarray, np.ndarray]:
+def _longest_paths(g: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Earliest and latest step of each operator by the longest path to and from it."""
     first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
     order = topological_order(g).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.problem.graph import TensorGraph
@@ -22,7 +23,7 @@ HEURISTICS = {
 """Name -> rule, from the arrays of a condensed graph to an order of its groups."""
 
 
-def candidates(graph: TensorGraph | GraphArrays) -> dict[str, np.ndarray]:
-    """Name -> legal order of all operators, one for each rule of `HEURISTICS`."""
+def candidates(graph: TensorGraph | GraphArrays) -> dict[str, NDArray[np.int64]]:
+    """Name -> legal order of all operators, int64 [n], one for each rule of `HEURISTICS`."""
     reduced = reduce_graph(GraphArrays.of(graph))
     return {name: reduced.expand(rule(reduced.arrays)) for name, rule in HEURISTICS.items()}

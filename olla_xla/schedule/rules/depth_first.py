@@ -8,18 +8,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hlo.rewrite.walk import after_needs
 from olla_xla.memory.arrays import GraphArrays, rows, topological_order
 
 __all__ = ["dfs_order", "post_order"]
 
 
-def post_order(g: GraphArrays) -> np.ndarray:
+def post_order(g: GraphArrays) -> NDArray[np.int64]:
     """Predecessors in index order, roots too."""
     return _visit(g.pred_ptr, g.pred_idx, _sinks_first(g))
 
 
-def dfs_order(g: GraphArrays) -> np.ndarray:
+def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
     """Predecessors by extra users, then by bytes, both descending, then by index."""
     made = np.zeros(g.n, np.int64)
     np.add.at(made, g.source, g.bytes)
@@ -31,18 +33,18 @@ def dfs_order(g: GraphArrays) -> np.ndarray:
     return _visit(g.pred_ptr, by_need, _sinks_first(g))
 
 
-def _sinks_first(g: GraphArrays) -> np.ndarray:
+def _sinks_first(g: GraphArrays) -> NDArray[np.int64]:
     """Where the visit starts: operators without successors, then all (none is left by then)."""
     return np.flatnonzero(np.diff(g.succ_ptr) == 0)
 
 
 def _needs(
-    order: np.ndarray,
-    pred_ptr: np.ndarray,
-    pred_idx: np.ndarray,
-    succ_ptr: np.ndarray,
-    made: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+    order: NDArray[np.int64],
+    pred_ptr: NDArray[np.int64],
+    pred_idx: NDArray[np.int64],
+    succ_ptr: NDArray[np.int64],
+    made: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Extra users and bytes of all that an operator needs, shared needs counted each time.
 
     Both are capped, as in XLA, since they would grow exponentially.
@@ -58,20 +60,8 @@ def _needs(
     return np.array(extra, np.int64), np.array(total, np.int64)
 
 
-def _visit(pred_ptr: np.ndarray, pred_idx: np.ndarray, roots: np.ndarray) -> np.ndarray:
+def _visit(
+    pred_ptr: NDArray[np.int64], pred_idx: NDArray[np.int64], roots: NDArray[np.int64]
+) -> NDArray[np.int64]:
     before = rows(pred_ptr, pred_idx)
-    order: list[int] = []
-    seen = [False] * len(before)
-    for root in roots.tolist():
-        seen[root] = True
-        stack = [(root, iter(before[root]))]
-        while stack:
-            v, left = stack[-1]
-            u = next((u for u in left if not seen[u]), None)
-            if u is None:
-                order.append(v)
-                stack.pop()
-            else:
-                seen[u] = True
-                stack.append((u, iter(before[u])))
-    return np.array(order, np.int64)
+    return np.array(after_needs(roots.tolist(), before.__getitem__), np.int64)

@@ -23,8 +23,8 @@ from olla_xla.memory.jit import loop
 __all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
 
 
-def by_priority(g: GraphArrays, priority: np.ndarray) -> np.ndarray:
-    """Of the operators that are ready, always the one of least priority; ties by index."""
+def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the operators that are ready, always that of least priority, int64 [n]; ties by index."""
     waiting = np.diff(g.pred_ptr)
     heap = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
     heapq.heapify(heap)
@@ -39,19 +39,19 @@ def by_priority(g: GraphArrays, priority: np.ndarray) -> np.ndarray:
     return order
 
 
-def list_order(g: GraphArrays) -> np.ndarray:
+def list_order(g: GraphArrays) -> NDArray[np.int64]:
     """Most bytes freed first."""
     return _forward(g, _state(g))
 
 
-def least_peak_order(g: GraphArrays) -> np.ndarray:
+def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
     """Least peak so far first."""
     order, ready = np.empty((2, g.n), np.int64)
     _least_peak(g, _state(g), int(g.bytes[g.live_in].sum()), order, ready)
     return order
 
 
-def backward_order(g: GraphArrays) -> np.ndarray:
+def backward_order(g: GraphArrays) -> NDArray[np.int64]:
     """Fewest new input bytes first, from the end."""
     waiting = np.diff(g.succ_ptr)
     made = _sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n)
@@ -61,7 +61,7 @@ def backward_order(g: GraphArrays) -> np.ndarray:
     return _backward(g, waiting, made - new, g.live_out)
 
 
-def _sum_by(keys: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
+def _sum_by(keys: NDArray[np.int64], values: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     total = np.zeros(n, np.int64)
     np.add.at(total, keys, values)
     return total
@@ -101,7 +101,7 @@ def _state(g: GraphArrays) -> _State:
     )
 
 
-def _forward(g: GraphArrays, s: _State) -> np.ndarray:
+def _forward(g: GraphArrays, s: _State) -> NDArray[np.int64]:
     """The order, int64 [n]; entries of the heap whose key has fallen since are passed over."""
     reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
     after, sizes = rows(g.succ_ptr, g.succ_idx), g.bytes.tolist()
@@ -134,7 +134,9 @@ def _forward(g: GraphArrays, s: _State) -> np.ndarray:
 
 
 @loop
-def _least_peak(g: GraphArrays, s: _State, live: Any, order: np.ndarray, ready: np.ndarray) -> None:
+def _least_peak(
+    g: GraphArrays, s: _State, live: Any, order: NDArray[np.int64], ready: NDArray[np.int64]
+) -> None:
     """Writes the order, int64 [n]; `live`: bytes before the first operator; `ready`: scratch."""
     count = 0
     for v in range(g.n):
@@ -175,7 +177,7 @@ def _least_peak(g: GraphArrays, s: _State, live: Any, order: np.ndarray, ready: 
 
 def _backward(
     g: GraphArrays, waiting: NDArray[np.int64], gain: NDArray[np.int64], needed: NDArray[np.bool_]
-) -> np.ndarray:
+) -> NDArray[np.int64]:
     """The order, int64 [n], made from its end.
 
     Args:

@@ -52,7 +52,7 @@ class _Case:
 def branch(
     cuts: Cuts,
     order: NDArray[np.int64],
-    offer: Callable[[np.ndarray, int], None],
+    offer: Callable[[NDArray[np.int64], int], None],
     spend: Callable[[int], None],
 ) -> None:
     """Raises the bound of `cuts`, and looks for lower peaks on the way.
@@ -80,7 +80,7 @@ class _Branching:
         self,
         cuts: Cuts,
         order: NDArray[np.int64],
-        offer: Callable[[np.ndarray, int], None],
+        offer: Callable[[NDArray[np.int64], int], None],
         spend: Callable[[int], None],
     ) -> None:
         self.graph = cuts.graph

@@ -51,8 +51,8 @@ class Cuts:
 
 
 def improve(
-    cuts: Cuts, order: NDArray[np.int64], offer: Callable[[np.ndarray, int], None]
-) -> tuple[np.ndarray, int]:
+    cuts: Cuts, order: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
+) -> tuple[NDArray[np.int64], int]:
     """Lowers the peak of an order, until the bound is met or nothing helps any more.
 
     Args:
@@ -144,7 +144,7 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
 
 
 def _live_beside(
-    g: GraphArrays, v: int, others: np.ndarray, which: str, spend: Callable[[], None]
+    g: GraphArrays, v: int, others: NDArray[np.bool_], which: str, spend: Callable[[], None]
 ) -> int:
     """The least bytes at `v` if the others are all "late" or "early"; no limit if they cannot."""
     reached = closure(others, g, forward=which == "late")

@@ -40,7 +40,7 @@ def flattened(
     seed: int = 0,
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
-) -> Iterator[np.ndarray]:
+) -> Iterator[NDArray[np.int64]]:
     """Flatter and flatter orders from one to begin with, without end.
 
     Where arguments are dead before another tensor replaces them, rounds alternate: in every second
@@ -82,14 +82,14 @@ def flattened(
 class _Run:
     """Local search on one problem."""
 
-    def __init__(self, problem: Problem, start: np.ndarray, level: float, seed: int) -> None:
+    def __init__(self, problem: Problem, start: NDArray[np.int64], level: float, seed: int) -> None:
         self.problem = problem
         self.state = new_state(problem, start, seed)
         self.best = start.copy()
         self.peak, least = int(self.state.live.max()), int(self.state.live.min())
         self.level = least + int(level * (self.peak - least))
 
-    def round(self, moves: int, first: int, spend: Callable[[int], None]) -> np.ndarray:
+    def round(self, moves: int, first: int, spend: Callable[[int], None]) -> NDArray[np.int64]:
         """The order after a number of moves."""
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
@@ -101,5 +101,5 @@ class _Run:
         return self.best
 
 
-def _rounded(sizes: np.ndarray, alignment: int) -> np.ndarray:
+def _rounded(sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
     return -(-sizes // alignment) * alignment

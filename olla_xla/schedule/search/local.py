@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.schedule.search.moves import late_acceptance_search, load, perturb
 from olla_xla.schedule.search.run import Run, Scored, rank
@@ -14,9 +15,9 @@ __all__ = ["lower_peak", "towards_objective"]
 
 
 def lower_peak(
-    run: Run, problem: Problem, groups: np.ndarray, seed: int, *, quick: bool = False
-) -> np.ndarray:
-    """Local search for the peak of a problem, until it stalls; returns the best groups.
+    run: Run, problem: Problem, groups: NDArray[np.int64], seed: int, *, quick: bool = False
+) -> NDArray[np.int64]:
+    """Local search for the peak of a problem until it stalls; the best order, int64 [groups].
 
     A quick one takes the first stall for the last: another search follows it.
     """

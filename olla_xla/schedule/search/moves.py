@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
@@ -35,7 +36,7 @@ def load() -> None:
 
 
 @inner
-def _excess(live: np.ndarray, lo: int, hi: int, target: int, scale: float) -> float:
+def _excess(live: NDArray[np.int64], lo: int, hi: int, target: int, scale: float) -> float:
     cost = 0.0
     for t in range(lo, hi + 1):
         if live[t] > target:
@@ -45,7 +46,7 @@ def _excess(live: np.ndarray, lo: int, hi: int, target: int, scale: float) -> fl
 
 
 @inner
-def _largest(live: np.ndarray, lo: int, hi: int) -> int:
+def _largest(live: NDArray[np.int64], lo: int, hi: int) -> int:
     largest = live[lo]
     for t in range(lo + 1, hi + 1):
         largest = max(largest, live[t])
@@ -53,7 +54,7 @@ def _largest(live: np.ndarray, lo: int, hi: int) -> int:
 
 
 @inner
-def _keep(order: np.ndarray, best: np.ndarray) -> None:
+def _keep(order: NDArray[np.int64], best: NDArray[np.int64]) -> None:
     for t in range(len(order)):
         best[t] = order[t]
 
@@ -76,8 +77,8 @@ def late_acceptance_search(
     first: int,
     target: int,
     steps: int,
-    history: np.ndarray,
-    best: np.ndarray,
+    history: NDArray[np.float64],
+    best: NDArray[np.int64],
     cap: int,
 ) -> tuple[int, int]:
     """Runs `steps` moves, or fewer if the target is met; returns (peak of best, moves done).

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Required, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.schedule.search.settings import Settings
 
@@ -15,11 +16,11 @@ __all__ = ["SearchOptions"]
 class SearchOptions(TypedDict, total=False):
     """Options of `search`, by keyword; all but `time_limit` may be left out."""
 
-    objective: Callable[[np.ndarray, int | None], int] | None
+    objective: Callable[[NDArray[np.int64], int | None], int] | None
     """Gives the bytes of an order, or, where these are more than the number that is given with it,
     any number above that one; without an objective they are its lifetime peak."""
 
-    exact: Callable[[np.ndarray], int] | None
+    exact: Callable[[NDArray[np.int64]], int] | None
     """The same more exactly and more slowly, to choose among the best orders."""
 
     excess: int

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -34,13 +35,13 @@ __all__ = ["search"]
 
 def search(
     graph: TensorGraph | GraphArrays,
-    starts: Mapping[str, Sequence[int] | np.ndarray],
+    starts: Mapping[str, Sequence[int] | NDArray[np.int64]],
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
     """Looks for the order with the least objective, starting from legal orders.
 
     Args:
-      graph: the graph. starts: name -> order of all operators; at least one.
+      graph: the graph. starts: name -> int64 [n], order of all operators; at least one.
       options: see SearchOptions.
 
     Returns:
@@ -56,7 +57,7 @@ def search(
     return run.result(reason)
 
 
-def _go(run: Run, starts: Mapping[str, np.ndarray]) -> None:
+def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
     """Runs all phases, until a limit raises Stop or nothing improves any more."""
     groups = {}
     for name, order in starts.items():
@@ -81,11 +82,11 @@ def _go(run: Run, starts: Mapping[str, np.ndarray]) -> None:
     towards_objective(run)
 
 
-def _lifetimes(run: Run, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Lowers the lifetime peak of all starts; the orders that came near the best."""
-    found: list[tuple[int, str, np.ndarray]] = []
+    found: list[tuple[int, str, NDArray[np.int64]]] = []
 
-    def offer(groups: np.ndarray, peak: int) -> None:
+    def offer(groups: NDArray[np.int64], peak: int) -> None:
         run.peak(groups, peak)
         run.spend_cuts()
 
@@ -109,14 +110,14 @@ def _lifetimes(run: Run, starts: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
 
 
-def _branch(run: Run, offer: Callable[[np.ndarray, int], None]) -> None:
+def _branch(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
     """Closes the gap from both sides, if it is worth that."""
     assert run.least is not None
     if _wide(run):
         branch(run.cuts, run.least.groups, offer, run.spend_cuts)
 
 
-def _flatten(run: Run, offer: Callable[[np.ndarray, int], None]) -> None:
+def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
     """Local search for orders that are flat: on the way to them the peak falls too."""
     assert run.least is not None
     graph, groups = run.reduced.arrays, run.least.groups
@@ -138,7 +139,9 @@ def _wide(run: Run) -> bool:
     return run.least.peak > run.cuts.bound * (1 + run.settings.wide_gap)
 
 
-def _restart(run: Run, start: np.ndarray, offer: Callable[[np.ndarray, int], None]) -> None:
+def _restart(
+    run: Run, start: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
+) -> None:
     """Local search for the peak with other random numbers, while the gap is wide.
 
     What came near the best may serve the objective better; it is kept as well.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner
 from olla_xla.schedule.search.state import Problem, State
@@ -22,7 +23,7 @@ The others are for any operator; odd ones pull it, even ones push it."""
 
 
 @inner
-def _next(random: np.ndarray) -> np.uint64:
+def _next(random: NDArray[np.uint64]) -> np.uint64:
     """splitmix64."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
     z = random[0]
@@ -32,7 +33,7 @@ def _next(random: np.ndarray) -> np.uint64:
 
 
 @inner
-def below(random: np.ndarray, limit: int) -> Any:
+def below(random: NDArray[np.uint64], limit: int) -> Any:
     """A number in [0, limit)."""
     return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
 
@@ -91,7 +92,7 @@ def _distance(s: State, longest: int) -> int:
 
 
 @inner
-def _drawn(pick: np.ndarray, ball: int) -> int:
+def _drawn(pick: NDArray[np.int64], ball: int) -> int:
     """The first tensor whose running sum is above `ball`."""
     lo, hi = 0, len(pick)
     while lo < hi:

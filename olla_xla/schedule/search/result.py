@@ -30,8 +30,8 @@ class SearchResult:
     order: NDArray[np.int64]
     peak_bytes: int
     objective_bytes: int
-    lifetime_order: np.ndarray
-    near_orders: tuple[np.ndarray, ...]
+    lifetime_order: NDArray[np.int64]
+    near_orders: tuple[NDArray[np.int64], ...]
     least_peak_bytes: int
     bound_bytes: int
     bound_at: int

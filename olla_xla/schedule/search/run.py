@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -24,9 +25,9 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """An order of groups and what it costs in bytes."""
+    """An order of groups, int64 [groups], and what it costs in bytes."""
 
-    groups: np.ndarray
+    groups: NDArray[np.int64]
     objective: int
     peak: int
 
@@ -55,9 +56,9 @@ class Run:
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
         self.least: Scored | None = None  # by lifetime peak
-        self.near: list[tuple[int, np.ndarray]] = []  # met on the way to it, by peak
+        self.near: list[tuple[int, NDArray[np.int64]]] = []  # met on the way to it, by peak
         self.best: Scored | None = None  # by objective
-        self.best_order: np.ndarray | None = None  # by the exact objective
+        self.best_order: NDArray[np.int64] | None = None  # by the exact objective
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     def met(self) -> bool:
@@ -86,8 +87,8 @@ class Run:
         """Counts minimum cuts as steps; raises Stop when a limit is reached."""
         self.limits.spend(cuts * self.settings.cut_steps)
 
-    def peak(self, groups: np.ndarray, peak: int | None = None) -> int:
-        """Notes an order of groups for its lifetime peak."""
+    def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
+        """Notes an order of groups, int64 [groups], for its lifetime peak."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -99,13 +100,16 @@ class Run:
         return peak
 
     def score(
-        self, groups: np.ndarray, order: np.ndarray | None = None, value: int | None = None
+        self,
+        groups: NDArray[np.int64],
+        order: NDArray[np.int64] | None = None,
+        value: int | None = None,
     ) -> Scored:
         """Evaluates an order and keeps it if it is the best.
 
         Args:
-          groups: the order. order: itself, where it is not condensed. value: its objective, where
-            that is known.
+          groups: int64 [groups], the order. order: int64 [n], itself, where it is not
+            condensed. value: its objective, where that is known.
         """
         order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)
@@ -147,12 +151,12 @@ class Run:
             stopped_by=reason,
         )
 
-    def _near_least(self) -> list[np.ndarray]:
+    def _near_least(self) -> list[NDArray[np.int64]]:
         """Orders of little more than the least peak, met on the way to it; the lowest first."""
         assert self.least is not None
         limit = self.least.peak * self.settings.near
         least = self.least.groups
-        kept: list[np.ndarray] = []
+        kept: list[NDArray[np.int64]] = []
         for peak, groups in sorted(self.near, key=lambda row: row[0]):
             if peak <= limit and not any(np.array_equal(groups, k) for k in (least, *kept)):
                 kept.append(groups)

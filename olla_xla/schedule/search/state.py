@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
@@ -24,29 +25,29 @@ __all__ = [
 
 
 class Problem(NamedTuple):
-    """The graph, as `GraphArrays` has it; `made`: bytes that appear at an operator."""
+    """The graph, as `GraphArrays` has it; `made`: int64 [n], bytes that appear at an operator."""
 
-    size: np.ndarray
-    source: np.ndarray
-    live_in: np.ndarray
-    live_out: np.ndarray
-    transient: np.ndarray
-    made: np.ndarray
-    sink_ptr: np.ndarray
-    sink_idx: np.ndarray
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    pred_ptr: np.ndarray
-    pred_idx: np.ndarray
-    succ_ptr: np.ndarray
-    succ_idx: np.ndarray
-    pair_ptr: np.ndarray
-    pair_b: np.ndarray
-    pair_a: np.ndarray
-    pair_must: np.ndarray
-    pick: np.ndarray
+    size: NDArray[np.int64]
+    source: NDArray[np.int64]
+    live_in: NDArray[np.bool_]
+    live_out: NDArray[np.bool_]
+    transient: NDArray[np.int64]
+    made: NDArray[np.int64]
+    sink_ptr: NDArray[np.int64]
+    sink_idx: NDArray[np.int64]
+    in_ptr: NDArray[np.int64]
+    in_idx: NDArray[np.int64]
+    out_ptr: NDArray[np.int64]
+    out_idx: NDArray[np.int64]
+    pred_ptr: NDArray[np.int64]
+    pred_idx: NDArray[np.int64]
+    succ_ptr: NDArray[np.int64]
+    succ_idx: NDArray[np.int64]
+    pair_ptr: NDArray[np.int64]
+    pair_b: NDArray[np.int64]
+    pair_a: NDArray[np.int64]
+    pair_must: NDArray[np.bool_]
+    pick: NDArray[np.int64]
     """Running sum of tensor bytes, to draw a tensor by its size."""
 
     @classmethod
@@ -90,29 +91,32 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
 
 
 class State(NamedTuple):
-    """An order and what is known of it, with scratch space for trying moves."""
+    """An order of n operators and what is known of it, with scratch space for trying moves.
 
-    order: np.ndarray
-    place: np.ndarray
-    live: np.ndarray  # live bytes at each step, transient bytes included
-    after: np.ndarray  # live bytes after each step
-    last: np.ndarray  # step at which each tensor dies, n if never
+    Arrays are [n] but for those by tensor, [m]: last, trial_last and the stamps that say so.
+    """
+
+    order: NDArray[np.int64]
+    place: NDArray[np.int64]
+    live: NDArray[np.int64]  # live bytes at each step, transient bytes included
+    after: NDArray[np.int64]  # live bytes after each step
+    last: NDArray[np.int64]  # step at which each tensor dies, n if never
     # scratch
-    trial: np.ndarray
-    trial_live: np.ndarray
-    trial_after: np.ndarray
-    trial_last: np.ndarray
-    seen: np.ndarray  # [m] stamp of the trial in which a tensor's death was met
-    touched: np.ndarray  # [m] tensors met
-    given: np.ndarray  # [m] stamp
-    taken: np.ndarray  # [m] stamp
-    marked: np.ndarray  # [n] stamp
-    hot: np.ndarray  # [n] steps above the target
-    counters: np.ndarray  # [0] trial stamp, [1] tensors touched, [2] hot steps, [3] sharing stamp
-    random: np.ndarray  # uint64 [1]
+    trial: NDArray[np.int64]
+    trial_live: NDArray[np.int64]
+    trial_after: NDArray[np.int64]
+    trial_last: NDArray[np.int64]
+    seen: NDArray[np.int64]  # [m] stamp of the trial in which a tensor's death was met
+    touched: NDArray[np.int64]  # [m] tensors met
+    given: NDArray[np.int64]  # [m] stamp
+    taken: NDArray[np.int64]  # [m] stamp
+    marked: NDArray[np.int64]  # [n] stamp
+    hot: NDArray[np.int64]  # [n] steps above the target
+    counters: NDArray[np.int64]  # trial stamp, tensors touched, hot steps, sharing stamp
+    random: NDArray[np.uint64]  # [1]
 
 
-def new_state(problem: Problem, order: np.ndarray, seed: int) -> State:
+def new_state(problem: Problem, order: NDArray[np.int64], seed: int) -> State:
     """The search's state at an order, with its live bytes computed and scratch arrays allocated.
 
     Args:
@@ -161,7 +165,7 @@ def evaluate(p: Problem, s: State) -> int:
 
 @inner
 def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
-    """Live bytes of the window [lo, hi] if the operators ran as `trial` has them."""
+    """Writes to `trial_live` the bytes at steps lo to hi, both included, in the order `trial`."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from olla_xla.errors import SolverError
@@ -113,7 +114,7 @@ def _program(model: Model) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
     return program, columns
 
 
-def _integers(values: np.ndarray) -> list[int]:
+def _integers(values: NDArray[np.float64]) -> list[int]:
     """Integers, with infinities at CP-SAT's own limits."""
     return [
         int(v) if np.isfinite(v) else cp_model.INT_MAX if v > 0 else cp_model.INT_MIN

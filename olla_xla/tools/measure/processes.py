@@ -120,7 +120,11 @@ def _environment(request: Request, cache: str) -> dict[str, str]:
 
 
 def _device_environment(platform: str, more: str = "") -> dict[str, str]:
-    """What has JAX run on "cpu" or "gpu", and there the same bits each time; `more` XLA flags."""
+    """Environment variables with which JAX runs on "cpu" or "gpu", with the same bits each time.
+
+    Args:
+      platform: one of these. more: further XLA flags.
+    """
     flags = f"{os.environ.get('XLA_FLAGS', '')} {more}".strip()
     if platform == "cpu":
         return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}

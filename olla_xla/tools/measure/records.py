@@ -103,7 +103,7 @@ class Measured:
 
     @property
     def measured_bytes(self) -> int | None:
-        """The most that was in use: on the device, or on CPU what was resident over the steps."""
+        """The most bytes in use: on a GPU of its allocator, on a CPU resident over the steps."""
         return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
 
 

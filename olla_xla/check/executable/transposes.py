@@ -19,9 +19,9 @@ from olla_xla.check.executable.numbering import hashed, named
 from olla_xla.check.executable.records import Steps
 from olla_xla.check.executable.slice_shapes import one_of
 
-__all__ = ["same_digit", "slice_of_turned", "transposed", "turned"]
+__all__ = ["same_digit", "slice_of_transposed", "transposed", "reordered"]
 
-_TURN, _PART = hashed(b"turn"), hashed(b"part of a row")
+_REORDERED, _PART = hashed(b"turn"), hashed(b"part of a row")
 
 
 def transposed(
@@ -39,11 +39,11 @@ def transposed(
     """
     row = numbering.cast(operand, _row_major(before), _row(before))
     digits = _digits(_row_major(before))
-    result = turned(numbering, row, _row(before), _joined(digits[k] for k in dimensions))
+    result = reordered(numbering, row, _row(before), _joined(digits[k] for k in dimensions))
     return numbering.cast(result, _row(after), _row_major(after))
 
 
-def slice_of_turned(
+def slice_of_transposed(
     numbering: ElementNumbering, number: bytes, at: bytes, axis: int
 ) -> bytes | None:
     """The number of one slice of what a transpose gave; None where the number is no such thing.
@@ -54,9 +54,9 @@ def slice_of_turned(
     if number not in numbering.bitcasts:
         return None
     row, flat, shape = numbering.bitcasts[number]
-    if row not in numbering.turns or shape.element_type != flat.element_type:
+    if row not in numbering.transposes or shape.element_type != flat.element_type:
         return None
-    source, _, steps = numbering.turns[row]
+    source, _, steps = numbering.transposes[row]
     order = tuple(reversed(shape.minor_to_major))
     found = {k: _within(steps, *digit) for k, digit in enumerate(_digits(shape))}
     cut = found.pop(axis)
@@ -73,7 +73,7 @@ def slice_of_turned(
         left += [(n, d if d < distance else d // count) for n, d in inner]
     part = _row(one_of(shape, axis))
     taken = _slice_of_row(numbering, source, at, flat, (count, distance))
-    result = turned(numbering, taken, part, _joined(left))
+    result = reordered(numbering, taken, part, _joined(left))
     return numbering.cast(result, part, one_of(shape, axis))
 
 
@@ -111,10 +111,10 @@ def _slice_of_row(
     return result
 
 
-def turned(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
+def reordered(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
     """A row's elements in the order of steps over it."""
-    if row in numbering.turns:
-        first, _, inner = numbering.turns[row]
+    if row in numbering.transposes:
+        first, _, inner = numbering.transposes[row]
         parts = [_within(inner, *step) for step in steps]
         if all(part is not None for part in parts):
             row = first
@@ -122,8 +122,8 @@ def turned(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -
     if steps in ((), ((flat.dimensions[0], 1),)):
         return row
     said = (flat.element_type, flat.element_bits, *(n for step in steps for n in step))
-    result = hashed(b"".join((_TURN, named(said), row)))
-    numbering.turns[result] = row, flat, steps
+    result = hashed(b"".join((_REORDERED, named(said), row)))
+    numbering.transposes[result] = row, flat, steps
     numbering.note_moved(row, result)
     return result
 

@@ -1,4 +1,4 @@
-"""Records the allocations of a NumPy program, for `olla_xla.place.profile`.
+"""Records the allocations of a NumPy program, for `benchmarks.profile_replay.profile`.
 
 Arrays made from a recorded one are recorded themselves: results of ufuncs, products, copies. A view
 is no allocation. An array's memory is released when nothing refers to it or to a view of it.

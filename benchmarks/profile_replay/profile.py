@@ -21,7 +21,7 @@ Example:
   >>> allocator.allocate(64), allocator.allocate(32)
   ((0, 0), (1, 64))
 
-`olla_xla.place.record_arrays` records the arrays of a NumPy program.
+`benchmarks.profile_replay.record_arrays` records the arrays of a NumPy program.
 """
 
 from __future__ import annotations

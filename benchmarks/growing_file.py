@@ -1,0 +1,50 @@
+"""Files that benchmarks read, and those that they write line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from olla_xla.cli.files import check_writable, write_text
+from olla_xla.errors import InputError
+
+__all__ = ["GrowingFile", "read_text"]
+
+
+def read_text(path: str) -> str:
+    """A file's text. Raises InputError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+class GrowingFile:
+    """A file of lines, each written as it comes: rows of minutes of work are kept.
+
+    The first line takes the place of what was there before; until then that stays.
+
+    Args:
+      path: of the file; None: nothing is written. extend: go on where the file ends.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+
+    def __init__(self, path: str | None, *, extend: bool = False) -> None:
+        check_writable(path)
+        self._path = path
+        self._begun = extend
+
+    def add(self, line: str) -> None:
+        """Adds a line. Raises InputError if that fails."""
+        if self._path is None:
+            return
+        if not self._begun:
+            self._begun = True
+            write_text(self._path, f"{line}\n")
+            return
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+        except OSError as error:
+            raise InputError(f"cannot write {self._path}: {error.strerror}") from error

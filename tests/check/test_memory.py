@@ -1,0 +1,145 @@
+"""A schedule run over memory: what is read must still be there, to the byte."""
+
+import re
+
+import pytest
+
+from hlo.parse import from_hlo_text
+from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
+from olla_xla.check.executable.program import read_program
+from olla_xla.check.executable.values import follow
+from olla_xla.errors import CheckError
+
+pytestmark = pytest.mark.quick
+
+THREE = """ENTRY e { p = f32[16] parameter(0)
+  a = f32[16] sine(p)
+  b = f32[16] reverse(a), dimensions={0}
+  c = f32[16] add(a, b)
+  ROOT d = f32[16] reverse(c), dimensions={0} }"""
+
+BRANCH = """left { x = f32[16] parameter(0)
+  ROOT l = f32[16] reverse(x), dimensions={0} }
+right { y = f32[16] parameter(0)
+  ROOT r = f32[16] sine(y) }
+ENTRY e { c = pred[] parameter(0)
+  p = f32[16] parameter(1)
+  a = f32[16] sine(p)
+  b = f32[16] cosine(p)
+  q = f32[16] conditional(c, a, a), true_computation=left, false_computation=right
+  ROOT s = f32[16] add(q, b) }"""
+
+
+def objection(text, where, attributes=""):
+    """What is said against (allocation, start) of each value by name, of 64 bytes; or ""."""
+    head = f"HloModule m, is_scheduled=true{attributes}\n"
+    program = read_program(from_hlo_text(head + text))
+    values = follow(program)
+    found = {}
+    for value in values.defined:
+        name = re.sub(r"\.\d+", "", value.name)
+        size = value.op.shape.at(value.index).bytes
+        allocation, start = where.get(name, (name, 0))
+        found[value.op.name, value.index] = Place(allocation, start, start + size)
+    try:
+        run(program, values, assigned_places(values, found), "cpu")
+    except CheckError as error:
+        return re.sub(r"\.\d+", "", str(error))
+    return ""
+
+
+def test_apart_there_is_nothing_to_say():
+    assert objection(THREE, {}) == ""
+
+
+def test_memory_may_be_used_again_once_it_is_read():
+    assert objection(THREE, {"a": (1, 0), "d": (1, 0)}) == ""
+
+
+@pytest.mark.parametrize("start", [0, 4, 60, 64])
+def test_one_shared_byte_is_an_overlap(start):
+    found = objection(THREE, {"a": (1, 0), "b": (1, start)})
+    if start == 64:
+        assert found == ""
+    else:
+        assert found == "b writes b over a while it reads it"
+
+
+def test_elementwise_a_result_may_lie_over_an_operand_but_not_beside_it():
+    assert objection(THREE, {"a": (1, 0), "c": (1, 0)}) == ""
+    found = objection(THREE, {"a": (1, 0), "c": (1, 32)})
+    assert found == "c writes c over a while it reads it"
+
+
+def test_what_is_read_later_must_still_be_there():
+    text = THREE.replace("add(a, b)", "reverse(b), dimensions={0}").replace(
+        "reverse(c), dimensions={0} }", "add(c, a) }"
+    )
+    assert objection(text, {"a": (1, 0), "c": (1, 32)}) == "d reads a, but c has written over it"
+
+
+def test_arguments_that_are_not_donated_are_the_callers():
+    found = objection(THREE, {"p": (1, 0), "d": (1, 0)})
+    assert "the caller reads p, an argument that was not donated" in found
+    aliased = ", input_output_alias={ {}: (0, {}, may-alias) }"
+    assert objection(THREE, {"p": (1, 0), "d": (1, 0)}, aliased) == ""
+    assert "lie in different places" in objection(THREE, {}, aliased)
+
+
+def test_a_branch_does_not_see_what_the_other_wrote():
+    """The first branch writes over b, which is read after both: so b is gone."""
+    same = {"q": (2, 0), "r": (2, 0), "l": (2, 0)}
+    assert objection(BRANCH, same) == ""
+    found = objection(BRANCH, {**same, "b": (2, 0)})
+    assert found == "s reads b, but q has written over it"
+
+
+def test_what_a_branch_writes_on_its_way_is_written():
+    """It ends b, though the branch's result lies elsewhere, and the other branch leaves b alone."""
+    text = BRANCH.replace("reverse(x)", "reverse(m)").replace(
+        "left { x = f32[16] parameter(0)", "left { x = f32[16] parameter(0)\n  m = f32[16] sine(x)"
+    )
+    same = {"q": (2, 0), "r": (2, 0), "l": (2, 0), "m": (3, 0)}
+    assert objection(text, same) == ""
+    assert objection(text, {**same, "b": (3, 0)}) == "s reads b, but q has written over it"
+
+
+def test_results_of_branches_lie_where_they_are_looked_for():
+    found = objection(BRANCH, {"q": (2, 0), "r": (2, 0)})
+    assert "results of q and of a branch, lie in different places" in found
+
+
+def test_every_value_has_a_place():
+    program = read_program(from_hlo_text("HloModule m, is_scheduled=true\n" + THREE))
+    values = follow(program)
+    with pytest.raises(CheckError, match="XLA assigned no memory to p"):
+        assigned_places(values, {})
+
+
+def test_what_xla_must_share_is_one_buffer():
+    text = """cond { s = (s32[], f32[16]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], f32[16]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = f32[16] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  d = f32[16] sine(a)
+  ROOT t = (s32[], f32[16]) tuple(j, d) }
+ENTRY e { i = s32[] parameter(0)
+  a = f32[16] parameter(1)
+  b = f32[16] cosine(a)
+  t = (s32[], f32[16]) tuple(i, b)
+  ROOT w = (s32[], f32[16]) while(t), condition=cond, body=body }"""
+    program = read_program(from_hlo_text("HloModule m, is_scheduled=true\n" + text))
+    values = follow(program)
+    places = shared_buffers(program, values, "cpu")
+    sets = {}
+    for value, place in places.items():
+        sets.setdefault(place.allocation, set()).add(re.sub(r"\.\d+", "", value.name))
+    assert {frozenset(names) for names in sets.values() if len(names) > 1} == {
+        frozenset({"b", "s{1}", "d", "w{1}"}),
+        frozenset({"i", "s{0}", "j", "w{0}"}),
+    }

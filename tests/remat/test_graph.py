@@ -1,0 +1,118 @@
+"""The recomputation problem of a computation: who reads what, what may go, what runs again."""
+
+import numpy as np
+import pytest
+
+from hlo.module import module_from_bytes
+from hlo.parse import from_hlo_text
+from hlo.read import with_program_order
+from olla_xla.memory.module_state import PlannedModule
+from olla_xla.remat.cost.roofline import CostModel, Device
+from olla_xla.remat.graph import GraphFields, remat_graph
+
+pytestmark = pytest.mark.quick
+
+CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+
+
+def problem(text, runs=1):
+    """(graph, name -> number of the tensor that an instruction makes, names in order)."""
+    view = module_from_bytes(with_program_order(from_hlo_text(f"HloModule m\n{text}")))
+    planned = PlannedModule(view, "cpu")
+    lowered = planned.charge_all()
+    graph = remat_graph(planned.dataflow, lowered, CostModel(CPU, "cpu"), None, runs)
+    names = [i.name for i in graph.instructions]
+    values = [planned.dataflow.values[v] for v in graph.values]
+    tensors = {v.instruction.name: t for t, v in enumerate(values)}
+    return graph, tensors, names
+
+
+CHAIN = """ENTRY e { a = f32[256] parameter(0)
+  b = f32[256] tanh(a)
+  v = f32[16,16] bitcast(b)
+  c = f32[16,16] sine(v)
+  d = f32[16,16] add(c, v)
+  ROOT r = f32[16,16] negate(d) }"""
+
+
+def test_what_only_forwards_reads_nothing():
+    graph, tensors, names = problem(CHAIN)
+    rows = {
+        name: set(graph.in_idx[graph.in_ptr[k] : graph.in_ptr[k + 1]].tolist())
+        for k, name in enumerate(names)
+    }
+    assert rows["v"] == set() and rows["b"] == {tensors["a"]}
+    assert rows["c"] == {tensors["b"]} and rows["d"] == {tensors["b"], tensors["c"]}
+
+
+def test_arguments_and_results_cannot_go():
+    graph, tensors, _ = problem(CHAIN)
+    evictable = {name for name, t in tensors.items() if graph.evictable[t]}
+    assert evictable == {"b", "c", "d"}
+
+
+def test_runs_are_paid_for():
+    once, tensors, names = problem(CHAIN)
+    often, _, _ = problem(CHAIN, runs=7)
+    assert np.allclose(often.seconds, 7 * once.seconds) and (often.moved == 7 * once.moved).all()
+    assert once.seconds[names.index("b")] > 0 and once.moved[names.index("b")] == 2 * 1024
+
+
+def test_a_random_state_is_not_advanced_twice():
+    graph, tensors, names = problem("""ENTRY e { a = u64[2] parameter(0)
+  s = u64[2] rng-get-and-update-state(), delta=1
+  b = u64[2] add(a, s)
+  ROOT r = u64[2] multiply(b, a) }""")
+    assert not graph.rerun[names.index("s")] and not graph.evictable[tensors["s"]]
+    assert graph.rerun[names.index("b")]
+
+
+def test_what_others_wait_for_runs_once():
+    graph, _, names = problem("""ENTRY e { a = f32[256] parameter(0)
+  b = f32[256] tanh(a)
+  c = f32[256] sine(a), control-predecessors={b}
+  d = f32[256] cosine(c)
+  ROOT r = f32[256] add(b, d) }""")
+    assert not graph.rerun[names.index("b")] and graph.rerun[names.index("d")]
+
+
+def test_a_buffer_that_a_loop_writes_over_can_be_read_until_then():
+    graph, tensors, names = problem("""cond { s = (s32[], f32[256]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], f32[256]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = f32[256] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  d = f32[256] sine(a)
+  ROOT t = (s32[], f32[256]) tuple(j, d) }
+ENTRY e { first = s32[] parameter(0)
+  x = f32[256] parameter(1)
+  b = f32[256] cosine(x)
+  k = s32[] negate(first)
+  t = (s32[], f32[256]) tuple(k, b)
+  w = (s32[], f32[256]) while(t), condition=cond, body=body
+  ROOT r = f32[256] get-tuple-element(w), index=1 }""")
+    assert graph.limit[tensors["b"]] == names.index("w")
+    assert graph.limit[tensors["x"]] == graph.n, "nothing writes over an argument"
+    assert not graph.evictable[tensors["b"]], "the loop's state lies in its buffer"
+
+
+def test_compiled_loops_take_the_same_arrays():
+    graph, _, _ = problem(CHAIN)
+    fields = GraphFields.of(graph)
+    assert all(getattr(fields, name) is getattr(graph, name) for name in fields._fields[2:])
+
+
+def test_what_is_updated_in_place_is_kept():
+    """Made again it would lie elsewhere than what was written into it."""
+    graph, tensors, _ = problem("""ENTRY e { a = f32[256] parameter(0)
+  p = f32[4] parameter(1)
+  i = s32[] parameter(2)
+  b = f32[256] tanh(a)
+  c = f32[256] sine(a)
+  u = f32[256] dynamic-update-slice(b, p, i)
+  ROOT r = f32[256] add(u, c) }""")
+    assert graph.evictable[tensors["c"]] and not graph.evictable[tensors["b"]]
