@@ -142,10 +142,10 @@ def _begun(
 
 
 def _fixed(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
-    """Elements of a loop's state that are the same in all turns.
+    """Elements of a loop's state that are the same in all iterations.
 
-    A turn hands on each itself, or another such one that begins alike: XLA:TPU copies what no turn
-    changes from the device's main memory to VMEM again for each next turn.
+    An iteration hands on each itself, or another such one that begins alike: XLA:TPU copies what no
+    iteration changes from the device's main memory to VMEM again for each next one.
     """
     fixed = {i for i in start if root[i] == symbols[i]}
     while True:
