@@ -36,6 +36,7 @@ def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
         ("-", "-", "none found"),
     ]
     told = batch_verdict(found, compiles=6, devices=8)
-    assert "XLA alone: the largest batch is at least 48 and at most 72." in told
+    assert "XLA alone: the largest batch is at least 48 and at most 72; " in told
+    assert "a line through the two says 56." in told
     assert "planned: the largest batch is at least 64; none was found that does not fit." in told
     assert "--start=6 --compiles=12." in told

@@ -46,7 +46,9 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     """
     lines = [f"{_NAMES[way.way]}: {way.reason}." for way in _ways(found) if way.reason]
     open_ways = [way for way in _ways(found) if not way.is_largest]
-    lines += [f"{_NAMES[way.way]}: {_between(way, devices)}." for way in open_ways]
+    lines += [
+        f"{_NAMES[way.way]}: {_between(way, found.memory_bytes, devices)}." for way in open_ways
+    ]
     if open_ways:
         start = max(open_ways[0].batch // devices, 1)
         lines.append(f"More compiles tell it: --start={start} --compiles={2 * compiles}.")
@@ -57,11 +59,16 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     return "\n".join(lines)
 
 
-def _between(way: LargestBatch, devices: int) -> str:
+def _between(way: LargestBatch, memory: int, devices: int) -> str:
     least = f"the largest batch is at least {way.batch:,}"
     if not way.next_batch:
         return f"{least}; none was found that does not fit"
-    return f"{least} and at most {way.next_batch - devices:,}"
+    most = f"at most {way.next_batch - devices:,}"
+    if not way.batch:
+        return f"{least} and {most}"
+    rise = (way.next_bytes - way.bytes) / (way.next_batch - way.batch)
+    about = way.batch + int((memory - way.bytes) / rise)
+    return f"{least} and {most}; a line through the two says {about // devices * devices:,}"
 
 
 def _ways(found: MaxBatch) -> list[LargestBatch]:

@@ -88,7 +88,7 @@ def _certificate(analysis: Analysis) -> str:
         if view.padding:
             rows.append(
                 f"<tr><th>of that padding</th><td>{megabytes(view.padding, 2)} MB</td>"
-                "<td>of what is in use at the peak only fill whole tiles</td></tr>"
+                "<td>at the peak, where dimensions fill no whole tiles</td></tr>"
             )
         if found := other_memories(view):
             rows.append(
