@@ -219,6 +219,10 @@ class _BatchSearch(Batches):
             assert before is not None, "XLA's own way refuses nothing"
             self.progress(f"{way.name}: {refused}")
             return dataclasses.replace(before, way=way.name, reason=str(refused))
+        if before is not None and 0 < high <= least and not low:
+            why = f"with a batch of {high:,} no plan was found that fits"
+            self.progress(f"{way.name}: {why}")
+            return dataclasses.replace(before, way=way.name, reason=why)
         found = LargestBatch(
             way=way.name,
             batch=low,

@@ -1,5 +1,6 @@
 """The largest batch that fits, against every batch size compiled."""
 
+import dataclasses
 import json
 
 import jax
@@ -257,6 +258,15 @@ def test_whatever_the_totals_are_no_more_is_compiled_than_that(
         assert not found.next_batch or truth < found.next_batch
         if found.is_largest and not found.reason:
             assert found.batch == truth
+
+
+def test_a_way_that_fits_less_has_the_answer_of_the_way_before():
+    """As on a TPU, where predicted totals of plans may be far above XLA's."""
+    work = Search(None, 10**9, 1, lambda line: None)
+    before = work.answer(work.way(lambda b: 10**6 * b, 0), None, 8, 4)
+    found = work.answer(work.way(lambda b: 2 * 10**6 * b, 0, "planned"), before, 8, 6)
+    assert found == dataclasses.replace(before, way="planned", reason=found.reason)
+    assert found.reason == "with a batch of 1,000 no plan was found that fits"
 
 
 @pytest.mark.parametrize("answer", [0, 1, 7, 640, 1866])

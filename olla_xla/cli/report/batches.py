@@ -64,7 +64,7 @@ def _between(way: LargestBatch, memory: int, devices: int) -> str:
     if not way.next_batch:
         return f"{least}; none was found that does not fit"
     most = f"at most {way.next_batch - devices:,}"
-    if not way.batch:
+    if not way.batch or way.reason:
         return f"{least} and {most}"
     rise = (way.next_bytes - way.bytes) / (way.next_batch - way.batch)
     about = way.batch + int((memory - way.bytes) / rise)
