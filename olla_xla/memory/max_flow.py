@@ -158,7 +158,7 @@ def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) ->
             depth += 1
             u = residual.to[k]
         elif depth == 0:
-            return flow
+            return int(flow)
         else:  # a dead end: the arc that led here is not tried again
             depth -= 1
             u = residual.to[residual.back[scratch.path[depth]]]
