@@ -21,6 +21,7 @@ from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.memory.analysis.collection import no_garbage_collection
 from olla_xla.memory.analysis.donation import Outcome
 from olla_xla.memory.analysis.leaves import Leaf
 from olla_xla.problem.options import PlanOptions
@@ -164,9 +165,10 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
             return _Step(platform, Executable(*found), None, device_bytes(lowered))
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
-    module, assignment = read_assignment(compiled, platform)
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
-    parts = leaves(compiled, module_from_bytes(module), static)
+    with no_garbage_collection():
+        module, assignment = read_assignment(compiled, platform)
+        parts = leaves(compiled, module_from_bytes(module), static)
     return _Step(platform, Executable(module, assignment), parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -13,13 +14,13 @@ from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Applied, Compiles
 from olla_xla.compile.outcomes import Outcome, chosen
 from olla_xla.compile.planned import compile_given
+from olla_xla.compile.refused import is_refusal
 from olla_xla.errors import BudgetError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 __all__ = [
-    "FIRST",
     "Batches",
     "Make",
     "NotCompiled",
@@ -39,9 +40,6 @@ _QUICK = {"xla_backend_optimization_level": 0}
 _APART = 0.7
 """Part of the larger of two sizes that the other is at most, for a line through them."""
 
-FIRST = 1.3
-"""Times the answer without recomputation that is tried first with it."""
-
 
 class Batches:
     """Batch sizes as XLA schedules them, and the totals that were predicted for them.
@@ -50,11 +48,14 @@ class Batches:
       make: lowers the step for a size. progress: called with a line at each compile.
 
     Attributes:
+      memory: what a device has for the step, in bytes.
       points: (way, batch, predicted bytes), in order.
+      compiles: that were made so far, as far as a schedule or in full.
     """
 
-    def __init__(self, make: Make, progress: Progress) -> None:
-        self.make, self.progress = make, progress
+    def __init__(self, make: Make, memory: int, progress: Progress) -> None:
+        self.make, self.memory, self.progress = make, memory, progress
+        self.compiles = 0
         self.points: list[tuple[str, int, int]] = []
         self._captured: dict[int, Captured] = {}
 
@@ -62,12 +63,21 @@ class Batches:
         """A batch size as XLA schedules it."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
-            compiles = Compiles(self.make(batch), _QUICK, {})
+            compiles = self.lowered(batch)
             try:
                 self._captured[batch] = compiles.capture()
             finally:
                 compiles.forget()
         return self._captured[batch]
+
+    def lowered(self, batch: int) -> Compiles:
+        """A batch size that is about to be compiled, once."""
+        self.compiles += 1
+        return Compiles(self.make(batch), _QUICK, {})
+
+    def is_captured(self, batch: int) -> bool:
+        """Whether XLA has scheduled a batch size already."""
+        return batch in self._captured
 
     def keep(self, batch: int, captured: Captured) -> None:
         """Keeps what XLA scheduled in a compile of its own accord."""
@@ -93,21 +103,19 @@ class Way(abc.ABC):
     """A way to make a batch fit.
 
     Attributes:
-      name: of the way. is_linear: whether its totals lie on a line.
-      growth: times the largest size known to fit that is tried next, where nothing points at one.
+      name: of the way.
     """
 
     name = "xla"
-    is_linear = True
-    growth = 4.0
 
     def __init__(self, work: Batches) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
+        self._unmet: set[int] = set()
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
-        """The predicted total; what no plan gets below, where it does not fit."""
+        """The predicted total, nearly on a line; of what was planned, what the plan comes to."""
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
@@ -123,10 +131,18 @@ class Way(abc.ABC):
 
     def assigned(self, batch: int) -> int:
         """XLA's total, or the predicted one where there is nothing to compile."""
+        if batch in self._unmet:
+            return self.predicted(batch)
         if batch not in self._assigned:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
-            size = self.compiled(batch)
+            try:
+                size = self.compiled(batch)
+            except jax.errors.JaxRuntimeError as error:
+                if not is_refusal(error, self.work.captured(batch).platform):
+                    raise
+                return max(self.predicted(batch), self.work.memory + 1)  # more than there is
             if size is None:
+                self._unmet.add(batch)
                 return self.predicted(batch)
             self._assigned[batch] = size
         return self._assigned[batch]
@@ -147,7 +163,7 @@ class Xla(Way):
 
     def compiled(self, batch: int) -> int | None:
         """As `Way.compiled`."""
-        compiles = Compiles(self.work.make(batch), _QUICK, {})
+        compiles = self.work.lowered(batch)
         try:
             captured, compiled = compiles.captured()
         finally:
@@ -189,8 +205,7 @@ class Planned(Way):
 
     def predicted(self, batch: int) -> int:
         """As `Way.predicted`."""
-        found = self.plan(batch)
-        return found if isinstance(found, int) else found.predicted_bytes
+        return _bytes(self.plan(batch))
 
     def compiled(self, batch: int) -> int | None:
         """As `Way.compiled`."""
@@ -199,6 +214,7 @@ class Planned(Way):
             return None
         if found is None:
             return self._within(batch)
+        self.work.compiles += 1
         # With no budget: what XLA assigns is compared with it by the caller.
         outcome = compile_given(
             self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
@@ -207,7 +223,7 @@ class Planned(Way):
 
     def _within(self, batch: int) -> int | None:
         """Plans inside of the one compile that then runs the plan."""
-        compiles, seen = Compiles(self.work.make(batch), _QUICK, {}), []
+        compiles, seen = self.work.lowered(batch), []
 
         def answer(platform: str, module: bytes) -> bytes | None:
             captured = compiles.taken(platform, module, None)
@@ -222,7 +238,7 @@ class Planned(Way):
         try:
             compiled = compiles.handed_over("", answer)
             found = self._plans[batch]
-            self.work.point(self.name, batch, self.predicted(batch))
+            self.work.point(self.name, batch, _bytes(found))
             if isinstance(found, int):
                 return None
             if found.keeps_xla:
@@ -245,9 +261,28 @@ class Planned(Way):
         return 0.0 if isinstance(found, int) else found.overhead
 
 
+def _bytes(found: Plan | int) -> int:
+    return found if isinstance(found, int) else found.predicted_bytes
+
+
 class Recomputed(Planned):
-    """A plan that computes things again, to fit."""
+    """A plan that computes things again, to fit.
+
+    Args:
+      work: the sizes. options: with the memory as the budget.
+    """
 
     name = "recomputed"
-    is_linear = False
-    growth = FIRST
+
+    def __init__(self, work: Batches, options: PlanOptions) -> None:
+        super().__init__(work, options)
+        self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
+
+    def predicted(self, batch: int) -> int:
+        """As `Way.predicted`; before a plan, the least within the time that may be added.
+
+        A plan that meets a budget computes no more again than it must: those are on no line.
+        """
+        if batch in self._plans:
+            return super().predicted(batch)
+        return self._least.predicted(batch)

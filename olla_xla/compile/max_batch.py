@@ -3,8 +3,9 @@
 A compile that ends at XLA's schedule is enough to predict the totals of a batch size. Totals lie
 nearly on a line, so two of them point at the answer; that and the next larger size are compiled in
 full, which confirms or corrects it: the totals that are reported are XLA's own. What XLA schedules
-on the way is kept, so that plans are predicted without compiles of their own: six for XLA and
-a plan where the lines hold.
+on the way is kept, so that plans are predicted without compiles of their own. Where the lines hold
+that is six compiles for XLA and a plan, and no more are made where they do not: the answer is then
+between two sizes, one that fits and one that does not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Iterator
 import jax
 
 from olla_xla.compile.batch_ways import (
-    FIRST,
     Batches,
     Make,
     NotCompiled,
@@ -39,15 +39,26 @@ _LARGEST = 2**24
 _STRAIGHT = 3
 """Of so many sizes between two bounds all but one are along a line, the last is in the middle."""
 
-_MUCH = 0.15
-"""Part of the memory that is left from which on a size is not tried beside the next one."""
+_REACH = 512
+"""Times the largest size of a line up to which the line is followed."""
 
-_REACH = 32
-"""Times the largest size known to fit that is tried next, at most, while none is too large."""
+_FAR = 1024
+"""Times a size from which on another size that takes as much does not matter to the step."""
 
-_FAR = 64
-"""Times the largest size of a line's points up to which it is followed: what confirms its answer
-costs as much as a point that would make it surer, and is one too."""
+_APART = 32
+"""Times the first size that the second is at least: what two near ones differ by is no slope."""
+
+_GROWTH = 4
+"""Times the largest size known to fit that is tried next, where nothing points at one."""
+
+_CONFIRMING = 2
+"""Compiles of each way that are kept for its answer and the next size."""
+
+_BEYOND = 0.1
+"""Part of a line's distance that is added where a second bound is looked for with what is left."""
+
+_CAREFUL = 0.5
+"""Part of where a line points that is compiled last, where nothing was found to fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +67,17 @@ class LargestBatch:
 
     Attributes:
       way: "xla", "planned" or "recomputed".
-      batch: the largest that fits; 0 where none does.
+      batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
-      next_batch: the next larger one, which does not fit.
+      next_batch: the least that was found not to fit; 0 where none was.
       next_bytes: what that takes at least: XLA's assigned total, or where `next_is_predicted` the
         least for which a plan was found.
       predicted_bytes: the predicted total of the batch.
       overhead: predicted time that is added by computing things again, as a part of the step's.
-      reason: why a size cannot be compiled this way, whose answer is then that of the way before;
-        or "".
+      reason: why the answer is that of the way before: a size cannot be compiled this way, or none
+        was found to fit; or "".
+      is_largest: whether `next_batch` is the next size; else the largest that fits may be any from
+        `batch` on that is less than `next_batch`.
     """
 
     way: str
@@ -76,6 +89,7 @@ class LargestBatch:
     predicted_bytes: int = 0
     overhead: float = 0.0
     reason: str = ""
+    is_largest: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +100,10 @@ class MaxBatch:
       memory_bytes: what a device has for the step.
       xla, planned, recomputed: the largest batch in each way; `recomputed` is None where nothing
         was to be computed again.
-      points: every total that was predicted on the way, as (way, batch, bytes), in order; a total
-        above the memory is for "recomputed" the least that was reached.
+      points: every total that was predicted on the way, as (way, batch, bytes), in order; for
+        "recomputed" the least that was reached.
       seconds: of it all.
+      compiles: of it all, as far as XLA's schedule or in full.
     """
 
     memory_bytes: int
@@ -97,6 +112,7 @@ class MaxBatch:
     recomputed: LargestBatch | None
     points: tuple[tuple[str, int, int], ...]
     seconds: float
+    compiles: int = 0
 
     @property
     def tried(self) -> tuple[int, ...]:
@@ -111,6 +127,7 @@ def max_batch(
     max_overhead: float = 0.05,
     multiple_of: int = 1,
     start: int = 8,
+    compiles: int = 6,
     options: PlanOptions | None = None,
     progress: Progress | None = None,
 ) -> MaxBatch:
@@ -130,29 +147,41 @@ def max_batch(
         step's; 0 looks for no such answer.
       multiple_of: batches are multiples of it, as of the number of devices.
       start: the first size that is tried.
+      compiles: made at most, for XLA alone and planned; half as many more with recomputation. More
+        narrow an answer that lies between two sizes.
       options: limits and seed of each plan; a budget and an overhead in them are not used.
       progress: called with a line at each size.
 
     Raises:
       InputError: an argument is of the wrong type.
-      LimitError: it is not positive, or no size is too large.
+      LimitError: it is not positive, `compiles` is below 4, or no size is too large.
       OllaError: the backend does not show its schedule.
     """
     started, memory_bytes = time.monotonic(), parse_bytes(memory, "memory")
     for name, value in (("memory", memory_bytes), ("multiple_of", multiple_of), ("start", start)):
         if value <= 0:
             raise LimitError(f"{name}={value} must be positive")
+    if compiles < 2 * _CONFIRMING:
+        raise LimitError(f"compiles={compiles} must be at least {2 * _CONFIRMING}")
     base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
     work = _BatchSearch(make, memory_bytes, multiple_of, progress or (lambda line: None))
     with _no_rematerialization():
-        xla = work.answer(Xla(work), None, start)
-        planned = work.answer(Planned(work, base), xla, start)
+        xla = work.answer(Xla(work), None, start, compiles - _CONFIRMING)
+        planned = work.answer(Planned(work, base), xla, start, compiles)
         recomputed = None
         if max_overhead > 0:
-            recomputed = work.answer(Recomputed(work, again), planned, start)
-    seconds = time.monotonic() - started
-    return MaxBatch(memory_bytes, xla, planned, recomputed, tuple(work.points), seconds)
+            most = compiles + compiles // 2
+            recomputed = work.answer(Recomputed(work, again), planned, start, most)
+    return MaxBatch(
+        memory_bytes,
+        xla,
+        planned,
+        recomputed,
+        tuple(work.points),
+        seconds=time.monotonic() - started,
+        compiles=work.compiles,
+    )
 
 
 @contextlib.contextmanager
@@ -170,93 +199,144 @@ class _BatchSearch(Batches):
     """The search for the largest size that fits."""
 
     def __init__(self, make: Make, memory: int, unit: int, progress: Progress) -> None:
-        super().__init__(make, progress)
-        self.memory, self.unit = memory, unit
+        super().__init__(make, memory, progress)
+        self.unit = unit
         self._rise = 0.0  # bytes by which one more adds to what was predicted last
 
-    def answer(self, way: Way, before: LargestBatch | None, start: int) -> LargestBatch:
+    def answer(self, way: Way, before: LargestBatch | None, start: int, most: int) -> LargestBatch:
         """The largest batch that fits in a way, compiled, and the next one.
 
         Args:
           way: how. before: the answer of the way before, which fits this way too; or None.
           start: to try first, where none is known to fit.
+          most: compiles of all ways at the end of this one.
         """
-        fits = 0 if before is None else before.batch
-        predicted = self._predicted(way, fits, int(fits * FIRST) or start)
+        least = 0 if before is None else before.batch
+        predicted = self._predicted(way, least, start, most - _CONFIRMING)
         try:
-            batch = self._confirmed(way, predicted)
+            low, high = self._confirmed(way, predicted, least, most, int(before is None))
         except NotCompiled as refused:
             assert before is not None, "XLA's own way refuses nothing"
             self.progress(f"{way.name}: {refused}")
             return dataclasses.replace(before, way=way.name, reason=str(refused))
+        if before is not None and 0 < high <= least and not low:
+            why = f"with a batch of {high:,} no plan was found that fits"
+            self.progress(f"{way.name}: {why}")
+            return dataclasses.replace(before, way=way.name, reason=why)
         found = LargestBatch(
             way=way.name,
-            batch=batch,
-            bytes=way.assigned(batch) if batch else 0,
-            next_batch=batch + self.unit,
-            next_bytes=way.assigned(batch + self.unit),
-            next_is_predicted=not way.is_compiled(batch + self.unit),
-            predicted_bytes=way.predicted(batch) if batch else 0,
-            overhead=way.overhead(batch) if batch else 0.0,
+            batch=low,
+            bytes=way.assigned(low) if low else 0,
+            next_batch=high,
+            next_bytes=way.assigned(high) if high else 0,
+            next_is_predicted=high > 0 and not way.is_compiled(high),
+            predicted_bytes=way.predicted(low) if low else 0,
+            overhead=way.overhead(low) if low else 0.0,
+            is_largest=high == max(low, least) + self.unit,
         )
-        self.progress(f"{way.name}: batch {batch:,} fits, {batch + self.unit:,} does not")
+        if least and not low:
+            assert before is not None
+            why = f"a batch of {high:,} does not fit, and none above {least:,} was found to"
+            found = dataclasses.replace(
+                found, batch=before.batch, bytes=before.bytes, overhead=before.overhead, reason=why
+            )
+        not_fit = f"{high:,} does not" if high else "and nothing larger was compiled"
+        self.progress(f"{way.name}: batch {found.batch:,} fits, {not_fit}")
         return found
 
-    def _confirmed(self, way: Way, batch: int) -> int:
-        """The largest size whose assigned total fits, near the one that was predicted.
+    def _confirmed(
+        self, way: Way, batch: int, least: int, most: int, spare: int = 0
+    ) -> tuple[int, int]:
+        """The largest size whose assigned total was found to fit, and the least that does not.
+
+        Each is 0 where there is none.
+
+        Args:
+          way: how. batch: that was predicted. least: fits, though it was not compiled this way.
+          most: compiles of all ways at the end. spare: of those that are kept for the next way, to
+            be used where there is but one bound.
 
         Raises:
           NotCompiled: a size cannot be compiled this way.
         """
         low, high, at, step, turns = 0, 0, batch or self.unit, self.unit, 0
-        sizes: dict[int, int] = {}
-        while True:
+        sizes = {b: size for name, b, size in self.points if name == way.name}
+        left = max(most - self.compiles, 1)
+        while left > 0 or (left > -spare and not (low and high)):
             sizes[at] = size = way.assigned(at)
             low, high = (at, high) if size <= self.memory else (low, at)
-            if high and high - low <= self.unit:
-                return low
-            along = self._along(sizes, at, high)
+            left -= 1
+            if high and high - max(low, least) <= self.unit:
+                break
+            many, is_last = self._many(sizes, at, high), left <= 1
             if low and high:  # along the line, and now and then in the middle
                 turns += 1
+                along = at + self.unit * (math.floor(many) if at == high else max(int(many), 1))
                 at = (low + high) // 2 if turns % _STRAIGHT == 0 else along
             elif high:  # down, and further
-                at = min(along, high - step)
-            else:  # up: by one first, which is most often too large; far where much is left
-                much = self.memory - size > _MUCH * self.memory
-                at = max(along, low + step) if much or len(sizes) > 1 else low + step
+                many *= 1 + _BEYOND * is_last
+                at = max(min(at + self.unit * math.floor(many), high - step), least)
+                at = self._not_below_what_fits(sizes, at, high, is_spare=left == 0)
+            elif is_last:  # to what does not fit: there are two bounds then
+                at += self.unit * (int(many * (1 + _BEYOND * (many > 1))) + 1)
+            else:  # up: by one first, which is most often too large
+                at += self.unit * max(int(many), step)
             step *= 2
             at = max(self._rounded(at), low + self.unit)
             at = min(at, high - self.unit) if high else at
+        return low, high
 
-    def _along(self, sizes: dict[int, int], at: int, high: int) -> int:
-        """The size at which a line through what is known meets the memory, from one size on."""
+    def _not_below_what_fits(
+        self, sizes: dict[int, int], at: int, high: int, is_spare: bool
+    ) -> int:
+        """A size to try below one that does not fit: `at`, or one that is between for all known.
+
+        Args:
+          sizes: and their totals, assigned or predicted. at: where a line points.
+          high: what does not fit. is_spare: whether it is the last try, which is to fit.
+        """
+        surely = max(
+            (b for b, size in sizes.items() if b < high and size <= self.memory), default=0
+        )
+        if is_spare:
+            return surely or int(_CAREFUL * high)
+        if at > surely or not surely:
+            return at
+        part = (self.memory - sizes[surely]) / (sizes[high] - sizes[surely])
+        return surely + int(part * (high - surely))
+
+    def _many(self, sizes: dict[int, int], at: int, high: int) -> float:
+        """How many more, in units, a line through what is known meets the memory; below 0: less."""
         near = sorted(sizes, key=lambda b: (abs(sizes[b] - self.memory), b))[:2]
         rise = (sizes[near[-1]] - sizes[near[0]]) / max(abs(near[-1] - near[0]), 1)
-        each = abs(rise) or self._rise or sizes[at] / at
-        many = (self.memory - sizes[at]) / max(each * self.unit, 1)
-        # The largest that fits, or, where that is known to fit, the one after it.
-        return at + self.unit * (math.floor(many) if at == high else max(math.floor(many), 1))
+        each = abs(rise) or self._rise
+        if not each and at != high:  # nobody knows how far
+            return 0.0
+        return (self.memory - sizes[at]) / max((each or sizes[at] / at) * self.unit, 1)
 
-    def _predicted(self, way: Way, low: int, start: int) -> int:
+    def _predicted(self, way: Way, low: int, start: int, most: int) -> int:
         """The largest size whose predicted total fits, or all but fits; `low` fits.
 
         Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
+
+        Args:
+          way: how. low: fits. start: to try first. most: compiles of all ways at the end.
         """
         high, rounds = None, 0
         # Sizes that are compiled already cost no compile: two of them make a line.
-        points = [(b, way.predicted(b)) for b in self.known()] if way.is_linear else []
+        points = [(b, way.predicted(b)) for b in self.known()]
         for b, size in points:
             self.point(way.name, b, size)
-        guess = self._rounded(start) if not points else self._next(points, low, None, way.growth)
-        if self._follows(points, guess):
-            return max(guess, low)
-        while high is None or high - low > self.unit:
+        guess = self._next(points, low, None) if points else self._rounded(start)
+        while not self._points_up(points) and (high is None or high - low > self.unit):
             guess = max(guess, low + self.unit)
             guess = guess if high is None else min(guess, high - self.unit)
             if guess > _LARGEST:
                 raise LimitError(
                     f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
                 )
+            if self.compiles >= most and not self.is_captured(guess):
+                break
             size = way.predicted(guess)
             self.point(way.name, guess, size)
             self.progress(f"batch {guess:,}, {way.name}: {size / 2**20:,.0f} MB predicted")
@@ -264,33 +344,30 @@ class _BatchSearch(Batches):
                 low = guess
             else:
                 high = guess
-            if way.is_linear or size > self.memory:  # what no plan gets below is on a line too
-                points.append((guess, size))
+            points.append((guess, size))
             rounds += 1
-            guess = self._next(points, low, high, way.growth, halve=rounds % 3 == 0)
-            straight = self._next(points, low, high, way.growth)
-            if way.is_linear and self._follows(points, straight):
-                return max(straight, low)
-        return low
+            sizes = {size for _, size in points}
+            if len(sizes) == 1 and low >= _FAR * points[0][0]:
+                raise LimitError(
+                    f"a batch of {low:,} takes {size:,} bytes, as one of {points[0][0]:,} does; "
+                    "does the step use it?"
+                )
+            guess = self._next(points, low, high, halve=rounds % 3 == 0)
+        return max(guess, low)
 
-    def _follows(self, points: list[tuple[int, int]], guess: int) -> bool:
-        """Whether a line through two totals leads to a guess that is not far from them."""
+    def _points_up(self, points: list[tuple[int, int]]) -> bool:
+        """Whether totals are on a line that meets the memory."""
         if len(points) < 2:
             return False
         (batch, size), (other, other_size) = sorted(points)[-2:]
         self._rise = max((other_size - size) / max(other - batch, 1), 0.0)
-        return self._rise > 0 and guess <= _FAR * other
+        return self._rise > 0
 
     def _next(
-        self,
-        points: list[tuple[int, int]],
-        low: int,
-        high: int | None,
-        growth: float,
-        halve: bool = False,
+        self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool = False
     ) -> int:
         """The size to try next: where a line through two totals meets the memory."""
-        middle = int(growth * max(low, self.unit)) if high is None else (low + high) // 2
+        middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
         near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
         if halve and high is not None or not near:
             return self._rounded(middle)
@@ -298,7 +375,10 @@ class _BatchSearch(Batches):
         if batch == other or (size - other_size) / (batch - other) <= 0:
             return self._rounded(middle)
         meets = batch + (self.memory - size) * (batch - other) / (size - other_size)
-        return self._rounded(int(min(meets, _REACH * max(low, self.unit))))
+        if len(near) == 1:  # through the origin: it meets too early, not too late
+            apart = max(meets, _APART * batch) if meets > batch else min(meets, batch / _APART)
+            return self._rounded(int(apart))
+        return self._rounded(int(min(meets, _REACH * max(low, *(b for b, _ in near)))))
 
     def _rounded(self, batch: int) -> int:
         return max(batch // self.unit, 1) * self.unit

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
-from olla_xla.solvers.max_flow import min_cut
+from olla_xla.memory.max_flow import min_cut
 
 __all__ = ["Closure", "closure", "least_live"]
 

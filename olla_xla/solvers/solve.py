@@ -27,7 +27,7 @@ _REGISTRY = {
     "gurobi": "olla_xla.solvers.backends.gurobi",
 }
 
-_EXTRAS = ("gurobi",)
+_EXTRAS = ("cpsat", "gurobi")
 """Backends whose solver is an extra of this package."""
 
 _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
@@ -103,6 +103,8 @@ def _loader(module: str) -> Callable[[], Solver]:
     def load() -> Solver:
         try:
             backend = importlib.import_module(module)
+        except ModuleNotFoundError:
+            raise  # what to install is said
         except ImportError as error:
             raise SolverError(f"is not usable here: {error}") from error
         ignored: frozenset[str] = backend.IGNORES

@@ -1,5 +1,7 @@
 """The table of largest batches."""
 
+import dataclasses
+
 import pytest
 
 from olla_xla.cli.report.batches import batch_table, batch_verdict
@@ -20,4 +22,21 @@ def test_a_row_for_each_way():
         ("planned", "15", "1.50 x", "100.0", "0.0 %", "16", "107.0", "assigned"),
         ("with recomputation", "0", "0.00 x", "-", "-", "1", "120.0", "predicted, the least found"),
     ]  # fmt: skip
-    assert "1 sizes were compiled as far as the schedule, 61 s in all" in batch_verdict(found)
+    found = dataclasses.replace(found, compiles=9)
+    assert batch_verdict(found).endswith("nothing was run. 9 compiles, 61 s in all.")
+    assert "More compiles" not in batch_verdict(found)
+
+
+def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
+    xla = LargestBatch("xla", 48, 100 * MB, 80, 111 * MB, is_largest=False)
+    planned = LargestBatch("planned", 64, 100 * MB, 0, 0, is_largest=False)
+    found = MaxBatch(105 * MB, xla, planned, None, (), 61.4, 6)
+    assert [row[5:] for row in batch_table(found, "t").rows] == [
+        ("80", "111.0", "assigned"),
+        ("-", "-", "none found"),
+    ]
+    told = batch_verdict(found, compiles=6, devices=8)
+    assert "XLA alone: the largest batch is at least 48 and at most 72; " in told
+    assert "a line through the two says 56." in told
+    assert "planned: the largest batch is at least 64; none was found that does not fit." in told
+    assert "--start=6 --compiles=12." in told

@@ -16,6 +16,7 @@ from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.capture import capture
 from olla_xla.errors import CheckError, InputError
+from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from tests.support.compiles import STEPS
 from tests.support.tpu import tpu_step, v5e
 
@@ -95,7 +96,7 @@ def _of(rows, width, count=2):
     return [shape] * count, jax.ShapeDtypeStruct((rows, width), jnp.float32)
 
 
-def test_analysis_sums_to_the_total_and_tells_padding():
+def test_analysis_sums_to_the_total_and_tells_padding(tmp_path):
     rows = Layout((0, 1), ((8, 128),))  # XLA itself would lay it out the other way
     where = Format(rows, jax.sharding.SingleDeviceSharding(v5e().device))
     padded = jax.jit(lambda x: x * 2, in_shardings=where)
@@ -106,6 +107,14 @@ def test_analysis_sums_to_the_total_and_tells_padding():
     assert wide.bytes == 65536 * 128 * 4 and wide.padding == 65536 * 125 * 4
     assert (wide.tighter, wide.tighter_bytes) == ("f32[3,65536]", 8 * 65536 * 4)
     assert "fill whole tiles" in str(found) and wide.tighter in str(found)
+    texts = Texts()
+    table = view_tables(found.xla, texts)
+    columns = table["columns"]
+    k = columns["padding"].index(wide.padding)
+    assert table["padded"] and texts.all[columns["tighter"][k]] == "f32[3,65536] 2.00 MB"
+    found.html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"<th>of that padding</th><td>{found.xla.padding / 2**20:.2f} MB</td>" in page
 
 
 def test_what_does_not_fit_is_analysed():

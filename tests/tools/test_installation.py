@@ -2,12 +2,13 @@
 
 import importlib.metadata
 import json
+import sys
 
 import pytest
 
 from olla_xla import version
 from olla_xla.solvers.linear import Limits, Model
-from olla_xla.solvers.solve import solve_with
+from olla_xla.solvers.solve import solve, solve_with
 from olla_xla.tools.sweep.local import _available
 
 pytestmark = pytest.mark.quick
@@ -46,12 +47,23 @@ def test_in_a_checkout():
     assert version.to_install("report") == "uv sync --extra report"
 
 
-def test_a_solver_that_is_an_extra_says_how_to_get_it():
+@pytest.mark.parametrize(("name", "module"), [("gurobi", "gurobipy"), ("cpsat", "ortools")])
+def test_a_solver_that_is_an_extra_says_how_to_get_it(name, module):
     def load():
-        raise ModuleNotFoundError("No module named 'gurobipy'", name="gurobipy")
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
-    result = solve_with(Model(), Limits(), [("gurobi", load)])
-    assert result.failures == ("gurobi: gurobipy is missing; uv sync --extra gurobi",)
+    result = solve_with(Model(), Limits(), [(name, load)])
+    assert result.failures == (f"{name}: {module} is missing; uv sync --extra {name}",)
+
+
+def test_a_plan_without_the_extra_solver_says_so(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("ortools")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    monkeypatch.delitem(sys.modules, "olla_xla.solvers.backends.cpsat", raising=False)
+    (said,) = solve(Model(), backends=["cpsat"]).failures
+    assert said.startswith("cpsat: ortools")
+    assert said.endswith(" is missing; uv sync --extra cpsat")
 
 
 def test_free_memory_is_a_number_of_bytes():

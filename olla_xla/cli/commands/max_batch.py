@@ -1,8 +1,9 @@
 """The largest batch of a model that fits a device: XLA alone, planned, and with recomputation.
 
 Sizes are compiled for --target as far as XLA's schedule, where totals are predicted, until the
-largest that fits is known; this and the next larger one are then compiled in full. With --devices
-the batch is divided among as many, and the rest is on each of them.
+largest that fits is known; this and the next larger one are then compiled in full. Where --compiles
+do not lead to it, the answer lies between two sizes. With --devices the batch is divided among as
+many, and the rest is on each of them.
 
 A step may use as much of a card as JAX's allocator takes of it by default, three quarters:
 --memory_fraction says another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does to JAX, and --memory a
@@ -59,6 +60,13 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "start", 8, "A size to begin with, on each device.", lower_bound=1, flag_values=values
     )
+    flags.DEFINE_integer(
+        "compiles",
+        6,
+        "XLA's compiles at most; half as many more with recomputation.",
+        lower_bound=4,
+        flag_values=values,
+    )
     shared.define_topology(values)
     flags.DEFINE_string("out", None, "File for all of it, as JSON.", flag_values=values)
     shared.define_format(values)
@@ -86,6 +94,7 @@ def run(values: flags.FlagValues) -> int:
             max_overhead=values.max_overhead,
             multiple_of=values.devices,
             start=values.start * values.devices,
+            compiles=values.compiles,
             options=options,
             progress=progress.stage,
         )
@@ -93,7 +102,7 @@ def run(values: flags.FlagValues) -> int:
     title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
     document.add(**dataclasses.asdict(found))
     shared.print_table(values, batch_table(found, title))
-    print(batch_verdict(found))
+    print(batch_verdict(found, values.compiles, values.devices))
     if values.out is not None:
         files.write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
     return 0

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from hlo.buffer_assignment import BufferAssignment
 from olla_xla.errors import InputError
 from olla_xla.memory.analysis.bound import BoundView, bound_view
+from olla_xla.memory.analysis.collection import no_garbage_collection
 from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
@@ -158,29 +159,30 @@ def analyze_module(
     Raises:
       ModuleFormatError: it cannot be read or has no schedule.
     """
-    module = PlannedModule(scheduled_module(executable.module), target)
-    describer = Describer(module.dataflow, target)
-    xla = memory_view(module, own_order, executable.assignment, describer)
-    ours = None
-    if planned is not None:
-        own = PlannedModule(scheduled_module(planned.module), target)
-        ours = memory_view(own, "planned", planned.assignment)
-    bound = bound_view(module, describer)
-    least = bound.bytes
-    if plan is not None and not (plan.clones or plan.loops):
-        least = max(least, plan.lower_bound_bytes)
-    return Analysis(
-        title=title or module.module.name,
-        target=target,
-        xla=xla,
-        planned=ours,
-        bound=bound,
-        lower_bound_bytes=least,
-        loops=loop_views(xla),
-        donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
-        plan=plan,
-        available_bytes=available_bytes,
-    )
+    with no_garbage_collection():
+        module = PlannedModule(scheduled_module(executable.module), target)
+        describer = Describer(module.dataflow, target)
+        xla = memory_view(module, own_order, executable.assignment, describer)
+        ours = None
+        if planned is not None:
+            own = PlannedModule(scheduled_module(planned.module), target)
+            ours = memory_view(own, "planned", planned.assignment)
+        bound = bound_view(module, describer)
+        least = bound.bytes
+        if plan is not None and not (plan.clones or plan.loops):
+            least = max(least, plan.lower_bound_bytes)
+        return Analysis(
+            title=title or module.module.name,
+            target=target,
+            xla=xla,
+            planned=ours,
+            bound=bound,
+            lower_bound_bytes=least,
+            loops=loop_views(xla),
+            donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
+            plan=plan,
+            available_bytes=available_bytes,
+        )
 
 
 def _terminal() -> Any:

@@ -144,10 +144,12 @@ def _bounded(
     planned: PlannedModule, computation: Computation, known: Mapping[Computation, _Bounded]
 ) -> _Bounded:
     lowered = planned.lowered(computation)
-    peak = peak_bytes(lowered.graph, range(len(lowered.graph.operators)))
+    arrays = GraphArrays.of(lowered.graph)
+    peak = peak_bytes(arrays, np.arange(arrays.n))
     if any(i.called_control for i in lowered.instructions):
         lowered = planned.bounded(computation)
-    bound, at, before = _largest(lowered.graph)
+        arrays = GraphArrays.of(lowered.graph)
+    bound, at, before = _largest(arrays)
     planned.peaks[computation] = peak
     planned.bounds[computation] = min(bound, peak)
     live = [] if at < 0 else _live(lowered.graph, at, before)
@@ -165,14 +167,13 @@ def _bounded(
     return _Bounded(lowered, min(bound, peak), at, live, inside, rest)
 
 
-def _largest(graph: TensorGraph) -> tuple[int, int, np.ndarray | None]:
+def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
     """(bound, operator, which run before it where that is attained: None for its ancestors alone).
 
     What is surely live at each operator, and minimum cuts where the order at hand has more.
     """
-    bound, at = forced_live_bound(graph)
+    bound, at = forced_live_bound(arrays)
     before: np.ndarray | None = None
-    arrays = GraphArrays.of(graph)
     live = timeline(arrays, np.arange(arrays.n))
     for step in np.argsort(-live, kind="stable")[: max(_CUTS // max(arrays.n, 1), 1)].tolist():
         if live[step] <= bound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from pathlib import Path
 
 __all__ = ["short_call", "short_line"]
@@ -9,12 +11,17 @@ __all__ = ["short_call", "short_line"]
 
 def short_line(line: str) -> str:
     """A "file:line" from the working directory if it lies below it, else its last folders."""
+    return _short_line(line, os.getcwd())
+
+
+@functools.lru_cache(maxsize=4096)  # a step's tensors come from few lines
+def _short_line(line: str, directory: str) -> str:
     name, colon, number = line.rpartition(":")
     if not colon:
         return line
     path = Path(name)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
+    if path.is_relative_to(directory):
+        path = path.relative_to(directory)
     elif len(path.parts) > 3:
         path = Path(*path.parts[-3:])
     return f"{path}:{number}"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from hlo.module import Instruction
-from hlo.shapes import Shape
 from hlo.values import Dataflow, Value
 from olla_xla.memory.analysis.arguments import arguments
 from olla_xla.memory.analysis.categories import categories
@@ -14,7 +13,7 @@ from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import module_path
 from olla_xla.memory.analysis.origins import Origin, Origins
 
-__all__ = ["Describer", "LiveTensor", "operator_kind"]
+__all__ = ["Describer", "LiveTensor", "Padding", "operator_kind", "padding_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Describer:
         why = origin.why
         if value.shape.is_tuple:
             why = "a table of pointers, for a result of several parts"
-        tighter, tighter_bytes = _tighter(value.shape)
+        padding = padding_of(value)
         return LiveTensor(
             name=value.name,
             bytes=value.bytes,
@@ -154,18 +153,37 @@ class Describer:
             holder_line="" if last is None else self.line(last),
             caller=origin.caller,
             chain=origin.chain,
-            padding=max(value.bytes - value.shape.unpadded_bytes, 0) if value.shape.tiles else 0,
-            tighter=tighter,
-            tighter_bytes=tighter_bytes,
+            padding=padding.bytes,
+            tighter=padding.tighter,
+            tighter_bytes=padding.tighter_bytes,
         )
 
 
-def _tighter(shape: Shape) -> tuple[str, int]:
-    """The shape with its dimensions as they pad least, and its bytes; ("", 0) if it is so."""
+class Padding(NamedTuple):
+    """What a tensor takes beyond its elements.
+
+    Attributes:
+      bytes: that only fill whole tiles; none but on a TPU.
+      tighter: the shape of that size whose dimensions lie so that the least is padding, or "" where
+        that is its own. tighter_bytes: of that one.
+    """
+
+    bytes: int
+    tighter: str
+    tighter_bytes: int
+
+
+def padding_of(value: Value) -> Padding:
+    """What a value takes beyond its elements."""
+    shape = value.shape
+    if not shape.tiles:
+        return Padding(0, "", 0)
+    padding = max(value.bytes - shape.unpadded_bytes, 0)
     size, order = shape.least_padded()
     if size == shape.bytes:
-        return "", 0
-    return f"{shape.dtype}[{','.join(str(shape.dimensions[d]) for d in order)}]", size
+        return Padding(padding, "", 0)
+    tighter = f"{shape.dtype}[{','.join(str(shape.dimensions[d]) for d in order)}]"
+    return Padding(padding, tighter, size)
 
 
 def operator_kind(i: Instruction) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from hlo.buffer_assignment import BufferAssignment
 from hlo.module import Instruction
 from hlo.values import Value
+from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.module_state import PlannedModule
 
 __all__ = ["Allocation", "Occupancy", "occupancy"]
@@ -92,7 +93,7 @@ def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None
     for i, step in zip(planned.model.instructions, time.tolist(), strict=False):
         instructions[step] = i
     if assignment is None:
-        placed, sizes, total = _simulated(planned)
+        placed, sizes, total = _simulated(planned, simulated)
     else:
         placed, sizes, total = _assigned(planned, assignment)
     values = tuple(sorted(placed, key=lambda v: v.id))
@@ -123,9 +124,9 @@ _Placed = dict[Value, tuple[int, int]]
 """Value -> (number of its allocation, offset in it)."""
 
 
-def _simulated(planned: PlannedModule) -> tuple[_Placed, dict[int, int], int]:
+def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict[int, int], int]:
     """Places, sizes of the allocations, and the total, by the simulation."""
-    found, values = planned.simulate(), planned.dataflow.values
+    values = planned.dataflow.values
     numbers, offsets = found.allocation.tolist(), found.offset.tolist()
     constants = {numbers[v.id] for v in values if v.instruction.opcode == "constant"}
     placed = {

@@ -15,7 +15,17 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.problem.text_table import text_table, wrapped
 
-__all__ = ["TextTable", "headline", "html", "megabytes", "tables_of", "text", "what", "where"]
+__all__ = [
+    "TextTable",
+    "headline",
+    "html",
+    "megabytes",
+    "other_memories",
+    "tables_of",
+    "text",
+    "what",
+    "where",
+]
 
 _WORTH_TELLING = 1 << 20
 """Bytes of padding, from which on it is told."""
@@ -98,13 +108,18 @@ def headline(analysis: Analysis) -> list[str]:
     if size := analysis.xla.constant_bytes:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
     last = analysis.views[-1]
-    if found := ", ".join(f"{megabytes(n)} MB of {name}" for name, n in last.elsewhere.items()):
+    if found := other_memories(last):
         lines.append(f"beside it, in no total: {found}")
     if last.padding > _WORTH_TELLING:
         lines.append(f"{megabytes(last.padding)} MB of what is in use at the peak fill whole tiles")
     if analysis.remedy is not None:
         lines.append(analysis.remedy.sentence())
     return lines
+
+
+def other_memories(view: MemoryView) -> str:
+    """What is assigned in the device's other memories, such as "12.0 MB of VMEM"; or ""."""
+    return ", ".join(f"{megabytes(size)} MB of {name}" for name, size in view.elsewhere.items())
 
 
 def _categories(analysis: Analysis) -> TextTable:

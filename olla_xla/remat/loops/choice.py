@@ -14,11 +14,11 @@ from collections.abc import Collection
 import numpy as np
 
 from hlo.module import Instruction
+from olla_xla.memory.max_flow import min_cut
 from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
-from olla_xla.solvers.max_flow import min_cut
 
 __all__ = ["Choice", "run_of"]
 

@@ -19,7 +19,7 @@ from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.palette import COLORS
 from olla_xla.memory.analysis.peak_rows import peak_rows
-from olla_xla.memory.analysis.terminal import megabytes
+from olla_xla.memory.analysis.terminal import megabytes, other_memories
 
 __all__ = ["page"]
 
@@ -75,7 +75,7 @@ def _donation(analysis: Analysis) -> list[list[object]]:
 
 
 def _certificate(analysis: Analysis) -> str:
-    """Totals, bound and gap."""
+    """Totals, bound and gap; of a TPU padding and other memories."""
     rows = []
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
@@ -85,6 +85,15 @@ def _certificate(analysis: Analysis) -> str:
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
             f"<td>{kind}; {live} in use at the peak; {above:.1f} % above the bound</td></tr>"
         )
+        if view.padding:
+            rows.append(
+                f"<tr><th>of that padding</th><td>{megabytes(view.padding, 2)} MB</td>"
+                "<td>at the peak, where dimensions fill no whole tiles</td></tr>"
+            )
+        if found := other_memories(view):
+            rows.append(
+                f"<tr><th>beside it</th><td></td><td>{html.escape(found)}, in no total</td></tr>"
+            )
     where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
     if analysis.lower_bound_bytes > analysis.bound.bytes:
         where = f"by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"

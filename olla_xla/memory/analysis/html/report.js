@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const text = (k) => DATA.texts[k];
 const MB = 2 ** 20;
 const mb = (b) => (b / MB).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
-const ROWS = 200;
+const ROWS = 200, SUMS = 15; // that a table shows at first
 
 const olla = {
   order: 0,
@@ -24,6 +24,7 @@ const olla = {
       shape: text(c.shape[k]), op: text(c.op[k]), module: text(c.module[k]), line: text(c.line[k]), calls: text(c.calls[k]),
       argument: text(c.argument[k]), start: c.start[k], stop: c.stop[k], to: c.to[k],
       holder: text(c.holder[k]), holderLine: text(c.holder_line[k]),
+      padding: c.padding[k], tighter: text(c.tighter[k]),
     };
   },
 
@@ -42,7 +43,9 @@ const olla = {
     const list = document.createElement("dl");
     const holder = t.holderLine || t.holder;
     const facts = [
-      ["size", `${mb(t.bytes)} MB`], ["shape", t.shape], ["what", t.category[0]],
+      ["size", `${mb(t.bytes)} MB`], ["shape", t.shape],
+      ["padding", t.padding ? `${mb(t.padding)} MB to whole tiles` : ""], ["tighter", t.tighter],
+      ["what", t.category[0]],
       ["argument", t.argument], ["line", t.line], ["calls", t.calls], ["operation", t.op], ["module", t.module],
       ["steps", `${t.start} to ${t.stop}`],
       ["held until", t.to < this.view.steps ? `${t.to}, by ${holder}` : "the end"],
@@ -51,7 +54,11 @@ const olla = {
       if (!value) continue;
       const dt = document.createElement("dt"), dd = document.createElement("dd");
       dt.textContent = name;
-      dd.textContent = value;
+      for (const line of value.split("\n")) {
+        const part = document.createElement("div");
+        breakable(part, line);
+        dd.append(part);
+      }
       list.append(dt, dd);
     }
     card.append(title, list);
@@ -167,23 +174,26 @@ const olla = {
     }
     found.sort((a, b) => c.bytes[b] - c.bytes[a]);
     const sum = found.reduce((s, k) => s + c.bytes[k], 0);
-    const what = everything ? "Tensors found" :
+    const what = everything ? "Found" :
       `In memory at step ${this.at}${this.at === this.view.peak ? ", the peak" : ""} ` +
       `(${text(this.view.running[this.at])})`;
-    $("table-title").textContent = `${what}: ${found.length}` +
+    $("table-title").textContent = `${what}: ${found.length.toLocaleString("en")} tensors` +
       (everything ? "" : `, ${mb(sum)} MB of ${mb(this.view.total)} MB allocated`);
     const rows = found.map((k) => {
       const t = this.row(k);
-      return [k, [t.bytes, [DATA.short[c.category[k]], t.category[1]], t.argument || t.line, t.shape,
+      return [k, [t.bytes, ...(this.view.padded ? [t.padding] : []),
+        [DATA.short[c.category[k]], t.category[1]], t.argument || t.line, t.shape,
         t.argument && !t.op ? "" : t.name, t.op, t.start, t.holderLine || t.holder]];
     });
     const none = !this.only.size || this.only.has(DATA.unused);
     if (!everything && none && this.at === this.view.peak) {
       for (const [why, bytes] of this.view.unused) {
-        rows.push([-1, [bytes, DATA.categories[DATA.unused], text(why), "", "", "", 0, ""]]);
+        rows.push([-1, [bytes, ...(this.view.padded ? [0] : []), DATA.categories[DATA.unused],
+          text(why), "", "", "", 0, ""]]);
       }
     }
-    fill("tensors", ["MB", "category", "what", "shape|whole secondary", "tensor|secondary",
+    const padding = this.view.padded ? ["padding, MB|number bytes"] : [];
+    fill("tensors", ["MB", ...padding, "category", "what", "shape|whole secondary", "tensor|secondary",
       "operation|secondary", "from step|number secondary", "last read by|secondary"], rows,
     (k) => k >= 0 && this.choose(this.order, k));
     this.sums(found);
@@ -207,7 +217,7 @@ const olla = {
         if (id === "modules" || key.startsWith("(")) return;
         $("search").value = key;
         this.search(key);
-      });
+      }, SUMS);
     }
   },
 
@@ -282,7 +292,17 @@ function cells(row, values, kinds) {
     const cell = row.insertCell();
     cell.className = kinds[k];
     if (Array.isArray(value)) cell.append(mark(value[1]), value[0]);
-    else cell.textContent = k === 0 ? mb(value) : value;
+    else if (kinds[k].includes("bytes")) cell.textContent = value || k === 0 ? mb(value) : "";
+    else if (kinds[k].includes("whole")) cell.textContent = cell.title = value;
+    else breakable(cell, String(value));
+  });
+}
+
+// Text that breaks where a path or an argument has a joint, before it breaks anywhere else.
+function breakable(node, value) {
+  value.split(/(?<=\/)|(?=\[)/).forEach((part, k) => {
+    if (k) node.append(document.createElement("wbr"));
+    node.append(part);
   });
 }
 
@@ -292,7 +312,7 @@ const SORTS = {}; // by table: [column, whether it descends]
 // a heading sorts by it, and a button below shows more rows.
 function fill(id, headings, rows, click, shown = ROWS) {
   const table = $(id), names = headings.map((h) => h.split("|")[0]);
-  const kinds = headings.map((h, k) => (k === 0 ? "number" : h.split("|")[1] ?? ""));
+  const kinds = headings.map((h, k) => (k === 0 ? "number bytes" : h.split("|")[1] ?? ""));
   const [column, down] = SORTS[id] ?? [0, true];
   const value = (row) => (Array.isArray(row[1][column]) ? row[1][column][0] : row[1][column]);
   const compare = (a, b) => {

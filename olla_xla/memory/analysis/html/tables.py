@@ -9,7 +9,9 @@ import numpy as np
 
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.lines import short_call, short_line
+from olla_xla.memory.analysis.live_tensor import padding_of
 from olla_xla.memory.analysis.memory_view import MemoryView, Spans
+from olla_xla.memory.analysis.terminal import megabytes
 
 __all__ = ["Texts", "view_tables"]
 
@@ -36,7 +38,8 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
     """An order's tensors as columns; texts are numbers in `texts`, and `-1` is none.
 
     `start` and `stop` are the half-open steps at which a rectangle is in memory, `to` is when the
-    last of its buffer ends; `made` lists the tensors made from it.
+    last of its buffer ends; `made` lists the tensors made from it; `padding` is bytes that only
+    fill whole tiles, and `tighter` the shape that would take less.
     """
     memory, describer = view._occupancy, view._describer
     spans = Spans(memory)
@@ -55,6 +58,10 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
         calls = "\n".join(short_call(call) for call in origin.chain)
         columns["calls"].append(texts.number(calls if len(origin.chain) > 1 else ""))
         columns["argument"].append(texts.number(argument))
+        padding = padding_of(value)
+        tighter = f"{padding.tighter} {megabytes(padding.tighter_bytes, 2)} MB"
+        columns["padding"].append(padding.bytes)
+        columns["tighter"].append(texts.number(tighter if padding.tighter else ""))
         columns["to"].append(stop)
         columns["holder"].append(texts.number("" if last is None else last.name))
         held_at = "" if last is None else short_line(describer.line(last))
@@ -74,6 +81,7 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
         "live": view.live_bytes,
         "peak": view.step,
         "steps": view.steps,
+        "padded": any(columns["padding"]),
         "columns": dict(columns),
         "running": running,
         "unused": [

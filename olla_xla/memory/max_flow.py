@@ -1,0 +1,183 @@
+"""Minimum cuts, by Dinic's maximum flow in compiled loops.
+
+Every maximum flow leaves the same nodes within reach of the source: the smallest source side of all
+minimum cuts. So which maximum flow it is does not matter to what is returned.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from olla_xla.memory.jit import inner, loop
+
+__all__ = ["min_cut"]
+
+_UNSEEN = -1
+"""Level of a node from which the sink is not reached."""
+
+
+class _Residual(NamedTuple):
+    """Arcs by the node that they leave, each beside its reverse.
+
+    Attributes:
+      ptr: int64 [nodes + 1], where each node's arcs begin. to: int64 [2 arcs], nodes they enter.
+      left: int64 [2 arcs], capacity that is left. back: int64 [2 arcs], number of the reverse.
+    """
+
+    ptr: NDArray[np.int64]
+    to: NDArray[np.int64]
+    left: NDArray[np.int64]
+    back: NDArray[np.int64]
+
+
+class _Scratch(NamedTuple):
+    """Of a search, overwritten.
+
+    Attributes:
+      level: int64 [nodes], arcs from here to the sink. next: int64 [nodes], first arc to try.
+      queue: int64 [nodes]. path: int64 [nodes], arcs from the source on.
+    """
+
+    level: NDArray[np.int64]
+    next: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    path: NDArray[np.int64]
+
+
+def min_cut(
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    source: int,
+    sink: int,
+) -> tuple[int, NDArray[np.int64]]:
+    """A minimum cut of a directed graph.
+
+    Args:
+      tails, heads, capacities: int64 [arcs]; nodes are numbers from 0, capacities not negative; all
+        together are less than 2**62, but where they are arcs that no minimum cut goes through.
+      source, sink: nodes; the source side holds `source`, not `sink`.
+
+    Returns:
+      Its capacity, and the nodes of the smallest source side, int64, ascending.
+    """
+    if not len(tails):
+        return 0, np.array([source], np.int64)
+    nodes = 1 + max(int(tails.max()), int(heads.max()), source, sink)
+    ptr = np.zeros(nodes + 1, np.int64)
+    np.cumsum(
+        np.bincount(tails, minlength=nodes) + np.bincount(heads, minlength=nodes), out=ptr[1:]
+    )
+    to, left, back = np.empty((3, 2 * len(tails)), np.int64)
+    residual = _Residual(ptr, to, left, back)
+    scratch = _Scratch(*np.empty((4, nodes), np.int64))
+    scratch.next[:] = ptr[:-1]
+    flow = _solve(tails, heads, capacities, residual, scratch, source, sink)
+    return flow, np.flatnonzero(scratch.level)
+
+
+@loop
+def _solve(
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    residual: _Residual,
+    scratch: _Scratch,
+    source: int,
+    sink: int,
+) -> int:
+    """The maximum flow. Leaves in `scratch.level` 1 for what the source still reaches, else 0.
+
+    `scratch.next` is where each node's arcs begin.
+    """
+    for k in range(len(tails)):
+        a, b = scratch.next[tails[k]], scratch.next[heads[k]]
+        scratch.next[tails[k]] += 1
+        if heads[k] == tails[k]:
+            b += 1
+        scratch.next[heads[k]] += 1
+        residual.to[a], residual.left[a], residual.back[a] = heads[k], capacities[k], b
+        residual.to[b], residual.left[b], residual.back[b] = tails[k], 0, a
+    flow = 0
+    while _levels(residual, scratch, source, sink):
+        flow += _blocking(residual, scratch, source, sink)
+    _reach(residual, scratch, source)
+    return flow
+
+
+@inner
+def _levels(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> bool:
+    """Whether the sink is reached; sets levels, and that no arc was tried."""
+    for v in range(len(scratch.level)):
+        scratch.level[v] = _UNSEEN
+        scratch.next[v] = residual.ptr[v]
+    scratch.level[sink], scratch.queue[0] = 0, sink
+    first, last = 0, 1
+    while first < last:
+        u = scratch.queue[first]
+        first += 1
+        for k in range(residual.ptr[u], residual.ptr[u + 1]):
+            v = residual.to[k]
+            if scratch.level[v] == _UNSEEN and residual.left[residual.back[k]] > 0:
+                scratch.level[v] = scratch.level[u] + 1
+                scratch.queue[last] = v
+                last += 1
+    return scratch.level[source] != _UNSEEN
+
+
+@inner
+def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> int:
+    """Sends along shortest paths what they hold, until none is left; how much that is."""
+    flow, depth, u = 0, 0, source
+    while True:
+        if u == sink:
+            least = residual.left[scratch.path[0]]
+            for i in range(1, depth):
+                least = min(least, residual.left[scratch.path[i]])
+            flow += least
+            for i in range(depth - 1, -1, -1):
+                k = scratch.path[i]
+                residual.left[k] -= least
+                residual.left[residual.back[k]] += least
+                if residual.left[k] == 0:  # on from before the first arc that is full
+                    depth = i
+            u = residual.to[residual.back[scratch.path[depth]]]
+            continue
+        end = residual.ptr[u + 1]
+        k = scratch.next[u]
+        while k < end and not (
+            residual.left[k] > 0 and scratch.level[residual.to[k]] == scratch.level[u] - 1
+        ):
+            k += 1
+        scratch.next[u] = k
+        if k < end:
+            scratch.path[depth] = k
+            depth += 1
+            u = residual.to[k]
+        elif depth == 0:
+            return int(flow)
+        else:  # a dead end: the arc that led here is not tried again
+            depth -= 1
+            u = residual.to[residual.back[scratch.path[depth]]]
+            scratch.next[u] += 1
+
+
+@inner
+def _reach(residual: _Residual, scratch: _Scratch, source: int) -> None:
+    """Level 1 of what the source reaches, 0 of all else."""
+    for v in range(len(scratch.level)):
+        scratch.level[v] = 0
+    scratch.level[source], scratch.queue[0] = 1, source
+    first, last = 0, 1
+    while first < last:
+        u = scratch.queue[first]
+        first += 1
+        for k in range(residual.ptr[u], residual.ptr[u + 1]):
+            v = residual.to[k]
+            if scratch.level[v] == 0 and residual.left[k] > 0:
+                scratch.level[v] = 1
+                scratch.queue[last] = v
+                last += 1
