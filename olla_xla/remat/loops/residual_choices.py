@@ -43,7 +43,10 @@ _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 
 _logger = logging.getLogger("olla_xla")
 
-_ASKED = 4
+_LESS = 0.999
+"""Part of a time that is asked for where the time itself led too far."""
+
+_ASKED = 6
 """Times that the integer program is solved, each time corrected by what the module says of it."""
 
 
@@ -171,9 +174,11 @@ class ResidualChoices:
         added.
 
         The integer program adds up operators as they are now; by how much the changed module
-        differs from that, it is asked again for more or less. None where nothing was found.
+        differs from that, it is asked again for more or less. What takes too long is not found
+        again: less time is asked for than it was thought to take. None where nothing was found.
         """
         asked, best, fewest = allowance, None, 0
+        too_long = math.inf
         seen: set[tuple[LoopRecord, ...]] = set()
         for _ in range(_ASKED):
             found = least(self._choices, asked)
@@ -187,7 +192,9 @@ class ResidualChoices:
                     dataclasses.replace(choice, least_stack_bytes=found.bound),
                     found.bytes,
                 )
-            asked += allowance - choice.path_seconds
+            if choice.path_seconds > allowance:
+                too_long = min(too_long, found.seconds)
+            asked = min(asked + allowance - choice.path_seconds, too_long * _LESS)
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:

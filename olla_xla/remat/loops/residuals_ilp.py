@@ -31,11 +31,13 @@ class Least:
       dropped: for each choice the elements of the forward loop's state to do without.
       bytes: of the scan residuals that stay, new ones too.
       bound: no choice of these ways within the allowance keeps fewer bytes.
+      seconds: that it adds, as the cost model has them operator by operator.
     """
 
     dropped: tuple[frozenset[int], ...]
     bytes: int
     bound: int
+    seconds: float
 
 
 def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS) -> Least | None:
@@ -60,7 +62,8 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
         choice.without({n for n, column in columns.items() if result.x[column] < 0.5})
         for choice, columns in zip(choices, kept, strict=True)
     )
-    return Least(dropped, round(result.value), whole_units(result.bound))
+    ticks = sum(time for column, time in times.items() if result.x[column] > 0.5) - gained
+    return Least(dropped, round(result.value), whole_units(result.bound), ticks * _UNIT)
 
 
 def _ticks(seconds: float) -> int:
