@@ -1,6 +1,8 @@
 """The integer programme for stacks against every subset of them, and what a plan says of it."""
 
+import dataclasses
 import itertools
+import math
 import random
 
 import jax
@@ -104,6 +106,31 @@ def test_the_time_of_the_module_itself_keeps_the_allowance():
         assert choice is None or choice.seconds <= allowance
     choice = steps.within(seconds[-1])
     assert choice is not None and choice.total <= steps.choice(len(steps) - 1).total
+
+
+@pytest.mark.parametrize("name", ["gated", "lstm"])
+def test_what_takes_longer_than_was_thought_leaves_what_does_not(monkeypatch, name):
+    """Where the module with the choice takes too long, one that was thought to take less is asked
+    for; more time never leaves less to find.
+    """
+    module = module_from_bytes(_module(name))
+    choices = ResidualChoices(module, "cpu", CostModel(DEVICE, "cpu"))
+    written = choices._written
+    most = max(written(records).seconds for records in choices._priced)
+    assert most > 0
+
+    def slower(records):
+        choice = written(records)
+        return dataclasses.replace(choice, path_seconds=choice.seconds * 3)
+
+    monkeypatch.setattr(choices, "_written", slower)
+    kept = []
+    for part in (0.5, 1.0, 1.5, 2.0, 3.0):
+        found = choices.within(part * most)
+        assert found is None or found.path_seconds <= part * most
+        kept.append(math.inf if found is None else found.total)
+    assert kept == sorted(kept, reverse=True)
+    assert kept[-1] < choices.total
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm_fourfold", "gated"])
