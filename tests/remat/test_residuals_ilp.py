@@ -17,6 +17,7 @@ from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.residuals_ilp import least
+from olla_xla.remat.loops.selection import to_try
 from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow
@@ -148,3 +149,19 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
         kept + pair.writer.iterations * sum(new),
     )
     assert found == fewest if len(_stacks(choice)) <= MOST else found <= fewest
+
+
+@pytest.mark.parametrize("name", ["gated", "lstm"])
+def test_a_budget_is_offered_what_time_alone_would_find(name):
+    """Choices between those on the lower hull of bytes and time too."""
+    steps = ResidualChoices(module_from_bytes(_module(name)), "cpu", CostModel(DEVICE, "cpu"))
+    most = max(steps.choice(k).seconds for k in range(len(steps)))
+    compared = 0
+    for allowance in (most * k / 20 for k in range(1, 20)):
+        fewest = steps.within(allowance)
+        if fewest is None or fewest.total >= steps.total:
+            continue
+        compared += 1
+        offered = [choice.total for choice, _ in to_try(steps, fewest.total, allowance)]
+        assert min(offered, default=math.inf) <= fewest.total
+    assert compared

@@ -40,8 +40,8 @@ def to_try(
 ) -> Iterator[tuple[ResidualChoice, bool]]:
     """The choices that promise most: towards a budget the cheapest first, then the lowest.
 
-    Where only time limits them, the one that the integer program finds comes first. Each with
-    whether it is the lowest that is left.
+    Where time limits them, the one that the integer program finds is among them, the first if there
+    is no budget. Each with whether it is the lowest that is left.
     """
 
     def allowed(k: int) -> ResidualChoice | None:
@@ -51,10 +51,10 @@ def to_try(
         return choice
 
     hopeful: list[ResidualChoice] = []
-    if budget is None and allowance is not None:
-        if (choice := _within(choices, allowance)) is not None:
-            hopeful.append(choice)
-            yield choice, False
+    fewest = None if allowance is None else _within(choices, allowance)
+    if budget is None and fewest is not None:
+        hopeful.append(fewest)
+        yield fewest, False
     last = next((k for k in reversed(range(len(choices))) if allowed(k) is not None), -1)
     if budget is not None:
         for k in range(last):
@@ -62,6 +62,9 @@ def to_try(
             if choice is not None and choice.total <= _HOPE * budget and len(hopeful) < TRIES - 1:
                 hopeful.append(choice)
         yield from ((choice, False) for choice in hopeful)
+        if fewest is not None and all(fewest.records != other.records for other in hopeful):
+            hopeful.append(fewest)
+            yield fewest, False
     for k in _lowest_first(choices, last):  # the next one only where the referee refuses the last
         choice = allowed(k)
         if choice is not None and all(choice.records != other.records for other in hopeful):
