@@ -40,8 +40,8 @@ class Platform:
         compiler makes one piece of code of it.
       keeps_results: whether a fusion of several results is other code with some of them alone,
         which may round otherwise.
-      keeps_arrays: whether what a fusion puts into an array may round otherwise if that is another
-        array, unless it computes element by element.
+      keeps_arrays: whether a fusion may round otherwise where its arrays lie in other memory, or
+        where it puts what it computes, unless element by element, into another array.
       emits_any_fusion: whether code is made for any fusion; else only for such as XLA's own passes
         make: of a slice the array comes before the index, and that is an operand.
       allocating_call: target of the custom call that gives memory as it is; "": there is none.

@@ -345,7 +345,7 @@ class Compiles:
         doubtful = differing(self._kernels, plan.kernels)
         if not doubtful:
             return ""
-        if not platform(plan.target).keeps_code:  # which was not seen to choose how to round
+        if not platform(plan.target).keeps_arrays:  # memory was not seen to choose how to round
             _logger.info("%s: other memory than planned: %s", plan.module, ", ".join(doubtful))
             return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
