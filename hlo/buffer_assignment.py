@@ -66,10 +66,22 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True)
 class BufferAssignment:
-    """All allocations of one module; `target`: the name of the platform that it is for."""
+    """All allocations of one module.
+
+    Attributes:
+      target: the name of the platform that it is for. proto: as it was read, if it was.
+    """
 
     allocations: tuple[Allocation, ...]
     target: str = "cpu"
+    proto: xla_pb2.BufferAssignmentProto | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def data(self) -> bytes:
+        """It as a serialized BufferAssignmentProto; b"" where it was not read from one."""
+        return b"" if self.proto is None else self.proto.SerializeToString()
 
     @property
     def counted(self) -> tuple[Allocation, ...]:
@@ -180,4 +192,4 @@ def _from_proto(
                 assigned=assigned,
             )
         )
-    return BufferAssignment(tuple(allocations), target)
+    return BufferAssignment(tuple(allocations), target, proto)

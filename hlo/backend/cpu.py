@@ -19,6 +19,7 @@ CPU = Platform(
     all_reduces_in_place=False,  # a rule of the backend's own
     moves_nothing=("bitcast",),
     has_fusion_rule=False,
+    knows_sharing=True,
     runs_beside=False,
     has_tiles=True,
     keeps_code=True,

@@ -19,6 +19,7 @@ CUDA = Platform(
     all_reduces_in_place=True,
     moves_nothing=("bitcast", "reshape"),
     has_fusion_rule=True,  # FusionCanShareBufferHint
+    knows_sharing=True,
     runs_beside=True,
     has_tiles=False,
     keeps_code=False,  # not seen otherwise; nothing has been run there

@@ -32,6 +32,7 @@ class Platform:
       moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.
       has_fusion_rule: whether the backend has a rule of its own for which operand a fusion's result
         may take over; else HloDataflowAnalysis's holds.
+      knows_sharing: whether XLA's public sources say over which operands its fusions may write.
       runs_beside: whether other work runs between the start and the end of a collective.
 
       has_tiles: whether some fusions are compiled by tiles, in code that is the same wherever
@@ -83,6 +84,7 @@ class Platform:
     all_reduces_in_place: bool
     moves_nothing: tuple[str, ...]
     has_fusion_rule: bool
+    knows_sharing: bool
     runs_beside: bool
 
     has_tiles: bool

@@ -19,6 +19,7 @@ TPU = Platform(
     all_reduces_in_place=True,
     moves_nothing=("bitcast",),
     has_fusion_rule=False,
+    knows_sharing=False,
     runs_beside=True,
     has_tiles=False,
     keeps_code=True,  # not known; nothing has been run there

@@ -1,5 +1,7 @@
 """Steps for a TPU that is not there: what XLA:TPU assigns, analyses, plans, and what is refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,11 @@ from hlo.values import analyse
 from olla_xla import targets
 from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.assignment import check_overlaps
 from olla_xla.compile.capture import capture
 from olla_xla.errors import CheckError, InputError
 from olla_xla.memory.analysis.html.tables import Texts, view_tables
+from olla_xla.memory.module_state import PlannedModule
 from tests.support.compiles import STEPS
 from tests.support.tpu import tpu_step, v5e
 
@@ -218,3 +222,18 @@ def test_scan_residuals_are_recomputed():
     plan = compiled.plan
     assert compiled.planned and plan is not None and plan.loops, compiled.reason
     assert assigned_bytes(compiled) < 0.4 * plan.xla_bytes
+
+
+def test_an_assignment_is_followed_byte_by_byte():
+    """Over which operands a fusion may write is not known; what is read there must be right."""
+    step = tpu_step("scan_gradient")
+    module = module_from_bytes(step.captured.final)
+    assert check_overlaps(PlannedModule(module, "tpu"), step.assignment) > 0
+    proto = step.assignment.proto
+    moved = xla_pb2.BufferAssignmentProto.FromString(proto.SerializeToString())
+    for allocation in moved.buffer_allocations:
+        for place in allocation.assigned:
+            place.offset = 0
+    wrong = dataclasses.replace(step.assignment, proto=moved)
+    with pytest.raises(CheckError):
+        check_overlaps(PlannedModule(module, "tpu"), wrong)
