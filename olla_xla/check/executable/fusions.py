@@ -32,9 +32,9 @@ _MOVING = frozenset(
 _EACH = frozenset(
     "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
     "exponential exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum "
-    "multiply negate not or pad parameter popcnt power remainder round-nearest-afz "
-    "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign "
-    "sine sqrt subtract tan tanh xor".split()
+    "multiply negate not or pad parameter popcnt power reduce-precision remainder "
+    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
+    "shift-right-logical sign sine sqrt subtract tan tanh xor".split()
 )
 """Opcodes that compute every element of their result for itself."""
 
@@ -126,10 +126,11 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The number that others see of what a fusion on a GPU gives that is not elementwise.
+    """The number that others see of what a fusion on a GPU or a TPU gives that is not elementwise.
 
-    Where it puts what it computes into an array, its code goes over the elements that are put and
-    computes each, whatever extents the array has (XLA's emitter of dynamic-update-slices in place).
+    Where it puts what it computes into an array, a GPU's code goes over the elements that are put
+    and computes each, whatever extents the array has (XLA's emitter of dynamic-update-slices in
+    place). A TPU's makes one window after the other, for all results that it is part of.
 
     Args:
       numbering, number, code, own: as for `from_outside`.
@@ -146,6 +147,11 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     array, value, *indices = update.numbers
     if array in own or not own.isdisjoint(indices):
         return hashed(code + number)
-    return numbering.updated(
-        update._replace(numbers=(array, hashed(code + _PUT + value), *indices))
-    )
+    if not numbering.by_windows:
+        made = hashed(code + _PUT + value)
+    elif value in numbering.bitcasts:
+        first, old, new = numbering.bitcasts[value]
+        made = numbering.cast(hashed(code + first), old, new)
+    else:
+        made = hashed(code + value)
+    return numbering.updated(update._replace(numbers=(array, made, *indices)))

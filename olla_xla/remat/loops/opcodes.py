@@ -15,7 +15,7 @@ MOVES = frozenset(
 EACH = frozenset(
     "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
     "exponential exponential-minus-one floor get-tuple-element is-finite log log-plus-one logistic "
-    "maximum minimum multiply negate not or pad parameter popcnt power remainder "
+    "maximum minimum multiply negate not or pad parameter popcnt power reduce-precision remainder "
     "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
     "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
 )
