@@ -14,6 +14,7 @@ from olla_xla.compile.accounting import (
     temporary_bytes,
 )
 from olla_xla.compile.compiles import Applied, Captured, Compiles
+from olla_xla.compile.refused import is_refusal
 from olla_xla.errors import BudgetError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
@@ -116,17 +117,33 @@ def chosen(
             plan.module,
             *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
         )
-        own = assigned_bytes(compiles.own())
-        plan = dataclasses.replace(plan, xla_bytes=own)
-        if assigned == own:
+        own = _own_bytes(compiles, plan)
+        plan = dataclasses.replace(plan, xla_bytes=plan.xla_bytes if own is None else own)
+        if own is not None and assigned == own:
             reason = NO_GAIN
-        elif assigned > own:
+        elif own is not None and assigned > own:
             reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
     if not reason:
         plan = dataclasses.replace(plan, assigned_bytes=assigned)
         return Outcome(compiled, plan, True, accepted=applied.digest)
     captured = captured or compiles.capture()
-    return rejected(compiles.own(), plan, captured, reason, reason if objects else "")
+    try:
+        own_compiled = compiles.own()
+    except jax.errors.JaxRuntimeError as error:
+        error.add_note(f"olla_xla planned {plan.predicted_bytes:,} bytes, not used: {reason}")
+        raise
+    return rejected(own_compiled, plan, captured, reason, reason if objects else "")
+
+
+def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
+    """What XLA assigns to its own order; None where that is more than it compiles for."""
+    try:
+        return assigned_bytes(compiles.own())
+    except jax.errors.JaxRuntimeError as error:
+        if not is_refusal(error, plan.target):
+            raise
+        _logger.info("%s: XLA refuses its own order, which does not fit", plan.module)
+        return None
 
 
 def _is_surprise(plan: Plan, assigned: int) -> bool:

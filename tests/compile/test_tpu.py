@@ -237,3 +237,15 @@ def test_an_assignment_is_followed_byte_by_byte():
     wrong = dataclasses.replace(step.assignment, proto=moved)
     with pytest.raises(CheckError):
         check_overlaps(PlannedModule(module, "tpu"), wrong)
+
+
+def test_what_xla_refuses_fits_with_a_plan():
+    sizes = (8, 256, 1024), (8, 1024, 256), (2**18, 256)
+    up, down, x = (jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)
+    arguments = v5e().place(((up, down), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        jax.jit(jax.grad(_scanned_loss)).lower(*arguments).compile()
+    step = olla_xla.plan(jax.grad(_scanned_loss), max_overhead=1.0, seed=0)
+    compiled = step.lower(*arguments).compile()
+    assert compiled.planned, compiled.reason
+    assert assigned_bytes(compiled) < 15.75 * 2**30
