@@ -99,7 +99,9 @@ def test_an_order_alone_is_compared_as_text_and_only_then_numbered(
     numbered = []
     digest = compiles_module.results_digest
     monkeypatch.setattr(
-        compiles_module, "results_digest", lambda *a: (numbered.append(a), digest(*a))[1]
+        compiles_module,
+        "results_digest",
+        lambda *a, **k: (numbered.append(a), digest(*a, **k))[1],
     )
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert outcome.planned and outcome.accepted and is_text_digest(outcome.plan.results)
