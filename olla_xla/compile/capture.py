@@ -21,11 +21,13 @@ class Compiled(Captured):
     Attributes:
       assigned_bytes: XLA's total.
       final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+      is_refused: whether XLA made no executable of it, as it does not fit.
     """
 
     assigned_bytes: int = 0
     final: bytes = b""
     assignment: bytes = b""
+    is_refused: bool = False
 
 
 def capture(lowered: jax.stages.Lowered) -> Compiled:

@@ -17,8 +17,10 @@ from hlo.lowered import LoweredModule
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, read_assignment
 from olla_xla.compile.capture import Compiled, capture
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.compile.leaves import donatable
+from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
@@ -49,6 +51,7 @@ class PlannedModel:
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
       donating: what could be donated and is not; None where nobody knows.
+      refused: whether XLA refuses its own order, which takes more memory than there is.
     """
 
     plan: Plan
@@ -61,6 +64,7 @@ class PlannedModel:
     scheduled: bytes
     seconds: float
     donating: Donating | None = None
+    refused: bool = False
 
 
 def plan_model(
@@ -117,7 +121,7 @@ def plan_model(
         compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
     )
     optimized = with_options if compare else None
-    result = _beside(outcome, target, stage, started, lambda: capture(jitted()), optimized)
+    result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
     donating = Donating(model.step, model.jit_options, arguments, {}, left) if left else None
@@ -156,6 +160,26 @@ def plan_dump(
     return _beside(found, target, stage, started, step.captured, step.compiled)
 
 
+def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
+    """XLA's own compile; of a step that it refuses, as that does not fit, what it had assigned."""
+    try:
+        return capture(lowered)
+    except Exception as error:
+        if not is_refusal(error, target.platform):
+            raise
+    captured = Compiles(lowered, None, {}).capture()
+    final, assignment = refused_executable(lowered, target.platform, {})
+    return Compiled(
+        captured.platform,
+        captured.module,
+        captured.alternative_orders,
+        device_kind=captured.device_kind,
+        assigned_bytes=assignment.total_bytes,
+        final=final,
+        is_refused=True,
+    )
+
+
 class _Outcome(NamedTuple):
     """What became of a plan; as in `PlannedModel`, with the executable."""
 
@@ -182,12 +206,12 @@ def _beside(
       started: when all began. own: compiles it in XLA's own order.
       optimized: compiles it with options, for XLA's scheduler for memory; None leaves that out.
     """
-    plan, scheduled, memory_optimized = outcome.plan, b"", None
+    plan, scheduled, memory_optimized, refused = outcome.plan, b"", None, False
     if outcome.planned:  # its XLA total is predicted
         stage("compiling with XLA's own schedule")
         captured = own()
         plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
-        scheduled = captured.module
+        scheduled, refused = captured.module, captured.is_refused
     scheduler = platform(target.platform).memory_scheduler
     if optimized is not None and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
@@ -202,6 +226,7 @@ def _beside(
         assignment=outcome.assignment,
         scheduled=scheduled,
         seconds=time.monotonic() - started,
+        refused=refused,
     )
 
 

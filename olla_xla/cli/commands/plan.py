@@ -167,7 +167,9 @@ def _print_compiled(
         elsewhere=result.assignment.elsewhere,
     )
     table.print(console)
-    line = verdict(result.plan, planned=result.planned, reason=result.reason)
+    line = verdict(
+        result.plan, planned=result.planned, reason=result.reason, refused=result.refused
+    )
     console.print(line, markup=False)
     if other is not None:
         console.print(other.sentence(), markup=False)

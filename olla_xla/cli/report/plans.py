@@ -91,13 +91,20 @@ def _mb(size: int) -> str:
     return f"{megabytes(size)} MB"
 
 
-def verdict(plan: Plan, *, planned: bool, reason: str) -> str:
-    """One line: whether the order helps, and how sure the figures are."""
+def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) -> str:
+    """One line: whether the order helps, and how sure the figures are.
+
+    Args:
+      plan: in use if `planned`. reason: why it is not, or "".
+      refused: whether XLA refuses its own order, which does not fit.
+    """
     if plan.assigned_bytes is None:
         sure = "Only predicted: nothing was compiled."
         saved = plan.xla_bytes - plan.predicted_bytes
     else:
         sure = "Compiled: XLA assigned these bytes; nothing was run."
+        if refused:
+            sure += " XLA refuses its own order: it does not fit."
         saved = plan.xla_bytes - plan.assigned_bytes
     if planned and saved >= _NOTEWORTHY * plan.xla_bytes:
         share = percent(saved / plan.xla_bytes, 1)
