@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hlo.backend import PLATFORMS, is_host, platform_of_jax
+from hlo.gc_pause import without_collection
 from hlo.module import module_from_bytes
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
@@ -21,7 +22,6 @@ from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.memory.analysis.collection import no_garbage_collection
 from olla_xla.memory.analysis.donation import Outcome
 from olla_xla.memory.analysis.leaves import Leaf
 from olla_xla.problem.options import PlanOptions
@@ -166,7 +166,7 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
-    with no_garbage_collection():
+    with without_collection():
         module, assignment = read_assignment(compiled, platform)
         parts = leaves(compiled, module_from_bytes(module), static)
     return _Step(platform, Executable(module, assignment), parts)

@@ -308,8 +308,8 @@ class Compiles:
         text = text_of(final.module)
         if text == self._text.result():
             return text_digest(text), self._accepted
-        loops = platform(plan.target).changes_loops
-        return results_digest(self._case.scheduled, plan.target, loops=loops), None
+        digest = results_digest(self._case.scheduled, plan.target, loops=_by_elements(plan))
+        return digest, None
 
     def _own_results(self, plan: Plan) -> str:
         """What tells the results of XLA's own executable.

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
+from hlo.gc_pause import without_collection
 from olla_xla.memory.analysis import analysis as module
-from olla_xla.memory.analysis.collection import no_garbage_collection
 
 
 @pytest.mark.quick
@@ -17,7 +17,7 @@ def test_it_is_afterwards_as_it_was(enabled):
     was = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        with pytest.raises(KeyError), no_garbage_collection():
+        with pytest.raises(KeyError), without_collection():
             assert not gc.isenabled()
             raise KeyError
         assert gc.isenabled() is enabled

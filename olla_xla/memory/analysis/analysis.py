@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlo.buffer_assignment import BufferAssignment
+from hlo.gc_pause import without_collection
 from olla_xla.errors import InputError
 from olla_xla.memory.analysis.bound import BoundView, bound_view
-from olla_xla.memory.analysis.collection import no_garbage_collection
 from olla_xla.memory.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
@@ -159,7 +159,7 @@ def analyze_module(
     Raises:
       ModuleFormatError: it cannot be read or has no schedule.
     """
-    with no_garbage_collection():
+    with without_collection():
         module = PlannedModule(scheduled_module(executable.module), target)
         describer = Describer(module.dataflow, target)
         xla = memory_view(module, own_order, executable.assignment, describer)
