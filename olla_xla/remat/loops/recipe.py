@@ -3,7 +3,7 @@ reads it.
 
 The same choice gives the same change, so a plan need only say which scan residuals go.
 
-On a CPU a fusion that computes stays as it is altogether (`again` says why):
+On a CPU and a TPU a fusion that computes stays as it is altogether (`again` says why):
 - What puts a value into a scan residual is copied with that, and the copy has a scan residual of
   `SLOTS` slices.
 - What took slices out of a scan residual takes them out of one of `SLOTS` slices, at the same
