@@ -106,6 +106,33 @@ def turned(p, x, dtype=jnp.float32):
     return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), value
 
 
+def stacked(p, x):
+    """Weights that are stacked and transposed in one fusion, whose layout XLA then changes."""
+
+    def loss(p):
+        weights = jnp.stack([p, p * 0.9]).transpose(0, 2, 1)
+        return (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), h[0]), x, weights)[0] ** 2).mean()
+
+    value, g = jax.value_and_grad(loss)(p)
+    return p - 0.1 * g, value
+
+
+def test_a_source_may_lie_in_another_order():
+    """What is sliced where it lies, and transposed after that, is followed by the referee."""
+    p = _params(1)["a"][:, 0, :WIDTH]
+    p = jnp.tile(p, (WIDTH // LAYERS + 1, 1))[:WIDTH]
+    lowered = jax.jit(stacked).lower(p, X)
+    modules = []
+
+    def rewrite(module):
+        modules[:] = [module, _without_moves(module)]
+        return modules[1]
+
+    compiled = compile_rewritten(lowered, rewrite)
+    check_rewrite(*modules, "cpu", loops=True)
+    assert_same(lowered.compile()(p, X), compiled(p, X))
+
+
 @pytest.mark.parametrize(
     ("function", "axis", "sunk"),
     [

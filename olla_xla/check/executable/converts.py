@@ -15,7 +15,7 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
 from olla_xla.check.executable.records import Rounded
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.transposes import reordered
+from olla_xla.check.executable.transposes import reordered, row_major
 
 __all__ = [
     "converted",
@@ -141,8 +141,9 @@ def slice_of_converted(
 
 
 def _plain(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes:
-    """The number of a convert of a number."""
-    return hashed(hashed(SHAPED + b"convert" + numbering.shape(new)) + END + number)
+    """The number of a convert of a number: each element's, in whichever layout."""
+    shape = numbering.shape(row_major(new))
+    return hashed(hashed(SHAPED + b"convert" + shape) + END + number)
 
 
 def _behind_moves(

@@ -19,7 +19,7 @@ from olla_xla.check.executable.numbering import hashed, named
 from olla_xla.check.executable.records import Steps
 from olla_xla.check.executable.slice_shapes import one_of
 
-__all__ = ["same_digit", "slice_of_transposed", "transposed", "reordered"]
+__all__ = ["reordered", "row_major", "same_digit", "slice_of_transposed", "transposed"]
 
 _REORDERED, _PART = hashed(b"turn"), hashed(b"part of a row")
 
@@ -37,10 +37,10 @@ def transposed(
       numbering: of the module. operand: number of what is transposed. before: its shape.
       dimensions: of the operand, in the order of the result's. after: shape of the result.
     """
-    row = numbering.cast(operand, _row_major(before), _row(before))
-    digits = _digits(_row_major(before))
+    row = numbering.cast(operand, row_major(before), _row(before))
+    digits = _digits(row_major(before))
     result = reordered(numbering, row, _row(before), _joined(digits[k] for k in dimensions))
-    return numbering.cast(result, _row(after), _row_major(after))
+    return numbering.cast(result, _row(after), row_major(after))
 
 
 def slice_of_transposed(
@@ -112,13 +112,21 @@ def _slice_of_row(
 
 
 def reordered(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
-    """A row's elements in the order of steps over it."""
+    """A row's elements in the order of steps over it.
+
+    Where that is the order in which an array could lie, it is a bitcast of that array: what is
+    seen as it lies and transposed, and what is transposed by its layout alone, are one number.
+    """
     if row in numbering.transposes:
         first, _, inner = numbering.transposes[row]
-        parts = [_within(inner, *step) for step in steps]
-        if all(part is not None for part in parts):
-            row = first
-            steps = _joined(step for part in parts for step in part or ())
+        row, steps = _composed(first, inner, row, steps)
+    first, old, _ = numbering.bitcasts.get(row, (row, flat, flat))
+    if (old.element_type, old.element_bits) == (flat.element_type, flat.element_bits):
+        major = row_major(old)
+        plain = numbering.cast(first, major, flat)
+        row, steps = _composed(plain, _lying(old), row, steps)
+        if row == plain and (layout := _layout(major, steps)) is not None:
+            return numbering.cast(first, layout, flat)
     if steps in ((), ((flat.dimensions[0], 1),)):
         return row
     said = (flat.element_type, flat.element_bits, *(n for step in steps for n in step))
@@ -126,6 +134,41 @@ def reordered(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps
     numbering.transposes[result] = row, flat, steps
     numbering.note_moved(row, result)
     return result
+
+
+def _composed(first: bytes, inner: Steps, row: bytes, steps: Steps) -> tuple[bytes, Steps]:
+    """A row and steps over it, the row being steps `inner` over `first`; as one where they can."""
+    parts = [_within(inner, *step) for step in steps]
+    if any(part is None for part in parts):
+        return row, steps
+    return first, _joined(step for part in parts for step in part or ())
+
+
+def _lying(shape: Shape) -> Steps:
+    """The elements of an array as they lie in memory, as steps over its row."""
+    digits = _digits(row_major(shape))
+    return _joined(digits[k] for k in reversed(shape.minor_to_major))
+
+
+def _layout(shape: Shape, steps: Steps) -> Shape | None:
+    """An array with the layout by which its elements lie in the order of steps, if there is one.
+
+    Args:
+      shape: of the array, which lies as a row. steps: over the row.
+    """
+    left = {k: digit for k, digit in enumerate(_digits(shape)) if digit[0] != 1}
+    order = [k for k in range(len(shape.dimensions)) if k not in left]
+    for count, distance in steps:
+        end = count * distance
+        while end > distance:
+            k = next((k for k, (n, far) in left.items() if n * far == end), None)
+            if k is None or left[k][1] < distance:
+                return None
+            end = left.pop(k)[1]
+            order.append(k)
+    if left:
+        return None
+    return dataclasses.replace(shape, minor_to_major=tuple(reversed(order)), key=b"")
 
 
 def _within(steps: Steps, count: int, distance: int) -> Steps | None:
@@ -178,7 +221,7 @@ def _row(shape: Shape) -> Shape:
     )
 
 
-def _row_major(shape: Shape) -> Shape:
+def row_major(shape: Shape) -> Shape:
     """The shape of an array that lies in memory as a row."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
