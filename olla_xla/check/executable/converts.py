@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from hlo.shapes import Shape
 from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.element_order import row_major
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
 from olla_xla.check.executable.records import Rounded
 from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.transposes import reordered, row_major
+from olla_xla.check.executable.transposes import reordered
 
 __all__ = [
     "converted",

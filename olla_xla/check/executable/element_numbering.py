@@ -13,8 +13,17 @@ import abc
 
 from hlo.shapes import Shape
 from olla_xla.check.executable.arrays import Alike
+from olla_xla.check.executable.element_order import (
+    as_dimensions,
+    as_row,
+    composed,
+    is_row_major,
+    layout_of,
+    lying,
+    row_major,
+)
 from olla_xla.check.executable.integers import Form, Integers
-from olla_xla.check.executable.numbering import BITCAST, END, Numbering, Numbers, hashed
+from olla_xla.check.executable.numbering import BITCAST, END, Numbering, Numbers, hashed, named
 from olla_xla.check.executable.program import Body
 from olla_xla.check.executable.records import (
     Concatenation,
@@ -29,7 +38,7 @@ from olla_xla.check.executable.scalars import Scalars
 
 __all__ = ["ElementNumbering"]
 
-_INTEGER = hashed(b"integer")
+_INTEGER, _REORDERED = hashed(b"integer"), hashed(b"turn")
 
 
 class ElementNumbering(Numbering, abc.ABC):
@@ -127,17 +136,72 @@ class ElementNumbering(Numbering, abc.ABC):
         return number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The same bytes by another shape; there and back again is nothing."""
+        """The same bytes by another shape; there and back again is nothing.
+
+        Where all have elements of one type, it is told by the elements and not by layouts: an array
+        may be copied into another layout in between, and a transpose may do what a layout does.
+        """
         first, began, made = self.bitcasts.get(number, (number, old, old))
-        if self._lying(made) == self._lying(old):  # a copy in between may have changed the layout
+        if self._lying(made) == self._lying(old):
             old = began
         else:
             first = number
         if self._lying(old) == self._lying(new):
             return first
-        result = hashed(BITCAST + first + self._lying(old) + self._lying(new))
-        self.bitcasts[result] = first, old, new
-        self.note_moved(first, result)
+        if is_row_major(old) and is_row_major(new) and first not in self.transposes:
+            return self._noted(first, old, new)
+        if _typed(old) == _typed(new):
+            steps = composed(lying(old), as_dimensions(new))
+            if steps is not None:
+                return self.arranged(first, old, steps, new)
+        return self._noted(first, old, new)
+
+    def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
+        """An array of a number's elements in another order.
+
+        Args:
+          number: of the array whose elements they are. shape: that it has.
+          steps: the new array's elements, the first dimension outermost, over those of `shape`.
+          new: shape of the new array; if it can be told by no layout of the old array alone, its
+            own layout says what lies in the same order.
+        """
+        while True:
+            if number in self.transposes:
+                first, before, inner = self.transposes[number]
+            elif number in self.bitcasts:
+                first, before, made = self.bitcasts[number]
+                inner = composed(lying(before), as_dimensions(made))
+                if _typed(before) != _typed(shape) or made.dimensions != shape.dimensions:
+                    break
+            else:
+                break
+            found = None if inner is None else composed(inner, steps)
+            if found is None:
+                break
+            number, shape, steps = first, before, found
+        major, plain = row_major(shape), row_major(new)
+        layout = layout_of(major, steps)
+        if layout is not None:
+            return self._noted(number, layout, plain)
+        there = composed(steps, lying(new))
+        layout = None if there is None else layout_of(major, there)
+        if layout is not None:
+            return self._noted(number, layout, new)
+        flat = as_row(shape)
+        row = self._noted(number, major, flat)
+        said = (flat.element_type, flat.element_bits, *(n for step in steps for n in step))
+        result = hashed(b"".join((_REORDERED, named(said), row)))
+        self.transposes[result] = row, flat, steps
+        self.note_moved(row, result)
+        return self._noted(result, flat, plain)
+
+    def _noted(self, number: bytes, old: Shape, new: Shape) -> bytes:
+        """The number of one seen by another shape."""
+        if self._lying(old) == self._lying(new):
+            return number
+        result = hashed(BITCAST + number + self._lying(old) + self._lying(new))
+        self.bitcasts[result] = number, old, new
+        self.note_moved(number, result)
         return result
 
     def _lying(self, shape: Shape) -> bytes:
@@ -179,3 +243,8 @@ class ElementNumbering(Numbering, abc.ABC):
         self.scalars.type(number, kind)
         known.note(number, form, known.over(form) if whole else None)
         return number
+
+
+def _typed(shape: Shape) -> tuple[int, int]:
+    """What an array's elements are: type and bits of each."""
+    return shape.element_type, shape.element_bits

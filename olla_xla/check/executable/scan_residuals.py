@@ -13,11 +13,13 @@ from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.loop_iterations import follow
-from olla_xla.check.executable.numbering import Numbers
+from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.records import Loop, ScanResidual
 from olla_xla.check.executable.slice_shapes import is_leading, one_of, sliced_axis
 
 __all__ = ["slice_of_residual", "residual_of"]
+
+_PROBE = hashed(b"any array")
 
 
 def residual_of(
@@ -55,8 +57,8 @@ def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes) -> bo
     before, after = (numbering.bitcasts.get(n) for n in (taken, result))
     if before is None or after is None:
         return before is after
-    there, back = (tuple(map(numbering.shape, cast[1:])) for cast in (before, after))
-    return there == back[::-1]
+    probe = numbering.cast(_PROBE, *before[1:])
+    return numbering.cast(probe, *after[1:]) == _PROBE
 
 
 def slice_of_residual(
@@ -96,8 +98,10 @@ def _is_seen(numbering: ElementNumbering, number: bytes, residual: ScanResidual)
     """Whether a number is that of a scan residual in the shape in which its slices were written."""
     if residual.cast is None:
         return number not in numbering.bitcasts
-    _, *cast = numbering.bitcasts.get(number, (number,))
-    return [numbering.shape(shape) for shape in cast] == [numbering.shape(s) for s in residual.cast]
+    if number not in numbering.bitcasts:
+        return False
+    _, *cast = numbering.bitcasts[number]
+    return numbering.cast(_PROBE, *cast) == numbering.cast(_PROBE, *residual.cast)
 
 
 def _written(numbering: ElementNumbering, residual: ScanResidual, at: bytes) -> bytes | None:
