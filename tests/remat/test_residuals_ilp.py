@@ -4,8 +4,10 @@ import dataclasses
 import itertools
 import math
 import random
+import types
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes
@@ -165,3 +167,67 @@ def test_a_budget_is_offered_what_time_alone_would_find(name):
         offered = [choice.total for choice, _ in to_try(steps, fewest.total, allowance)]
         assert min(offered, default=math.inf) <= fewest.total
     assert compared
+
+
+def _held_inside(w, xs):
+    """What one iteration holds to compute its last residual again is as large as all of that."""
+
+    def body(h, x):
+        y = jnp.tanh(h @ w) * x
+        wide = jnp.sin(y[:, None, :] * y[:, :, None])
+        return jnp.tanh(h + jnp.exp(wide.sum(1))), None
+
+    return (jax.lax.scan(body, jnp.ones((128, 64)), xs)[0] ** 2).mean()
+
+
+def _held():
+    arguments = jnp.ones((64, 64)) / 9, jnp.ones((6, 128, 64))
+    return capture(jax.jit(jax.grad(_held_inside)).lower(*arguments)).module
+
+
+@pytest.mark.parametrize("name", ["lstm", "gated", "held inside"])
+def test_more_time_never_offers_more_bytes(name):
+    """The least of what is allowed is offered, however many residuals another one drops."""
+    module = _held() if name == "held inside" else _module(name)
+    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
+    choices = [steps.choice(k) for k in range(len(steps))]
+    for allowance in {c.path_seconds for c in choices}:
+        least = min(c.total for c in choices if c.path_seconds <= allowance)
+        offered = []
+        for choice, lowest in to_try(steps, None, allowance):
+            offered.append(choice.total)
+            if lowest:
+                break
+        assert min(offered) <= least
+
+
+class _Told:
+    """Choices whose bytes and times are told: (total, seconds, bytes that are gone) of each."""
+
+    def __init__(self, total, *choices, thin, fewest):
+        self.total, self.free, self.thin = total, 0, thin
+        self._choices, self._fewest = choices, fewest
+        self.asked = []
+
+    def __len__(self):
+        return len(self._choices)
+
+    def choice(self, k):
+        self.asked.append(k)
+        total, seconds, _ = self._choices[k]
+        return types.SimpleNamespace(total=total, path_seconds=seconds, records=(k,))
+
+    def gone(self, k):
+        return self._choices[k][2]
+
+    def within(self, allowance):
+        return self.choice(self._fewest)
+
+
+def test_what_drops_most_may_hold_more_inside():
+    """The choice after the one of least total drops more, and computes it again at its peak."""
+    steps = _Told(100, (80, 1.0, 20), (50, 2.0, 55), (60, 3.0, 60), (70, 4.0, 60), thin=3, fewest=2)
+    first, second, *_ = to_try(steps, None, 9.0)
+    assert (first[0].records, first[1]) == ((2,), False), "of the integer program"
+    assert (second[0].records, second[1]) == ((1,), True)
+    assert 0 not in steps.asked[: steps.asked.index(1) + 1], "20 bytes less are no less than 50"

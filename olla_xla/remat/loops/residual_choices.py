@@ -169,6 +169,18 @@ class ResidualChoices:
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
+    def gone(self, k: int) -> int:
+        """Bytes of the scan residuals that choice number `k` does not keep whole."""
+        count = len(self._priced)
+        records = self._priced[k] if k < count else self._thin[k - count]
+        gone = {record[:2]: record[2] for record in records}
+        return sum(
+            residual.bytes
+            for pair in (choice.ways.pair for choice in self._choices)
+            for residual in pair.scan_residuals
+            if residual.written in gone.get((pair.writer.i.name, pair.reader.i.name), ())
+        )
+
     def within(self, allowance: float) -> ResidualChoice | None:
         """The choice that keeps the fewest bytes of scan residuals where so many seconds may be
         added.

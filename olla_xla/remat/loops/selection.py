@@ -72,13 +72,19 @@ def to_try(
 
 
 def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
-    """The choices up to the last one, downwards, by their totals where iterations run again."""
-    found = list(range(last + 1))
-    tail = [k for k in found if k >= choices.thin - 1 and _written(choices, k) is not None]
-    if last >= choices.thin:
-        tail.sort(key=lambda k: choices.choice(k).total, reverse=True)
-        found = [*(k for k in found if k < choices.thin - 1), *tail]
-    return found[::-1]
+    """The choices up to the last one by their totals, the lowest first.
+
+    Whoever keeps fewer bytes of residuals may hold more inside an iteration that computes them
+    again. Looked at downwards from the last, as far as what is gone could make a lower total.
+    """
+    found: list[tuple[int, int]] = []
+    for k in reversed(range(last + 1)):
+        if found and choices.total - choices.gone(k) >= min(found)[0]:
+            continue
+        choice = _written(choices, k)
+        if choice is not None:
+            found.append((choice.total, last - k))
+    return [last - k for _, k in sorted(found)]
 
 
 def _written(choices: ResidualChoices, k: int) -> ResidualChoice | None:
