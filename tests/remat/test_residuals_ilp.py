@@ -42,12 +42,12 @@ def _choices(module):
 
 
 def _stacks(choice):
-    return [n for n in choice.needed if n in choice.ways.scan_residuals]
+    return [n for n in choice.needed if n in choice.table.scan_residuals]
 
 
 def _subsets(choice):
     """(bytes of stacks, seconds) of sets of stacks that can be kept: of all, or of many drawn."""
-    ways, turns = choice.ways, choice.ways.pair.writer.iterations
+    table, turns = choice.table, choice.table.pair.writer.iterations
     numbers = _stacks(choice)
     for kept in _every(numbers) if len(numbers) <= MOST else _drawn(numbers):
         runs, waiting, possible = {}, [n for n in numbers if n not in kept], True
@@ -57,18 +57,18 @@ def _subsets(choice):
             if number in seen or number in kept or number not in choice.needed:
                 continue
             seen.add(number)
-            way = choice.way(number)
-            possible = way is not None
-            if way is not None:
-                runs[run_of(way)] = way
+            recipe = choice.recipe(number)
+            possible = recipe is not None
+            if recipe is not None:
+                runs[run_of(recipe)] = recipe
                 # A part of another stack is there with it, whether that is kept or made.
-                homes = {n: ways.pieces[n].whole for n in way.needs if n in ways.pieces}
-                waiting += [n for n in way.needs if homes.get(n, number) == number]
+                homes = {n: table.pieces[n].whole for n in recipe.needs if n in table.pieces}
+                waiting += [n for n in recipe.needs if homes.get(n, number) == number]
         if possible:
-            stacks = [ways.scan_residuals[n][0] for n in kept]
-            new = sum(ways.new_bytes(way) for way in runs.values())
-            seconds = turns * sum(ways.saved_seconds(s) for s in stacks)
-            seconds += turns * sum(ways.seconds(way) for way in runs.values())
+            stacks = [table.scan_residuals[n][0] for n in kept]
+            new = sum(table.new_bytes(recipe) for recipe in runs.values())
+            seconds = turns * sum(table.saved_seconds(s) for s in stacks)
+            seconds += turns * sum(table.seconds(recipe) for recipe in runs.values())
             yield sum(s.bytes for s in stacks) + new, seconds - choice.free_seconds
 
 
@@ -141,7 +141,7 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     module = _module(name)
     view = module_from_bytes(module)
     (choice,) = _choices(module)
-    pair, gone = choice.ways.pair, choice.dropped(1.0)
+    pair, gone = choice.table.pair, choice.dropped(1.0)
     record = pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0
     (edit,) = edits(view, [record], "cpu")
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]

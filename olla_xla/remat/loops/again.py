@@ -54,17 +54,17 @@ class Again:
     """Makes values.
 
     Args:
-      pair: of loops. ways: to make its values. kept: scan residuals that stay, by number of their
-        slices.
+      pair: of loops. table: of the recipes for its values.
+      kept: scan residuals that stay, by number of their slices.
       new: what is added.
     """
 
     def __init__(
-        self, pair: Pair, ways: RecipeTable, kept: dict[int, ScanResidual], new: New
+        self, pair: Pair, table: RecipeTable, kept: dict[int, ScanResidual], new: New
     ) -> None:
         self._pair = pair
-        self._ways = ways
-        self._body = ways.body
+        self._table = table
+        self._body = table.body
         self._kept = kept
         self._new = new
         self._values: dict[int, ValueRef] = {}
@@ -74,24 +74,26 @@ class Again:
 
     def _updated(self, number: int) -> ValueRef | None:
         """The few slices into which a value is put where it is computed again, if it is so."""
-        if number in self._kept or number in self._ways.pieces or self._ways.is_there(number):
+        if number in self._kept or number in self._table.pieces or self._table.is_there(number):
             return None
-        way = self._ways.way(number)
-        if way is None or not way.updated:
+        recipe = self._table.recipe(number)
+        if recipe is None or not recipe.updated:
             return None
-        results = self._body.leaves(self._body.runs(way.owner))
+        results = self._body.leaves(self._body.runs(recipe.owner))
         puts = {k: n for k, n in results.items() if n.i.opcode == "dynamic-update-slice"}
-        if way.owner not in self._updates:
-            name = self._new.name(f"{way.owner.name}.again")
-            operands = self._operands(way.owner, way.updated)
-            slots = tuple(zip(way.updated, map(_axis, puts.values()), strict=True))
-            self._new.made.append(NewInstruction(name, way.owner.name, "", operands, slots=slots))
-            self._updates[way.owner] = name
-        name = self._updates[way.owner]
+        if recipe.owner not in self._updates:
+            name = self._new.name(f"{recipe.owner.name}.again")
+            operands = self._operands(recipe.owner, recipe.updated)
+            slots = tuple(zip(recipe.updated, map(_axis, puts.values()), strict=True))
+            self._new.made.append(
+                NewInstruction(name, recipe.owner.name, "", operands, slots=slots)
+            )
+            self._updates[recipe.owner] = name
+        name = self._updates[recipe.owner]
         for index, update in puts.items():
-            if update.operands[1].behind is way.node:
+            if update.operands[1].behind is recipe.node:
                 return ValueRef(made=name, index=index, whole=update.shape.key, axis=_axis(update))
-        return ValueRef(made=name, index=self._leaf(way.owner, way.node))
+        return ValueRef(made=name, index=self._leaf(recipe.owner, recipe.node))
 
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
@@ -109,7 +111,7 @@ class Again:
         residual = self._kept.get(number)
         if residual is not None:
             return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
-        piece = self._ways.pieces.get(number)
+        piece = self._table.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
             return self._part(piece)
         return self._value(number)
@@ -131,20 +133,20 @@ class Again:
 
     def _there(self, number: int) -> ValueRef | None:
         """A value that the backward loop has, or can have, without computing anything."""
-        if self._ways.is_iteration(number):
+        if self._table.is_iteration(number):
             return ValueRef(iteration=True)
-        if (element := self._ways.element(number)) is not None:
+        if (element := self._table.element(number)) is not None:
             return ValueRef(element=self._element(element))
-        if (own := self._ways.own.get(number)) is not None:
+        if (own := self._table.own.get(number)) is not None:
             return ValueRef(own=own.name)
         return None
 
-    def _stacked(self, way: Recipe) -> ValueRef:
+    def _stacked(self, recipe: Recipe) -> ValueRef:
         """What an element of the forward loop's state is as the iteration begins."""
-        self._new.added.append(way.node.index[0])
-        whole = stack_shape(way.node.shape.key, self._pair.writer.iterations)
+        self._new.added.append(recipe.node.index[0])
+        whole = stack_shape(recipe.node.shape.key, self._pair.writer.iterations)
         element = len(self._pair.reader.start) + len(self._new.added) - 1
-        return self._slice(way.node.i, ValueRef(element=element, whole=whole))
+        return self._slice(recipe.node.i, ValueRef(element=element, whole=whole))
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """An instruction that only gives a slice, or a part of one; named after another one."""
@@ -155,44 +157,44 @@ class Again:
     def _find(self, number: int) -> ValueRef:
         if number in self._kept:
             return self._slice(self._kept[number].update.owner, self._inside(number))
-        piece = self._ways.pieces.get(number)
+        piece = self._table.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
             return self._slice(self._kept[piece.whole].update.owner, self._part(piece))
         if (there := self._there(number)) is not None:
             return there
-        way = self._ways.way(number)
-        if way is None:
+        recipe = self._table.recipe(number)
+        if recipe is None:
             raise PlanMismatchError("a scan residual that is to go cannot be computed again")
-        if way.stacked:
-            return self._stacked(way)
-        if way.narrowed:
-            name = self._new.name(f"{way.owner.name}.narrow")
-            given = ((0, self._inside(way.needs[0])),)
-            kind = way.node.shape.element_type
+        if recipe.stacked:
+            return self._stacked(recipe)
+        if recipe.narrowed:
+            name = self._new.name(f"{recipe.owner.name}.narrow")
+            given = ((0, self._inside(recipe.needs[0])),)
+            kind = recipe.node.shape.element_type
             self._new.made.append(NewInstruction(name, "", "", given, element_type=kind))
             return ValueRef(made=name)
-        if way.between:
-            name = self._new.name(f"{way.owner.name}.slice")
-            given = ((0, self._value(way.needs[0])),)
-            self._new.made.append(NewInstruction(name, way.owner.name, "", given, of_slice=True))
+        if recipe.between:
+            name = self._new.name(f"{recipe.owner.name}.slice")
+            given = ((0, self._value(recipe.needs[0])),)
+            self._new.made.append(NewInstruction(name, recipe.owner.name, "", given, of_slice=True))
             return ValueRef(made=name)
         if (updated := self._updated(number)) is not None:
-            return self._slice(way.owner, updated) if updated.whole else updated
-        return self._run(way)
+            return self._slice(recipe.owner, updated) if updated.whole else updated
+        return self._run(recipe)
 
-    def _run(self, way: Recipe) -> ValueRef:
+    def _run(self, recipe: Recipe) -> ValueRef:
         """What a copy of an instruction gives."""
-        run = way.owner, way.node if way.inside is not None else None
+        run = recipe.owner, recipe.node if recipe.inside is not None else None
         if run not in self._runs:
-            if way.inside is None:
-                operands = self._operands(way.owner)
-                name = self._new.name(f"{way.owner.name}.again")
-                made = NewInstruction(name, way.owner.name, "", operands)
+            if recipe.inside is None:
+                operands = self._operands(recipe.owner)
+                name = self._new.name(f"{recipe.owner.name}.again")
+                made = NewInstruction(name, recipe.owner.name, "", operands)
             else:
-                made = self._opened(way.owner, way.node, way.inside)
+                made = self._opened(recipe.owner, recipe.node, recipe.inside)
             self._new.made.append(made)
             self._runs[run] = made.name
-        return ValueRef(made=self._runs[run], index=self._leaf(way.owner, way.node))
+        return ValueRef(made=self._runs[run], index=self._leaf(recipe.owner, recipe.node))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
         """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""

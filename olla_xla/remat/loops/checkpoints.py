@@ -83,14 +83,14 @@ def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
     return min(tried, key=lambda k: -(-iterations // k) * few + k * since)
 
 
-def residuals(ways: RecipeTable, rerun: Rerun) -> set[int]:
+def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
     """Numbers of scan residuals' slices that can be kept of the iterations since one that is
     kept.
     """
-    wholes = {piece.whole for piece in ways.pieces.values()}
+    wholes = {piece.whole for piece in table.pieces.values()}
     return {
         number
-        for number, scan_residuals in ways.scan_residuals.items()
+        for number, scan_residuals in table.scan_residuals.items()
         if number not in wholes
         and not any(residual.moves for residual in scan_residuals)
         and rerun.can_make(number)
@@ -120,11 +120,11 @@ class Rerun(Again):
         self._can: dict[int, bool] = {}
         self._depends: dict[int, bool] = {}
 
-    def held(self, way: Recipe) -> ValueRef:
+    def held(self, recipe: Recipe) -> ValueRef:
         """What the iteration that the backward loop goes back to began with, of an element of a
         state.
         """
-        (element,) = way.node.index
+        (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
             self._held[element] = self._new.name(f"{self._named(element)}.held")
@@ -151,18 +151,20 @@ class Rerun(Again):
     def _is_made(self, number: int) -> bool:
         if number not in self._can:
             self._can[number] = False  # what is made of itself is not
-            there = self._ways.is_iteration(number) or self._ways.element(number) is not None
-            way = None if there else self._ways.way(number)
-            made = way is not None and not way.updated and all(map(self._is_made, way.needs))
+            there = self._table.is_iteration(number) or self._table.element(number) is not None
+            recipe = None if there else self._table.recipe(number)
+            made = (
+                recipe is not None and not recipe.updated and all(map(self._is_made, recipe.needs))
+            )
             self._can[number] = there or made
         return self._can[number]
 
     def _begins(self, number: int) -> bool:
         """Whether a value that `_is_made` depends on what the iteration begins with."""
         if number not in self._depends:
-            there = self._ways.is_iteration(number) or self._ways.element(number) is not None
-            way = None if there else self._ways.way(number)
-            begins = way is not None and (way.stacked or any(map(self._begins, way.needs)))
+            there = self._table.is_iteration(number) or self._table.element(number) is not None
+            recipe = None if there else self._table.recipe(number)
+            begins = recipe is not None and (recipe.stacked or any(map(self._begins, recipe.needs)))
             self._depends[number] = begins
         return self._depends[number]
 
@@ -199,14 +201,14 @@ class Rerun(Again):
         return Checkpoints(self._every, tuple(kept), self._again, residuals)
 
     def _there(self, number: int) -> ValueRef | None:
-        if self._ways.is_iteration(number):
+        if self._table.is_iteration(number):
             self._again = self._again or self._new.name(f"{self._pair.reader.i.name}.again")
             return ValueRef(made=self._again)
-        element = self._ways.element(number)
+        element = self._table.element(number)
         return None if element is None else ValueRef(element=self._element(element))
 
-    def _stacked(self, way: Recipe) -> ValueRef:
-        (element,) = way.node.index
+    def _stacked(self, recipe: Recipe) -> ValueRef:
+        (element,) = recipe.node.index
         return ValueRef(made=self._begin(element))
 
     def _begin(self, element: int) -> str:
@@ -220,8 +222,8 @@ class Rerun(Again):
         return f"{parameter.name}.{element}"
 
     def _updated(self, number: int) -> ValueRef | None:
-        way = self._ways.way(number)
-        if way is not None and way.updated:
+        recipe = self._table.recipe(number)
+        if recipe is not None and recipe.updated:
             raise PlanMismatchError(
                 "what an iteration ends with is made as part of a scan residual"
             )

@@ -35,21 +35,21 @@ class Choice:
     """The choice for one pair of loops.
 
     Attributes:
-      ways: for its values.
-      needed: numbers of scan residuals' values and of all that they could be made of -> the way to
-        make it.
+      table: of the recipes for its values.
+      needed: numbers of scan residuals' values and of all that they could be made of -> the recipe
+        for it.
     """
 
-    def __init__(self, ways: RecipeTable) -> None:
-        self.ways = ways
+    def __init__(self, table: RecipeTable) -> None:
+        self.table = table
         self.needed: dict[int, Recipe | None] = {}
-        waiting = list(ways.scan_residuals)
+        waiting = list(table.scan_residuals)
         while waiting:
             number = waiting.pop()
-            if number in self.needed or ways.is_there(number):
+            if number in self.needed or table.is_there(number):
                 continue
-            way = self.needed[number] = ways.way(number)
-            waiting += way.needs if way is not None else ()
+            recipe = self.needed[number] = table.recipe(number)
+            waiting += recipe.needs if recipe is not None else ()
 
     def dropped(self, price: float, thin: Thin | None = None) -> frozenset[int]:
         """The elements of the forward loop's state to do without.
@@ -66,28 +66,28 @@ class Choice:
         def node(key: object) -> int:
             return nodes.setdefault(key, len(nodes) + 2)
 
-        iterations, priced = self.ways.pair.writer.iterations, set()
+        iterations, priced = self.table.pair.writer.iterations, set()
         slices = None if thin is None else thin.slices
         for number in self.needed:
-            here, way = node(number), self.way(number, thin)
-            scan_residuals = self.ways.scan_residuals.get(number, ())
+            here, recipe = node(number), self.recipe(number, thin)
+            scan_residuals = self.table.scan_residuals.get(number, ())
             if scan_residuals:
                 arcs.append((source, here, self._kept_cost(number, price, thin)))
-            if way is None:
+            if recipe is None:
                 arcs.append((here, sink, never))
                 continue
-            run = node(run_of(way))
+            run = node(run_of(recipe))
             arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
-                cost = iterations * self.ways.seconds(way) + price * self.ways.new_bytes(
-                    way, slices
+                cost = iterations * self.table.seconds(recipe) + price * self.table.new_bytes(
+                    recipe, slices
                 )
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))
         if thin is None:
-            for k, (seconds, numbers) in enumerate(self.ways.written_together):
+            for k, (seconds, numbers) in enumerate(self.table.written_together):
                 together = node(("together", k))
                 arcs.append((source, together, iterations * seconds))
                 arcs += [(together, node(number), never) for number in numbers if number in nodes]
@@ -102,27 +102,35 @@ class Choice:
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
         return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
 
-    def way(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """The way to make a value, where there is one that may keep less than a scan residual of
+    def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
+        """The recipe to make a value, where there is one that may keep less than a scan residual of
         it.
 
         Args:
           number: of `needed`. thin: how little is kept of what is new; None: all.
         """
-        way = self.needed[number]
-        if way is not None and way.stacked and thin is None and number in self.ways.scan_residuals:
+        recipe = self.needed[number]
+        if (
+            recipe is not None
+            and recipe.stacked
+            and thin is None
+            and number in self.table.scan_residuals
+        ):
             return None  # another scan residual of it would be no less
-        return way
+        return recipe
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
         """Seconds that it costs to keep a scan residual: its bytes, and to write and read it."""
-        residual, iterations = self.ways.scan_residuals[number][0], self.ways.pair.writer.iterations
-        seconds = iterations * self.ways.saved_seconds(residual)
+        residual, iterations = (
+            self.table.scan_residuals[number][0],
+            self.table.pair.writer.iterations,
+        )
+        seconds = iterations * self.table.saved_seconds(residual)
         if thin is None:
             return price * residual.bytes + seconds
         if number not in thin.residuals:
             return _HIGHEST_PRICE * residual.bytes
-        seconds += iterations * self.ways.put_seconds(residual)
+        seconds += iterations * self.table.put_seconds(residual)
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
@@ -130,20 +138,20 @@ class Choice:
 
         A scan residual is kept or made again for itself, and with it all that it has parts of.
         """
-        way = self.needed[number]
-        pieces = self.ways.pieces
+        recipe = self.needed[number]
+        pieces = self.table.pieces
         return [
             need
-            for need in (() if way is None else way.needs)
+            for need in (() if recipe is None else recipe.needs)
             if need in self.needed
-            and need not in self.ways.scan_residuals
+            and need not in self.table.scan_residuals
             and (need not in pieces or pieces[need].whole == number)
         ]
 
     def without(self, again: Collection[int]) -> frozenset[int]:
         """The elements of the forward loop's state that go where values are computed again."""
-        gone = {s.written for s in self.ways.unread}
-        for number, scan_residuals in self.ways.scan_residuals.items():
+        gone = {s.written for s in self.table.unread}
+        for number, scan_residuals in self.table.scan_residuals.items():
             is_there = number not in self.needed
             kept = 0 if is_there or number in again else 1
             gone.update(s.written for s in scan_residuals[kept:])
@@ -154,15 +162,15 @@ class Choice:
         """Predicted seconds of a step that all scan residuals take by themselves, those kept twice
         too.
         """
-        iterations = self.ways.pair.writer.iterations
+        iterations = self.table.pair.writer.iterations
         every = [
-            s for scan_residuals in self.ways.scan_residuals.values() for s in scan_residuals
-        ] + self.ways.unread
-        together = sum(seconds for seconds, _ in self.ways.written_together)
-        return iterations * (sum(self.ways.saved_seconds(s) for s in every) + together)
+            s for scan_residuals in self.table.scan_residuals.values() for s in scan_residuals
+        ] + self.table.unread
+        together = sum(seconds for seconds, _ in self.table.written_together)
+        return iterations * (sum(self.table.saved_seconds(s) for s in every) + together)
 
 
-def run_of(way: Recipe) -> tuple[Instruction, Node | None, bool]:
+def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
     """What runs once for all values that have it."""
-    node = way.node if way.inside is not None or way.stacked else None
-    return way.owner, node, way.narrowed
+    node = recipe.node if recipe.inside is not None or recipe.stacked else None
+    return recipe.owner, node, recipe.narrowed

@@ -69,20 +69,20 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
 
 class _EditBuilder(Again):
     def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], every: int) -> None:
-        ways, new = RecipeTable(pair, None, collectives=True), New(module)
+        table, new = RecipeTable(pair, None, collectives=True), New(module)
         if every and not can_be_kept(pair):
             raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
         self._rerun = Rerun(pair, new, every) if every else None
         kept = {
             number: kept[0]
-            for number, scan_residuals in ways.scan_residuals.items()
+            for number, scan_residuals in table.scan_residuals.items()
             if (kept := [s for s in scan_residuals if s.written not in dropped])
         }
-        self._since = set() if self._rerun is None else {*kept} & residuals(ways, self._rerun)
-        gone = dropped.union(s.written for n in self._since for s in ways.scan_residuals[n])
+        self._since = set() if self._rerun is None else {*kept} & residuals(table, self._rerun)
+        gone = dropped.union(s.written for n in self._since for s in table.scan_residuals[n])
         self._dropped = [s for s in pair.scan_residuals if s.written in gone]
         kept = {number: residual for number, residual in kept.items() if number not in self._since}
-        super().__init__(pair, ways, kept, new)
+        super().__init__(pair, table, kept, new)
 
     def edit(self) -> LoopEdit:
         """The change."""
@@ -113,8 +113,8 @@ class _EditBuilder(Again):
     def _updated(self, number: int) -> ValueRef | None:
         return None if number in self._since else super()._updated(number)
 
-    def _stacked(self, way: Recipe) -> ValueRef:
-        return super()._stacked(way) if self._rerun is None else self._rerun.held(way)
+    def _stacked(self, recipe: Recipe) -> ValueRef:
+        return super()._stacked(recipe) if self._rerun is None else self._rerun.held(recipe)
 
     def _counter(self) -> str:
         """What has the number of the backward loop's iteration: a copy, where the next one is made
@@ -142,7 +142,7 @@ class _EditBuilder(Again):
         for residual, owner in reads:
             node = next(r.node for r in residual.reads if r.owner is owner)
             if only_hands_on(node, inner.root_of(owner)):
-                given = self._value(self._ways.number(residual))
+                given = self._value(self._table.number(residual))
                 readers = _reading(inner, owner)
                 used = copies.setdefault(given, [])
                 k = next((k for k, o in enumerate(used) if not o & readers), len(used))
@@ -158,7 +158,7 @@ class _EditBuilder(Again):
                 )
             else:
                 arrays[owner].whole = functools.partial(self._whole, residual)
-                given = arrays[owner].given(residual.read, self._ways.number(residual))
+                given = arrays[owner].given(residual.read, self._table.number(residual))
                 axis = residual.axis if self._body.exact else -1
                 result += [OperandReplacement(owner.name, k, given, axis=axis) for k in where]
         return result
@@ -177,7 +177,7 @@ class _EditBuilder(Again):
         inner, arrays = self._pair.reader.body, Arrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
-        own = {i.name for i in self._ways.own.values()}
+        own = {i.name for i in self._table.own.values()}
         for operand in owner.operands:
             leaf = inner.at.get((operand, ()))
             node = None if leaf is None else uncast(leaf)

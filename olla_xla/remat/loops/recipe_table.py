@@ -44,7 +44,7 @@ class RecipeTable:
 
     Args:
       pair: of loops. cost: prices operators; None where nothing is chosen.
-      collectives: whether they may run again. No other way depends on it.
+      collectives: whether they may run again. No other recipe depends on it.
       beside: whether what starts beside other work is priced without its start.
 
     Attributes:
@@ -67,7 +67,7 @@ class RecipeTable:
         self._collectives = collectives
         self._beside = beside
         self._values = dict(self._made_values())
-        self._ways: dict[int, Recipe | None] = {}
+        self._recipes: dict[int, Recipe | None] = {}
         self._written: dict[int, ScanResidual] = {}
         """By number of what an iteration writes, before it is moved, a scan residual of it."""
         for residual in pair.scan_residuals:
@@ -161,11 +161,11 @@ class RecipeTable:
         first = self.body.number(source)
         if first in self.scan_residuals or self.is_there(first):
             return
-        way = self.way(first)
-        if way is not None and not (way.stacked or way.exchanged):
+        recipe = self.recipe(first)
+        if recipe is not None and not (recipe.stacked or recipe.exchanged):
             return
-        self._ways[first] = Recipe(source, value.owner, None, (number,), narrowed=True)
-        self._ways[number] = None  # or each would be made of the other
+        self._recipes[first] = Recipe(source, value.owner, None, (number,), narrowed=True)
+        self._recipes[number] = None  # or each would be made of the other
 
     def number(self, residual: ScanResidual) -> int:
         """The number of the slices that are read of a scan residual."""
@@ -173,7 +173,7 @@ class RecipeTable:
         self._written.setdefault(number, residual)
         for move in residual.moves:
             before, number = number, self.body.between(number, move)
-            self._ways[number] = Recipe(residual.value, move, None, (before,), between=True)
+            self._recipes[number] = Recipe(residual.value, move, None, (before,), between=True)
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
@@ -203,22 +203,22 @@ class RecipeTable:
             return None
         return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
-    def way(self, number: int) -> Recipe | None:
-        """The way to make a value, or None if there is none."""
-        if number not in self._ways:
-            self._ways[number] = self._find(number)
-        return self._ways[number]
+    def recipe(self, number: int) -> Recipe | None:
+        """The recipe for a value, or None if there is none."""
+        if number not in self._recipes:
+            self._recipes[number] = self._find(number)
+        return self._recipes[number]
 
-    def seconds(self, way: Recipe) -> float:
-        """Predicted time of one more run of a way's owner, for one slice."""
-        if way.stacked:
-            return self._moving_seconds(3 * way.node.shape.bytes)  # read, and written twice
-        if way.between:
-            return self._seconds(way.owner) / self.pair.writer.iterations
-        if way.narrowed:
-            wide = self.scan_residuals[way.needs[0]][0].bytes // self.pair.writer.iterations
-            return self._moving_seconds(wide + way.node.shape.bytes)
-        return self._seconds(self.body.runs(way.owner))
+    def seconds(self, recipe: Recipe) -> float:
+        """Predicted time of one more run of a recipe's owner, for one slice."""
+        if recipe.stacked:
+            return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
+        if recipe.between:
+            return self._seconds(recipe.owner) / self.pair.writer.iterations
+        if recipe.narrowed:
+            wide = self.scan_residuals[recipe.needs[0]][0].bytes // self.pair.writer.iterations
+            return self._moving_seconds(wide + recipe.node.shape.bytes)
+        return self._seconds(self.body.runs(recipe.owner))
 
     def _seconds(self, i: Instruction) -> float:
         return 0.0 if self._cost is None else self._cost.seconds(i)
@@ -307,12 +307,14 @@ class RecipeTable:
             return self._putting(node, owner)
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
-    def new_bytes(self, way: Recipe, slices: int | None = None) -> int:
-        """Bytes of the scan residual that a way makes, if it makes one; `slices` are those of each
-        iteration.
+    def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
+        """Bytes of the scan residual that a recipe makes, if it makes one.
+
+        Args:
+          recipe: for a value. slices: of each iteration.
         """
         count = self.pair.writer.iterations if slices is None else slices
-        return count * way.node.shape.bytes if way.stacked else 0
+        return count * recipe.node.shape.bytes if recipe.stacked else 0
 
     def _can_be_kept(self, node: Node) -> bool:
         """Whether what an element of the state is at the beginning of each iteration can be
@@ -328,7 +330,7 @@ class RecipeTable:
         return list(self.body.leaves(fusion).values())
 
     def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A way through a fusion that computes each element for itself, or only moves bytes.
+        """A recipe through a fusion that computes each element for itself, or only moves bytes.
 
         What it computes stays as it is; where it takes a part of what it is given, and a scan
         residual has just that part, it may be given that. Not on a CPU: there what computes runs
@@ -375,14 +377,14 @@ class RecipeTable:
         )
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
-        """A way through a fusion that puts what it computes into a scan residual."""
+        """A recipe through a fusion that puts what it computes into a scan residual."""
         k = self._put_into(owner, result)
         if k is None or result.operands[1].behind is not node:
             return None  # fewer readers of what is inside could change its code
         return Recipe(node, owner, None, self._needs(owner, (k,)), updated=(k,))
 
     def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A way through a fusion that does more than compute elements, and puts results into
+        """A recipe through a fusion that does more than compute elements, and puts results into
         scan residuals.
 
         As part of another form its code might compute other bits. Several results are made by a
@@ -433,5 +435,5 @@ class RecipeTable:
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)
-        way = self.way(number) if number in self.pieces else None
-        return number in self.scan_residuals or (way is not None and not way.exchanged)
+        recipe = self.recipe(number) if number in self.pieces else None
+        return number in self.scan_residuals or (recipe is not None and not recipe.exchanged)

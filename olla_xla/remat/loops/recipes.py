@@ -28,7 +28,7 @@ class ConcatOperand:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-    """A way to make a value.
+    """How to make a value.
 
     Attributes:
       node: the value. owner: the instruction that is run again for it.

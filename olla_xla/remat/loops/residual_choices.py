@@ -176,7 +176,7 @@ class ResidualChoices:
         gone = {record[:2]: record[2] for record in records}
         return sum(
             residual.bytes
-            for pair in (choice.ways.pair for choice in self._choices)
+            for pair in (choice.table.pair for choice in self._choices)
             for residual in pair.scan_residuals
             if residual.written in gone.get((pair.writer.i.name, pair.reader.i.name), ())
         )
@@ -238,7 +238,7 @@ class ResidualChoices:
         return path if self._beside else serial, path
 
     def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
-        pairs = [choice.ways.pair for choice in self._choices]
+        pairs = [choice.table.pair for choice in self._choices]
         return tuple(
             (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0)
             for pair, gone in zip(pairs, dropped, strict=True)
@@ -287,11 +287,11 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
     Args:
       view: the module. choice: of the pair. price: seconds that a byte is worth.
     """
-    pair = choice.ways.pair
+    pair = choice.table.pair
     if not can_be_kept(pair):
         return None
     every = max(math.isqrt(pair.writer.iterations), 2)
-    made = residuals(choice.ways, Rerun(pair, New(view), every))
+    made = residuals(choice.table, Rerun(pair, New(view), every))
     gone = choice.dropped(price, Thin(pair.writer.iterations, every, frozenset(made)))
     try:
         checkpoints = recipe(view, pair, gone, every).checkpoints

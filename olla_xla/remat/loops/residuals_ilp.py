@@ -30,7 +30,7 @@ class Least:
     Attributes:
       dropped: for each choice the elements of the forward loop's state to do without.
       bytes: of the scan residuals that stay, new ones too.
-      bound: no choice of these ways within the allowance keeps fewer bytes.
+      bound: no choice of these table within the allowance keeps fewer bytes.
       seconds: that it adds, as the cost model has them operator by operator.
     """
 
@@ -74,32 +74,32 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
     """Adds a pair's variables and rows; by number of a scan residual's value the column "it is
     kept".
     """
-    ways, iterations = choice.ways, choice.ways.pair.writer.iterations
+    table, iterations = choice.table, choice.table.pair.writer.iterations
     kept: dict[int, int] = {}
     runs: dict[object, int] = {}
     for number in choice.needed:
-        way = choice.way(number)
-        residual = next(iter(ways.scan_residuals.get(number, ())), None)
+        recipe = choice.recipe(number)
+        residual = next(iter(table.scan_residuals.get(number, ())), None)
         if residual is not None:
             kept[number] = model.add_variable(cost=residual.bytes, name=f"keep_{number}")
-            times[kept[number]] = _ticks(iterations * ways.saved_seconds(residual))
-        if way is not None and run_of(way) not in runs:
-            column = model.add_variable(cost=ways.new_bytes(way), name=f"run_{number}")
-            times[column] = _ticks(iterations * ways.seconds(way))
-            runs[run_of(way)] = column
-    for k, (seconds, numbers) in enumerate(ways.written_together):
+            times[kept[number]] = _ticks(iterations * table.saved_seconds(residual))
+        if recipe is not None and run_of(recipe) not in runs:
+            column = model.add_variable(cost=table.new_bytes(recipe), name=f"run_{number}")
+            times[column] = _ticks(iterations * table.seconds(recipe))
+            runs[run_of(recipe)] = column
+    for k, (seconds, numbers) in enumerate(table.written_together):
         column = model.add_variable(cost=0, name=f"together_{k}")
         times[column] = _ticks(iterations * seconds)
         for number in numbers & kept.keys():
             model.add_row([column, kept[number]], [1, -1], lower=0, tag="together")
     for number in choice.needed:
-        way = choice.way(number)
-        again = [] if way is None else [runs[run_of(way)]]
+        recipe = choice.recipe(number)
+        again = [] if recipe is None else [runs[run_of(recipe)]]
         if number in kept:
             made = [kept[number], *again]
             model.add_row(made, [1] * len(made), lower=1, tag="held")
         for need in choice.made_with(number):
-            other = choice.way(need)
+            other = choice.recipe(need)
             if other is None:
                 model.fix(again[0], 0)
             else:
