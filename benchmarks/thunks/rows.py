@@ -6,14 +6,14 @@ import collections
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 import olla_xla
-from benchmarks.sharded.steps import STEPS, Sizes
 from benchmarks.thunks.critical_path import durations
+from benchmarks.thunks.steps import Step
 from benchmarks.thunks.subject import Subject
 from hlo.gc_pause import without_collection
 from hlo.gpu_executable import read_gpu_executable
@@ -24,14 +24,13 @@ from olla_xla.check.executable import check_executable
 from olla_xla.check.executable.program import read_program
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.gpu_code import serialized_executable
-from olla_xla.errors import CheckError
+from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.tools import models
 
-__all__ = ["Row", "is_worse", "measured"]
+__all__ = ["NotCompiledError", "Row", "is_worse", "measured"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,60 +78,44 @@ def is_worse(own: Row, planned: Row) -> bool:
     return longer or planned.wrong > own.wrong
 
 
+class NotCompiledError(OllaError):
+    """XLA does not compile a step as it is."""
+
+
 def measured(
-    name: str, batch: int, target: str, options: PlanOptions, subjects: list[Subject]
-) -> Iterator[Row]:
+    step: Step, target: str, options: PlanOptions, subjects: list[Subject] | None = None
+) -> tuple[Row, Row]:
     """Compiles a step with XLA's order and with a plan, and asks the referee.
 
     Args:
-      name: of a model, or of a step over eight devices. batch: of the model.
-      target: a GPU. options: of the plan. subjects: gets the executables, to make mutants of.
+      step: which. target: a GPU. options: of the plan.
+      subjects: gets the executables, to make mutants of.
+
+    Returns:
+      XLA's own and the planned one.
 
     Raises:
       InputError: the step or the target is unknown.
+      NotCompiledError: XLA does not compile it, whatever the order.
       OllaError: planning failed.
     """
     cost = CostModel(device("cuda", targets.card(target).kind), "cuda")
-    make = _sharded(name, target) if name in STEPS else _model(name, batch, target)
-    lowered = make(None)
-    began = time.process_time()
-    own = lowered.compile()
-    seconds = time.process_time() - began
-    yield _row(name, "XLA", own, own, seconds, cost, subjects)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # the row says whether it is planned
-        planned = make(options).compile()
-    yield _row(name, "planned", planned, planned.stage, seconds, cost, subjects)
-
-
-Make = Callable[[PlanOptions | None], Any]
-
-
-def _model(name: str, batch: int, target: str) -> Make:
-    where = targets.target(target)
-    model = models.build(name, batch_size=batch, optimizer="adam")
-    shapes = where.place(model.arguments)
-
-    def lowered(options: PlanOptions | None) -> Any:
-        with models.tracing(name):
-            return _jitted(model.step, options, **model.jit_options).lower(*shapes)
-
-    return lowered
-
-
-def _sharded(name: str, target: str) -> Make:
-    step = STEPS[name](targets.target(target, 8).devices, Sizes())
-
-    def lowered(options: PlanOptions | None) -> Any:
-        return _jitted(step.function, options, donate_argnums=(0, 1)).lower(*step.shapes)
-
-    return lowered
-
-
-def _jitted(function: Callable[..., Any], options: PlanOptions | None, **jit: Any) -> Any:
-    if options is None:
-        return jax.jit(function, **jit)
-    return olla_xla.plan(function, **dataclasses.asdict(options), **jit)
+    with step.context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # the row says if it is planned
+        lower = step.make()
+        lowered = lower(None)
+        began = time.process_time()
+        try:
+            own = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise NotCompiledError(f"{step.name}: XLA does not compile it: {reason}") from error
+        seconds = time.process_time() - began
+        first = _row(step.name, "XLA", own, own, seconds, cost, subjects)
+        del lowered, own  # with its code
+        planned = lower(options).compile()
+        return first, _row(step.name, "planned", planned, planned.stage, seconds, cost, subjects)
 
 
 @without_collection()
@@ -143,7 +126,7 @@ def _row(
     compiled: Any,
     seconds: float,
     cost: CostModel,
-    subjects: list[Subject],
+    subjects: list[Subject] | None,
 ) -> Row:
     module = final_module(compiled)
     began = time.process_time()
@@ -158,7 +141,8 @@ def _row(
     began = time.process_time()
     check_executable(module, "cuda")
     took -= time.process_time() - began
-    subjects.append(Subject(f"{case}, {way}", module, executable))
+    if subjects is not None:
+        subjects.append(Subject(f"{case}, {way}", module, executable))
     predicted = durations(executable, module_from_bytes(module), cost)
     invariant = invariant_loads(module, executable)
     return Row(
