@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
+from benchmarks.dumped_assignment import dumped_assignment
 from benchmarks.schedule import Case
-from hlo.buffer_assignment import dumped_parts
 from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import KernelMemory, check_executable
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.assignment import dump_options
-from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
@@ -118,15 +117,5 @@ def _compiled(
         compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
         module, assignment = final_module(compiled), assignment_proto(compiled, target)
         if not assignment:
-            module, assignment = _dumped(Path(folder), module)
+            module, assignment = dumped_assignment(Path(folder), module)
     return compiled, check_executable(module, target, assignment=assignment)
-
-
-def _dumped(folder: Path, module: bytes) -> tuple[bytes, bytes]:
-    """The module of an executable and its buffer assignment, of the last compile in a folder."""
-    order = module_from_bytes(module).order
-    for path in sorted(folder.glob("*after_optimizations.hlo.pb"), reverse=True):
-        dumped, assignment = dumped_parts(path)
-        if module_from_bytes(dumped).order == order:
-            return dumped, assignment
-    raise CheckError("XLA dumped no buffer assignment of the executable")

@@ -42,6 +42,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("target", "h100", "The GPU.", flag_values=values)
     flags.DEFINE_list("batch_sizes", ["1"], "Of the models.", flag_values=values)
     flags.DEFINE_integer("mutants", 40, "Faults, over all executables.", 0, flag_values=values)
+    flags.DEFINE_bool(
+        "dumps", False, "Whether the places are held to those that XLA dumps.", flag_values=values
+    )
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     flags.DEFINE_bool(
         "resume", False, "Leave out steps whose rows are in --out, and go on.", flag_values=values
@@ -69,7 +72,7 @@ def run(values: flags.FlagValues) -> int:
                 continue
             progress.stage(step.name)
             try:
-                pair = measured(step, values.target, options, subjects)
+                pair = measured(step, values.target, options, subjects, dumps=values.dumps)
             except InputError:
                 raise
             except OllaError as error:

@@ -53,13 +53,14 @@ def in_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """What all executables come to, a line for each thing."""
-    pairs = in_pairs(rows)
+    pairs, dumped = in_pairs(rows), sum(row.placed > 0 for row in rows)
     lines = [
         ("executables", f"{len(rows):,}"),
         ("of steps that are planned", f"{sum(row.planned for row in rows):,}"),
         ("that the referee objects to", f"{sum(bool(row.objection) for row in rows):,}"),
         ("kinds of thunks", ", ".join(f"{k} {n:,}" for k, n in sorted(_kinds(rows).items()))),
         ("kinds not known", ", ".join(sorted({k for row in rows for k in row.unknown})) or "none"),
+        ("tensors as dumped", f"{sum(r.placed for r in rows):,} of {dumped:,} executables"),
         ("fusions marked, XLA's own order", f"{sum(own.marked for own, _ in pairs):,}"),
         ("of these with a wrong kernel", f"{sum(own.wrong for own, _ in pairs):,}"),
         ("fusions marked, planned", f"{sum(plan.marked for _, plan in pairs):,}"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 
 import olla_xla
+from benchmarks.dumped_assignment import dumped_assignment, same_places
 from benchmarks.thunks.critical_path import durations
 from benchmarks.thunks.steps import Step
 from benchmarks.thunks.subject import Subject
@@ -23,6 +26,7 @@ from olla_xla import targets
 from olla_xla.check.executable import check_executable
 from olla_xla.check.executable.program import read_program
 from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.assignment import dump_options
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.options import PlanOptions
@@ -48,6 +52,7 @@ class Row:
       issued_seconds: predicted, of the thunks as the host issues them. chain_seconds: of the
         longest chain of thunks that share bytes.
       marked: fusions that must not read an operand as invariant. wrong: those whose kernel does.
+      placed: tensors whose places were held to those that XLA dumped; 0 if it dumped none.
     """
 
     case: str
@@ -65,6 +70,7 @@ class Row:
     chain_seconds: float
     marked: int
     wrong: int
+    placed: int = 0
 
     @property
     def share(self) -> float:
@@ -83,13 +89,20 @@ class NotCompiledError(OllaError):
 
 
 def measured(
-    step: Step, target: str, options: PlanOptions, subjects: list[Subject] | None = None
+    step: Step,
+    target: str,
+    options: PlanOptions,
+    subjects: list[Subject] | None = None,
+    *,
+    dumps: bool = False,
 ) -> tuple[Row, Row]:
     """Compiles a step with XLA's order and with a plan, and asks the referee.
 
     Args:
       step: which. target: a GPU. options: of the plan.
       subjects: gets the executables, to make mutants of.
+      dumps: whether XLA dumps its buffer assignments, which takes a part of the compiles' time, and
+        the places of the executables are held to them.
 
     Returns:
       XLA's own and the planned one.
@@ -100,65 +113,77 @@ def measured(
       OllaError: planning failed.
     """
     cost = CostModel(device("cuda", targets.card(target).kind), "cuda")
-    with step.context(), warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, step.context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         warnings.simplefilter("ignore", olla_xla.PlanWarning)  # the row says if it is planned
+        dump = Path(folder) if dumps else None
+        compiler = dump_options(dump) if dump else None
         lower = step.make()
         lowered = lower(None)
         began = time.process_time()
         try:
-            own = lowered.compile()
+            own = lowered.compile(compiler)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise NotCompiledError(f"{step.name}: XLA does not compile it: {reason}") from error
-        seconds = time.process_time() - began
-        first = _row(step.name, "XLA", own, own, seconds, cost, subjects)
+        reader = _Reader(step.name, time.process_time() - began, cost, subjects, dump)
+        first = reader.row("XLA", own)
         del lowered, own  # with its code
-        planned = lower(options).compile()
-        return first, _row(step.name, "planned", planned, planned.stage, seconds, cost, subjects)
+        planned = lower(options).compile(compiler)
+        second = reader.row("planned", planned.stage)
+        return first, dataclasses.replace(second, planned=planned.planned)
 
 
-@without_collection()
-def _row(
-    case: str,
-    way: str,
-    result: Any,
-    compiled: Any,
-    seconds: float,
-    cost: CostModel,
-    subjects: list[Subject] | None,
-) -> Row:
-    module = final_module(compiled)
-    began = time.process_time()
-    data = serialized_executable(compiled)
-    executable = read_gpu_executable(data)
-    objection = ""
-    try:
-        check_executable(module, "cuda", executable=executable)
-    except CheckError as error:
-        objection = str(error)
-    took = time.process_time() - began
-    began = time.process_time()
-    check_executable(module, "cuda")
-    took -= time.process_time() - began
-    if subjects is not None:
-        subjects.append(Subject(f"{case}, {way}", module, executable))
-    predicted = durations(executable, module_from_bytes(module), cost)
-    invariant = invariant_loads(module, executable)
-    return Row(
-        case=case,
-        way=way,
-        planned=way == "planned" and result.planned,
-        kinds=dict(collections.Counter(t.kind for t in executable.all_thunks)),
-        unknown=tuple(sorted(executable.unknown_kinds)),
-        bytes=assigned_bytes(compiled),
-        serialized_bytes=len(data),
-        instructions=len(read_program(module).names),
-        compile_seconds=seconds,
-        seconds=took,
-        objection=objection,
-        issued_seconds=predicted.issued,
-        chain_seconds=predicted.chain,
-        marked=invariant.marked,
-        wrong=len(invariant.wrong),
-    )
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Makes the rows of a step. The fields are those of rows and arguments of `measured`."""
+
+    case: str
+    compile_seconds: float
+    cost: CostModel
+    subjects: list[Subject] | None
+    dump: Path | None
+
+    @without_collection()
+    def row(self, way: str, compiled: Any) -> Row:
+        """What is to be said of an executable."""
+        module = final_module(compiled)
+        began = time.process_time()
+        data = serialized_executable(compiled)
+        executable = read_gpu_executable(data)
+        objection = ""
+        try:
+            check_executable(module, "cuda", executable=executable)
+        except CheckError as error:
+            objection = str(error)
+        took = time.process_time() - began
+        began = time.process_time()
+        check_executable(module, "cuda")
+        took -= time.process_time() - began
+        if self.subjects is not None:
+            self.subjects.append(Subject(f"{self.case}, {way}", module, executable))
+        predicted = durations(executable, module_from_bytes(module), self.cost)
+        invariant = invariant_loads(module, executable)
+        placed = 0
+        if self.dump is not None:
+            dumped = dumped_assignment(self.dump, module)
+            placed, difference = same_places(module, executable, *dumped)
+            objection = objection or difference
+        return Row(
+            case=self.case,
+            way=way,
+            planned=False,
+            kinds=dict(collections.Counter(t.kind for t in executable.all_thunks)),
+            unknown=tuple(sorted(executable.unknown_kinds)),
+            bytes=assigned_bytes(compiled),
+            serialized_bytes=len(data),
+            instructions=len(read_program(module).names),
+            compile_seconds=self.compile_seconds,
+            seconds=took,
+            objection=objection,
+            issued_seconds=predicted.issued,
+            chain_seconds=predicted.chain,
+            marked=invariant.marked,
+            wrong=len(invariant.wrong),
+            placed=placed,
+        )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
 from benchmarks.commands.thunks import faults
+from benchmarks.dumped_assignment import same_places
 from benchmarks.report.thunks import faults_table, in_pairs, summary_table, thunks_table
 from benchmarks.thunks.critical_path import durations
 from benchmarks.thunks.mutants import KINDS, mutants
@@ -168,7 +169,7 @@ def test_names_that_cannot_be_read(name):
 
 def test_a_step_that_xla_does_not_compile_is_said_to_be_none_of_ours():
     class Lowered:
-        def compile(self):
+        def compile(self, options):
             raise jax.errors.JaxRuntimeError("INTERNAL: no such library\nand more")
 
     step = Step("s", lambda: lambda options: Lowered())
@@ -186,7 +187,7 @@ def test_all_rows_together():
     planned = dataclasses.replace(planned, issued_seconds=1.02, seconds=0.4, wrong=3, objection="x")
     rows = [_row(), planned, _row(case="t"), _row(case="t", way="planned")]
     assert in_pairs(rows) == [(rows[0], planned), (rows[2], rows[3])]
-    said = dict(summary_table(rows).rows)
+    said: dict[str, str] = {name: text for name, text in summary_table(rows).rows}
     assert said["executables"] == "4" and said["of steps that are planned"] == "1"
     assert said["that the referee objects to"] == "1"
     assert said["kinds of thunks"] == "copy 7, gemm 1" and said["kinds not known"] == "gemm"
@@ -213,3 +214,22 @@ def test_rows_of_an_earlier_run(tmp_path, capsys):
     assert "holds no rows" in capsys.readouterr().err
     assert main(command[:-1]) == 2
     assert main(["benchmarks", "thunks", "--batch_sizes=1,none"]) == 2
+
+
+def test_places_are_held_to_the_dump():
+    subject = Subject("chain", *read("chain"))
+    module, executable = read("chain")
+    count, difference = same_places(module, executable, module, executable.assignment)
+    assert count > 10 and not difference
+    value, place = next(subject.clashes())
+    moved = subject.moved(value, place)
+    found, difference = same_places(module, executable, module, moved.assignment)
+    assert found == count - 1 and difference.startswith(value.name)
+    thunks = [t for t in executable.thunks if any(a.writes and a.slice.size for a in t.accesses)]
+    k = executable.thunks.index(thunks[0])
+    row = tuple(dataclasses.replace(a, slice=Slice(0, 3, 5)) for a in thunks[0].accesses)
+    changed = dataclasses.replace(thunks[0], accesses=row)
+    thunks = (*executable.thunks[:k], changed, *executable.thunks[k + 1 :])
+    other = dataclasses.replace(executable, thunks=thunks)
+    _, difference = same_places(module, other, module, executable.assignment)
+    assert difference == f"{changed.name} writes where the dump has no tensor"
