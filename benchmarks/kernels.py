@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import olla_xla
+from benchmarks.dumped_assignment import dumped_assignment
 from benchmarks.schedule import Case
-from hlo.buffer_assignment import dumped_parts
 from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import KernelMemory, check_executable
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.assignment import dump_options
-from olla_xla.errors import CheckError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 
 __all__ = ["KernelsRow", "measure"]
@@ -39,6 +41,7 @@ class KernelsRow:
       differing: names of those that have other memory than in XLA's own executable.
       simulated: names of those whose memory in XLA's own executable is not what the plan says.
       xla_bytes, bytes: totals as assigned.
+      xla_seconds, seconds: predicted of one run, on a GPU as its streams run it.
     """
 
     case: str
@@ -49,6 +52,13 @@ class KernelsRow:
     simulated: tuple[str, ...]
     xla_bytes: int
     bytes: int
+    xla_seconds: float
+    seconds: float
+
+    @property
+    def longer(self) -> float:
+        """By how much a run of the plan is predicted to be longer, as a part of XLA's own."""
+        return self.seconds / self.xla_seconds - 1
 
 
 def measure(case: Case, options: PlanOptions) -> KernelsRow:
@@ -61,6 +71,7 @@ def measure(case: Case, options: PlanOptions) -> KernelsRow:
 
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
     target = targets.target(case.target)
+    cost = CostModel(device(target.platform, target.kind), target.platform)
     given = dataclasses.asdict(options)
     with models.tracing(case.model):
         arguments = target.place(model.arguments)
@@ -92,6 +103,8 @@ def measure(case: Case, options: PlanOptions) -> KernelsRow:
         simulated=tuple(simulated),
         xla_bytes=assigned_bytes(own),
         bytes=assigned_bytes(planned),
+        xla_seconds=run_seconds(module_from_bytes(final_module(own)), cost),
+        seconds=run_seconds(module_from_bytes(final_module(planned)), cost),
     )
 
 
@@ -104,15 +117,5 @@ def _compiled(
         compiled = lowered.compile(compiler_options=dump_options(Path(folder)))
         module, assignment = final_module(compiled), assignment_proto(compiled, target)
         if not assignment:
-            module, assignment = _dumped(Path(folder), module)
+            module, assignment = dumped_assignment(Path(folder), module)
     return compiled, check_executable(module, target, assignment=assignment)
-
-
-def _dumped(folder: Path, module: bytes) -> tuple[bytes, bytes]:
-    """The module of an executable and its buffer assignment, of the last compile in a folder."""
-    order = module_from_bytes(module).order
-    for path in sorted(folder.glob("*after_optimizations.hlo.pb"), reverse=True):
-        dumped, assignment = dumped_parts(path)
-        if module_from_bytes(dumped).order == order:
-            return dumped, assignment
-    raise CheckError("XLA dumped no buffer assignment of the executable")

@@ -27,7 +27,17 @@ from olla_xla.tools import models
 if TYPE_CHECKING:
     from olla_xla.compile.capture import Compiled
 
-__all__ = ["CASES", "Case", "Row", "Summary", "capture_case", "measure", "parse_cases", "summarise"]
+__all__ = [
+    "CASES",
+    "SCANS",
+    "Case",
+    "Row",
+    "Summary",
+    "capture_case",
+    "measure",
+    "parse_cases",
+    "summarise",
+]
 
 _SHORT = 10.0  # seconds after which no plan may be above XLA's order
 _COMPUTE = {"resnet50": "momentum", "vgg11": "sgd"}
@@ -54,6 +64,10 @@ CASES = tuple(
     for model in ("resnet50", "vgg11", "efficientnet_b0", "gpt", "llama_scan", "lstm")
     for batch_size in (1, 32)
 )
+
+
+SCANS = ("llama_scan", "llama_scan_saved", "gpt_scan", "lstm_scan")
+"""The zoo's models that scan over layers or time."""
 
 
 @dataclasses.dataclass(frozen=True)

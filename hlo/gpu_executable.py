@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from hlo.gc_pause import without_collection
 from hlo.gpu_thunks import FLOWS, KINDS, Flow, Role
 from hlo.module import HloError
-from hlo.riegeli import read_message
+from hlo.riegeli import Decompress, read_message
 from hlo.shapes import ShapeIndex
 from hlo.slices import Access, Slice
 from hlo.wire import Message, read_varint
@@ -103,25 +103,29 @@ class GpuExecutable:
 
 
 @without_collection()
-def read_gpu_executable(data: bytes) -> GpuExecutable:
+def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> GpuExecutable:
     """Reads what `serialize` of a GPU's executable gives, of an absent GPU too.
+
+    Args:
+      data: the bytes. decompress: see `read_message`.
 
     Raises:
       HloError: it is none, or one that another XLA has written otherwise.
     """
     try:
-        return _read(data)
+        return _read(data, decompress)
     except (IndexError, ValueError, RecursionError) as error:  # of bytes that are no message
         if isinstance(error, HloError):
             raise
         raise HloError("not a GPU's executable") from error
 
 
-def _read(data: bytes) -> GpuExecutable:
+def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
-    outer = read_message(data[start + length :], "xla.ExecutableAndOptionsProto")
+    outer = read_message(data[start + length :], "xla.ExecutableAndOptionsProto", decompress)
     inner = outer.get((1,)) or Message(outer.get((), b"")).blob(1)
-    proto = Message(read_message(inner, "xla.gpu.GpuExecutableProto").get((), b""))
+    parts = read_message(inner, "xla.gpu.GpuExecutableProto", decompress)
+    proto = Message(parts.get((), b""))
     allocations = Message(proto.blob(10)).messages(1)
     assignment = proto.blob(2)
     if not allocations or not assignment:

@@ -33,8 +33,8 @@ class Message:
 
     def __init__(self, data: bytes) -> None:
         self._fields: list[tuple[int, int, int | bytes | Message]] = []
-        at = 0
-        while at < len(data):
+        at, end = 0, len(data)
+        while at < end:
             key, at = read_varint(data, at)
             number, kind = key >> 3, key & 7
             value: int | bytes
@@ -48,7 +48,7 @@ class Message:
                 else:
                     raise HloError(f"wire type {kind} is not known")
                 value, at = data[at : at + length], at + length
-            if not number or at > len(data):
+            if not number or at > end:
                 raise HloError("not a protobuf message")
             self._fields.append((number, kind, value))
 
@@ -131,6 +131,8 @@ class Message:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at a position, and the position behind it. Raises HloError."""
+    if at < len(data) and (value := data[at]) < 128:
+        return value, at + 1  # as most are
     value = 0
     for k in range(_LONGEST_VARINT):
         if at + k >= len(data):

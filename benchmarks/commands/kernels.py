@@ -14,7 +14,7 @@ from absl import flags
 from rich.table import Table
 
 from benchmarks import kernels as bench
-from benchmarks.schedule import CASES, Case, parse_cases
+from benchmarks.schedule import CASES, SCANS, Case, parse_cases
 from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
@@ -26,7 +26,7 @@ __all__ = ["define_flags", "run"]
 _SCANS = tuple(
     Case(model, batch_size, "adam", target)
     for target in ("cpu", "h100")
-    for model in ("llama_scan", "llama_scan_saved", "gpt_scan", "lstm_scan")
+    for model in SCANS
     for batch_size in (1, 32)
 )
 
@@ -60,11 +60,22 @@ def run(values: flags.FlagValues) -> int:
                 continue
             row = rows[-1]
             progress(f"{case.name}: {row.kernels} kernels, {len(row.differing)} differ")
-    table = Table("step", "kernels", "steered", "differ", "not as simulated", "XLA", "planned")
+    table = Table(
+        "step",
+        "kernels",
+        "steered",
+        "differ",
+        "not as simulated",
+        "XLA",
+        "planned",
+        "run, µs",
+        "planned %",
+    )
     for row in rows:
         counts = (row.kernels, row.steered, len(row.differing), len(row.simulated))
         totals = (f"{b / 2**20:,.1f}" for b in (row.xla_bytes, row.bytes))
-        table.add_row(row.case, *map(str, counts), *totals)
+        run = f"{1e6 * row.xla_seconds:,.1f}", f"{row.longer:+.2%}".removesuffix("%")
+        table.add_row(row.case, *map(str, counts), *totals, *run)
     shared.console().print(table)
     if values.out is not None:
         data = [dataclasses.asdict(row) for row in rows]

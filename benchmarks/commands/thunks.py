@@ -11,18 +11,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import sys
+from pathlib import Path
 
+import jax
 from absl import flags
 
-from benchmarks.report.thunks import faults_table, thunks_table
+from benchmarks.report.thunks import faults_table, in_pairs, summary_table, thunks_table
 from benchmarks.thunks.mutants import KINDS, mutants
-from benchmarks.thunks.rows import Row, is_worse, measured
+from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
+from benchmarks.thunks.steps import steps
 from benchmarks.thunks.subject import Subject
 from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, OllaError
 
 __all__ = ["define_flags", "run"]
 
@@ -31,13 +35,22 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list(
         "steps", ["mlp", "lenet", "lstm_scan", "fsdp scanned"],
-        "Models of the zoo, and steps of the benchmark `sharded`.", flag_values=values,
+        "Models, or model/batch_size/optimizer; steps of `sharded`; trainers with settings, such "
+        "as maxtext:model_name=llama2-7b; programs:20, random ones; zoo, scans, sharded, schedule.",
+        flag_values=values,
     )  # fmt: skip
     flags.DEFINE_string("target", "h100", "The GPU.", flag_values=values)
-    flags.DEFINE_integer("batch_size", 1, "Of the models.", 1, flag_values=values)
+    flags.DEFINE_list("batch_sizes", ["1"], "Of the models.", flag_values=values)
     flags.DEFINE_integer("mutants", 40, "Faults, over all executables.", 0, flag_values=values)
+    flags.DEFINE_bool(
+        "dumps", False, "Whether the places are held to those that XLA dumps.", flag_values=values
+    )
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
+    flags.DEFINE_bool(
+        "resume", False, "Leave out steps whose rows are in --out, and go on.", flag_values=values
+    )
     shared.define_limits(values)
+    values.set_default("time_limit", None)  # as the defaults have it
     shared.define_format(values)
 
 
@@ -48,21 +61,62 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(f"--target={values.target} is no GPU")
     targets.prepare_environment(values.target)
     options = shared.options(values)
-    rows: list[Row] = []
-    subjects: list[Subject] = []
+    chosen = steps(values.steps, _batch_sizes(values), values.target, options.seed)
+    rows = _rows(values.out) if values.resume else []
+    known = {row.case for row in rows}
+    subjects: list[Subject] | None = [] if values.mutants else None
+    failed = 0
     with Progress() as progress:
-        for name in values.steps:
-            for row in measured(name, values.batch_size, values.target, options, subjects):
-                rows.append(row)
-                progress(f"{name}, {row.way}: {row.objection or 'accepted'}, {row.share:.1%}")
-                _write(values, rows, [])
+        for step in chosen:
+            if step.name in known:
+                continue
+            progress.stage(step.name)
+            try:
+                pair = measured(step, values.target, options, subjects, dumps=values.dumps)
+            except InputError:
+                raise
+            except OllaError as error:
+                failed += not isinstance(error, NotCompiledError)
+                print(f"{step.name}: {error}", file=sys.stderr)
+                continue
+            finally:
+                jax.clear_caches()  # executables pile up
+            rows += pair
+            for row in pair:
+                progress(f"{row.case}, {row.way}: {row.objection or 'accepted'}, {row.share:.1%}")
+            _write(values, rows, [])
         progress.stage("mutants")
-        found = faults(subjects, values.mutants, values.seed or 0)
+        found = faults(subjects or [], values.mutants, options.seed)
     _write(values, rows, found)
-    shared.print_table(values, thunks_table(rows))
-    shared.print_table(values, faults_table(found))
-    wrong = any(row.objection for row in rows) or any(not said for *_, said in found)
-    return int(wrong or any(is_worse(*pair) for pair in zip(rows[::2], rows[1::2], strict=True)))
+    for table in (thunks_table(rows), summary_table(rows)):
+        shared.print_table(values, table)
+    if found:
+        shared.print_table(values, faults_table(found))
+    wrong = failed or any(row.objection for row in rows) or any(not said for *_, said in found)
+    return int(bool(wrong) or any(is_worse(*pair) for pair in in_pairs(rows)))
+
+
+def _batch_sizes(values: flags.FlagValues) -> list[int]:
+    if not all(text.isdigit() and int(text) for text in values.batch_sizes):
+        raise InputError(f"--batch_sizes={','.join(values.batch_sizes)} must be positive numbers")
+    return [int(text) for text in values.batch_sizes]
+
+
+def _rows(path: str | None) -> list[Row]:
+    """The rows of an earlier run; none if there was none.
+
+    Raises:
+      InputError: no file was named, or it holds something else.
+    """
+    if path is None:
+        raise InputError("--resume goes on with the file of --out; give that too")
+    if not Path(path).exists():
+        return []
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        return [Row(**{**row, "unknown": tuple(row["unknown"])}) for row in data["rows"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} holds no rows of this command: {error}") from error
 
 
 Fault = tuple[str, str, str, str]

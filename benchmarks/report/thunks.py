@@ -9,7 +9,7 @@ from benchmarks.thunks.rows import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["faults_table", "thunks_table"]
+__all__ = ["faults_table", "in_pairs", "summary_table", "thunks_table"]
 
 
 def thunks_table(rows: Sequence[Row]) -> Table:
@@ -43,6 +43,50 @@ def thunks_table(rows: Sequence[Row]) -> Table:
         "µs: predicted, as issued, and the longest chain of thunks that share bytes; invariant: "
         "fusions that read as such what they must not",
     )  # fmt: skip
+
+
+def in_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """XLA's own executable and the planned one of each step."""
+    own = {row.case: row for row in rows if row.way == "XLA"}
+    return [(own[row.case], row) for row in rows if row.way != "XLA"]
+
+
+def summary_table(rows: Sequence[Row]) -> Table:
+    """What all executables come to, a line for each thing."""
+    pairs, dumped = in_pairs(rows), sum(row.placed > 0 for row in rows)
+    lines = [
+        ("executables", f"{len(rows):,}"),
+        ("of steps that are planned", f"{sum(row.planned for row in rows):,}"),
+        ("that the referee objects to", f"{sum(bool(row.objection) for row in rows):,}"),
+        ("kinds of thunks", ", ".join(f"{k} {n:,}" for k, n in sorted(_kinds(rows).items()))),
+        ("kinds not known", ", ".join(sorted({k for row in rows for k in row.unknown})) or "none"),
+        ("tensors as dumped", f"{sum(r.placed for r in rows):,} of {dumped:,} executables"),
+        ("fusions marked, XLA's own order", f"{sum(own.marked for own, _ in pairs):,}"),
+        ("of these with a wrong kernel", f"{sum(own.wrong for own, _ in pairs):,}"),
+        ("fusions marked, planned", f"{sum(plan.marked for _, plan in pairs):,}"),
+        ("of these with a wrong kernel", f"{sum(plan.wrong for _, plan in pairs):,}"),
+        ("steps with more under the plan", f"{sum(p.wrong > o.wrong for o, p in pairs):,}"),
+    ]
+    if rows:
+        most = max(rows, key=lambda row: row.share)
+        total = sum(row.seconds for row in rows) / sum(row.compile_seconds for row in rows)
+        lines += [
+            ("referee, part of all compiles", f"{total:.1%}"),
+            ("referee, largest part", f"{most.share:.1%}: {most.case}, {most.way}"),
+        ]
+    for name, field in (("run", "issued_seconds"), ("chain", "chain_seconds")):
+        changes = [(getattr(p, field) / getattr(o, field) - 1, o.case) for o, p in pairs]
+        if changes:
+            change, case = max(changes)
+            lines.append((f"{name} planned, longest against XLA's", f"{change:+.2%}: {case}"))
+    return Table(headings=("all:", "together:"), rows=lines, title="all together")
+
+
+def _kinds(rows: Sequence[Row]) -> collections.Counter[str]:
+    kinds: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        kinds.update(row.kinds)
+    return kinds
 
 
 def faults_table(found: Sequence[tuple[str, str, str, str]]) -> Table:

@@ -13,6 +13,7 @@ import jax
 
 from hlo.gpu_executable import GpuExecutable, read_gpu_executable
 from hlo.module import HloError
+from olla_xla.memory.snappy import unsnapped
 
 __all__ = ["read_or_say", "reason_without_order", "serialized_executable", "without_order"]
 
@@ -38,7 +39,7 @@ def read_or_say(data: bytes) -> GpuExecutable | None:
     if not data:
         return None
     try:
-        executable = read_gpu_executable(data)
+        executable = read_gpu_executable(data, unsnapped)
     except HloError as error:
         _say(str(error))
         return None

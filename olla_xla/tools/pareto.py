@@ -8,8 +8,9 @@ final module, and on CPU measured too.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from hlo.backend import platform
 from olla_xla.problem.options import PlanOptions
@@ -19,6 +20,11 @@ from olla_xla.tools.models import BuiltModel
 from olla_xla.tools.variants import StepVariants, Way
 
 __all__ = ["pareto"]
+
+_LIMITED = "XLA's rematerialisation"
+
+_SUBLINEAR = {"nothing": "olla_xla.sublinear", "dots": "olla_xla.sublinear, dots kept"}
+"""What is kept -> the row."""
 
 _LIMIT_PERCENT = (4, 3, 2, 1)
 """XLA's memory limits to try for its own rematerialisation, as parts of the card's memory."""
@@ -43,28 +49,41 @@ def pareto(
       OllaError: planning failed.
     """
     work = StepVariants(model, target, options)
-    rows = []
-    progress("XLA's own schedule")
-    rows.append(work.row("XLA", work.compiled()))
-    if flag := platform(target.platform).memory_limit_flag:
-        for percent in _LIMIT_PERCENT:
-            progress(f"XLA's rematerialisation at {percent} % of the card")
-            limit = {flag: str(percent)}
-            found = work.row("XLA's rematerialisation", work.compiled(options=limit))
-            if found.bytes < rows[0].bytes:
-                rows.append(dataclasses.replace(found, name=f"{found.name}, {percent} % limit"))
-    for policy in POLICIES:
-        progress(f"jax.checkpoint, {policy}")
-        with checkpointed_loss(policy):
-            rows.append(work.row(f"jax.checkpoint, {policy}", work.compiled()))
-    for keep, name in (
-        ("nothing", "olla_xla.sublinear"),
-        ("dots", "olla_xla.sublinear, dots kept"),
-    ):
-        progress(name)
-        with sublinear_loss(keep):
-            rows.append(work.row(name, work.compiled()))
-    for overhead in overheads:
-        progress(f"planned, {overhead:.0%} overhead at most")
-        rows.append(work.planned(overhead))
+    ways = _ways(work, overheads)
+    rows: list[Way] = []
+    for k, (text, row) in enumerate(ways):
+        progress(f"{k + 1} of {len(ways)}: {text}")
+        found = row()
+        if rows and found.name.startswith(_LIMITED) and found.bytes >= rows[0].bytes:
+            continue  # XLA recomputed nothing
+        rows.append(found)
     return rows
+
+
+def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Callable[[], Way]]]:
+    """What is said of each way, and what makes its row."""
+
+    def limited(percent: int) -> Way:
+        compiled = work.compiled(options={flag: str(percent)})
+        return work.row(f"{_LIMITED}, {percent} % limit", compiled)
+
+    def within(name: str, context: AbstractContextManager[None]) -> Way:
+        with context:
+            return work.row(name, work.compiled())
+
+    ways: list[tuple[str, Callable[[], Way]]] = [
+        ("XLA's own schedule", lambda: work.row("XLA", work.compiled()))
+    ]
+    if flag := platform(work.target.platform).memory_limit_flag:
+        for percent in _LIMIT_PERCENT:
+            text = f"{_LIMITED} at {percent} % of the card"
+            ways.append((text, functools.partial(limited, percent)))
+    for policy in POLICIES:
+        name = f"jax.checkpoint, {policy}"
+        ways.append((name, functools.partial(within, name, checkpointed_loss(policy))))
+    for keep, name in _SUBLINEAR.items():
+        ways.append((name, functools.partial(within, name, sublinear_loss(keep))))
+    for overhead in overheads:
+        text = f"planned, {overhead:.0%} overhead at most"
+        ways.append((text, functools.partial(work.planned, overhead)))
+    return ways

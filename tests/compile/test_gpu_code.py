@@ -58,8 +58,8 @@ def test_the_referee_sees_every_planned_executable(monkeypatch):
 def test_an_executable_that_is_wrong_is_not_used(monkeypatch, tmp_path):
     """Two slices of a kernel are exchanged between XLA and the referee."""
 
-    def wrong(data):
-        found = read_gpu_executable(data)
+    def wrong(data, decompress):
+        found = read_gpu_executable(data, decompress)
         for k, thunk in enumerate(found.thunks):
             first, second, *rest = thunk.accesses
             if first.slice != second.slice and first.slice.size == second.slice.size:

@@ -32,6 +32,7 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     assert names[0] == "XLA" and names[-2:] == ["planned order", "planned, at most 30%"]
     assert names[-4:-2] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
     assert len(names) == len(seen) == 5 + len(pareto.POLICIES)
+    assert seen[0] == "1 of 7: XLA's own schedule" and seen[-1].startswith("7 of 7: planned, 30%")
     assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
     order, recomputed = rows[-2:]
     assert order.clones == 0 and order.bytes <= rows[0].bytes

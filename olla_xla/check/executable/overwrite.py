@@ -200,10 +200,6 @@ class _Paths:
         root = body.result
         output = root.operands[result[0]] if result and root.opcode == "tuple" else root
         self._writer = output.operands[0] if output.opcode == "bitcast" else output
-        self._users: dict[Op, list[tuple[Op, int]]] = {}
-        for op in body.ops:
-            for k, operand in enumerate(op.operands):
-                self._users.setdefault(operand, []).append((op, k))
 
     def reached(self, numbers: list[int]) -> set[Op] | None:
         """All that depends on the parameters, or None if a step moves elements.
@@ -216,7 +212,7 @@ class _Paths:
         queue = list(places)
         while queue:
             current = queue.pop()
-            for user, number in self._users.get(current, ()):
+            for user, number in self._body.users.get(current, ()):
                 if self._reduces and user.opcode == "reduce":
                     # On a GPU all is read before results are written, on a TPU what a tile of
                     # them is made of.

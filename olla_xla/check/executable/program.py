@@ -90,6 +90,17 @@ class Body:
     parameters: list[Op] = dataclasses.field(default_factory=list)
     root: Op | None = None
     scheduled: bool = False
+    _users: dict[Op, list[tuple[Op, int]]] | None = None
+
+    @property
+    def users(self) -> dict[Op, list[tuple[Op, int]]]:
+        """Operation -> who reads it, and as which operand."""
+        if self._users is None:
+            self._users = {}
+            for op in self.ops:
+                for k, operand in enumerate(op.operands):
+                    self._users.setdefault(operand, []).append((op, k))
+        return self._users
 
     @property
     def result(self) -> Op:

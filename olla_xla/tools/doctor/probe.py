@@ -91,8 +91,8 @@ def _executable() -> Seen:
     return not wrong, (
         f"a step for {target.kind} is planned, {plan.predicted_bytes / 2**20:.1f} MB instead of "
         f"{plan.xla_predicted_bytes / 2**20:.1f}; all {report.thunks} thunks are held to the "
-        f"module; a run takes {100 * plan.slowdown:+.2f} % by prediction; {wrong} loads are taken "
-        "for invariant that are not"
+        f"module; the predicted time of a run changes by {100 * plan.slowdown:+.2f} %; "
+        f"{wrong} fusions would load as invariant what is still being written"
     )
 
 
@@ -108,7 +108,10 @@ def _bits() -> Seen:
     loops = "compiled now" if "numba" in sys.modules else "on disk"
     bits = "the same bits" if same else "other bits"
     where = "planned" if planned.plans and not planned.plans[-1].keeps_xla else "in XLA's order"
-    return same, f"a step on this CPU, {where}, gives {bits}; {took:.1f} s, its loops were {loops}"
+    return same, (
+        f"a step on this CPU, {where}, gives {bits}; planned and run in {took:.1f} s, the "
+        f"planner's machine code was {loops}"
+    )
 
 
 def _cache() -> Seen:
