@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.eager.unfused import load_machine_code
 from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.reordering.process import arenas
 from olla_xla import schedule
@@ -100,6 +101,7 @@ def order_curve(
       (the curve, the order of the last run).
     """
     arrays = GraphArrays.of(graph)
+    load_machine_code(arrays)
     program = np.arange(arrays.n)
     points = [Point(0.0, peak_bytes(arrays, program), "program order")]
     started = time.monotonic()
