@@ -95,12 +95,24 @@ def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
                     )
                 )  # fmt: skip
         if times:
+            names = tuple(f"{row['network']} {row['size']}" for row in times)
+            charts.append(
+                Chart(
+                    "sublinear_totals",
+                    "Totals of runs on a CPU (after figures 5b and 6b of Chen et al. 2016)",
+                    "", "MB", names,
+                    {
+                        "plain": tuple(row["plain_total_bytes"] / _MB for row in times),
+                        "sublinear": tuple(row["sublinear_total_bytes"] / _MB for row in times),
+                    },
+                    log=True,
+                )
+            )  # fmt: skip
             charts.append(
                 Chart(
                     "sublinear_time",
                     "Step time, recomputing in segments (figure 7 of Chen et al. 2016)",
-                    "", "times that without",
-                    tuple(f"{row['network']} {row['size']}" for row in times),
+                    "", "times that without", names,
                     {"sublinear": tuple(row["ratio"] for row in times)}, TIME_OF_SUBLINEAR,
                 )
             )  # fmt: skip

@@ -223,7 +223,8 @@ LOOP = {
 def test_figures_of_the_other_papers(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     memory = [{**MEMORY, "size": size, "network": n} for n in ("resnet", "lstm") for size in (1, 2)]
-    times = [{"network": "resnet", "size": 32, "ratio": 1.25}]
+    totals = {"plain_total_bytes": 6 * 2**20, "sublinear_total_bytes": 3 * 2**20}
+    times = [{"network": "resnet", "size": 32, "ratio": 1.25, **totals}]
     stored = {"sublinear": {"memory": memory, "time": times}, "profile": [LOOP]}
     for name, rows in stored.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))
@@ -236,8 +237,11 @@ def test_figures_of_the_other_papers(tmp_path, capsys):
     command = ["benchmarks", "figures", *flags, f"--progress={progress}", f"--out={out}"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "Drawn: sublinear_resnet, sublinear_lstm, sublinear_time, profile_memory" in printed
-    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 14
+    drawn = "sublinear_resnet, sublinear_lstm, sublinear_totals, sublinear_time, profile_memory"
+    assert f"Drawn: {drawn}" in printed
+    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 16
+    with open(out / "sublinear_totals.csv", newline="") as file:
+        assert list(csv.reader(file))[1] == ["resnet 32", "6", "3"]
     with open(out / "sublinear_resnet.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["layers"] for row in rows] == ["1", "2"]
