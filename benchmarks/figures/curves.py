@@ -36,6 +36,7 @@ __all__ = [
     "order_curve",
     "place_curve",
     "read_curves",
+    "row_of",
     "write_best_fit_csv",
     "write_best_fit_png",
     "write_curves_csv",
@@ -74,6 +75,14 @@ def hardest(rows: Sequence[Row], column: str, count: int) -> list[Row]:
     """The rows of mode eager with the largest values in a column, largest first."""
     mine = [row for row in rows if row["mode"] == "eager"]
     return sorted(mine, key=lambda row: -float(row[column]))[:count]
+
+
+def row_of(rows: Sequence[Row], name: str) -> Row:
+    """The row of mode eager that is named model/batch_size. Raises InputError if there is none."""
+    for row in rows:
+        if row["mode"] == "eager" and f"{row['model']}/{row['batch_size']}" == name:
+            return row
+    raise InputError(f"the sweeps have no unfused row {name!r}, as model/batch_size")
 
 
 def _falling(points: Sequence[Point]) -> tuple[Point, ...]:
