@@ -28,6 +28,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.place.trace import read_trace
+from olla_xla.problem.graph import TensorGraph
 from olla_xla.tools import models
 
 __all__ = ["define_flags", "run"]
@@ -50,7 +51,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
     )
     flags.DEFINE_list("sublinear", [], "JSON that benchmarks sublinear wrote.", flag_values=values)
-    flags.DEFINE_string("profile", None, "JSON that benchmarks profile wrote.", flag_values=values)
+    flags.DEFINE_list("profile", [], "JSON that benchmarks profile wrote.", flag_values=values)
     flags.DEFINE_list(
         "estimates", [], "JSON that benchmarks estimate --models wrote.", flag_values=values
     )
@@ -106,7 +107,7 @@ def _draw_others(values: flags.FlagValues, folder: Path) -> list[str]:
     """
     stored = [(path, curves.read_curves(path)) for path in values.progress]
     charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
-    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
+    charts += benchmark_figures.profile_charts(values.profile) if values.profile else []
     charts += benchmark_figures.estimate_charts(values.estimates) if values.estimates else []
     blocks = None if values.packing is None else read_trace(values.packing)
     try:
@@ -144,20 +145,23 @@ def _progress(rows: Sequence[Row], count: int, names: Sequence[str], folder: Pat
     named = [curves.row_of(rows, name) for name in names]
     targets.prepare_environment("cpu")
 
+    ordered: dict[str, tuple[TensorGraph, curves.Curve, list[int]]] = {}
     with Progress() as progress:
         for column, kind in (("order_seconds", "ordering"), ("place_seconds", "placement")):
             drawn = []
             for row in named or curves.hardest(rows, column, count):
                 name = f"{row['model']}, batch {row['batch_size']}"
                 progress.stage(f"{name}: {kind}")
-                model = models.build(
-                    row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
-                )
-                graph = standing_graph(model)
-                curve, order = curves.order_curve(name, graph)
-                if kind == "placement":
-                    curve = curves.place_curve(name, graph, order.tolist())
-                drawn.append(curve)
+                if name not in ordered:
+                    model = models.build(
+                        row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
+                    )
+                    graph = standing_graph(model)
+                    curve, order = curves.order_curve(name, graph)
+                    ordered[name] = graph, curve, order.tolist()
+                graph, curve, order = ordered[name]
+                placing = kind == "placement"
+                drawn.append(curves.place_curve(name, graph, order) if placing else curve)
             if drawn:
                 _draw_progress(f"{kind}_progress", drawn, folder)
 

@@ -15,8 +15,9 @@ import json
 from absl import flags
 
 from benchmarks import profiles as bench
+from benchmarks.recordings.recording import Recording, read_recording, write_recording
+from benchmarks.recordings.torch_trace import read_torch_trace
 from benchmarks.report.profiles import profiles_table
-from benchmarks.torch_trace import read_torch_trace
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
@@ -49,7 +50,7 @@ def run(values: flags.FlagValues) -> int:
         found = [_read(path) for path in values.trace] or [
             bench.record(values.loop, values.seed, values.iterations)
         ]
-        bench.write_recording(values.record, found[0])
+        write_recording(values.record, found[0])
         return 0
     rows = []
     with Progress() as progress:
@@ -65,10 +66,10 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-def _read(path: str) -> bench.Recording:
+def _read(path: str) -> Recording:
     """A recording, or a trace of PyTorch's; says what of that is left out."""
     if not path.endswith(".json"):
-        return bench.read_recording(path)
+        return read_recording(path)
     trace = read_torch_trace(path)
     if trace.kept:
         shared.console().print(

@@ -217,6 +217,7 @@ LOOP = {
     "loop": "training", "live_bytes": 2**20, "arena_bytes": 2**20, "elsewhere_bytes": 0,
     "caching_bytes": 2 * 2**20, "planned_seconds": 2e-6, "serving_seconds": 1e-6,
     "caching_seconds": 3e-6, "malloc_seconds": 2e-8, "learned_bytes": 0, "learning_bytes": 2**20,
+    "iterations": 2, "requests": 10, "step_seconds": 4e-3,
 }  # fmt: skip
 
 
@@ -239,9 +240,11 @@ def test_figures_of_the_other_papers(tmp_path, capsys):
     printed = capsys.readouterr().out
     drawn = "sublinear_resnet, sublinear_lstm, sublinear_totals, sublinear_time, profile_memory"
     assert f"Drawn: {drawn}" in printed
-    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 16
+    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 18
     with open(out / "sublinear_totals.csv", newline="") as file:
         assert list(csv.reader(file))[1] == ["resnet 32", "6", "3"]
+    with open(out / "profile_step.csv", newline="") as file:
+        assert list(csv.reader(file))[1] == ["training", "4", "0.0002", "0.01", "0.03"]
     with open(out / "sublinear_resnet.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["layers"] for row in rows] == ["1", "2"]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import profiles
 from benchmarks.__main__ import main
-from benchmarks.torch_trace import read_torch_trace
+from benchmarks.recordings.recording import read_recording
+from benchmarks.recordings.torch_trace import read_torch_trace
 from olla_xla.errors import InputError
 
 
@@ -63,7 +63,7 @@ def test_a_trace_is_replayed_and_made_a_recording(trace, tmp_path, capsys):
     out = tmp_path / "loop.csv"
     assert main(["benchmarks", "profile", f"--trace={trace}", f"--record={out}"]) == 0
     assert "1 requests, 5 bytes, were not released" in capsys.readouterr().out
-    kept = profiles.read_recording(out)
+    kept = read_recording(out)
     assert kept.iterations == read_torch_trace(trace).recording.iterations
     assert main(["benchmarks", "profile", f"--trace={trace}"]) == 0
     assert "trace.json" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 
-from benchmarks.profiles import Event, Recording
+from benchmarks.recordings.recording import Event, Recording
 from olla_xla.errors import InputError
 
 __all__ = ["MARKER", "TorchTrace", "read_torch_trace"]
