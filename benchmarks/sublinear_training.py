@@ -37,6 +37,7 @@ __all__ = [
     "Network",
     "TimeRow",
     "as_json",
+    "layers",
     "lstm",
     "measure_memory",
     "measure_time",
@@ -149,6 +150,21 @@ def lstm(
         return {"layers": layer_params, "head": normal(width, classes)}, batch
 
     return Network("lstm", steps, loss, make)
+
+
+def layers(count: int, *, width: int = 1024, batch_size: int = 2048) -> Network:
+    """As many layers of one product and a tanh, bound by arithmetic, and a mean of squares."""
+
+    def loss(params: Any, batch: Any) -> tuple[jax.Array, Any]:
+        for weights in params:
+            batch = jnp.tanh(batch @ weights)
+        return jnp.mean(batch**2), ()
+
+    def make(key: jax.Array) -> tuple[Any, Any]:
+        weights = [jax.random.normal(key, (width, width), jnp.float32) for _ in range(count)]
+        return weights, jax.random.normal(key, (batch_size, width), jnp.float32)
+
+    return Network("layers", count, loss, make)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,9 +367,10 @@ TIMED: dict[str, Callable[[], Network]] = {
        for n in (16, 32, 64)},
     "large_resnet32": lambda: _named("large resnet", resnet(32, image_size=128, batch_size=16)),
     "large_lstm16": lambda: _named("large lstm", lstm(16)),
+    "layers24": lambda: layers(24),
 }  # fmt: skip
-"""The networks whose step time is measured, by name. The large ones are bound by arithmetic: the
-LSTM is the one whose feature maps are counted."""
+"""The networks whose step time is measured, by name. The large LSTM is the one whose feature maps
+are counted."""
 
 PAPER_RATIO = 48 / 7
 """By how much the paper shrinks its ResNet of 1,000 layers: "from 48G to 7G" (abstract)."""
