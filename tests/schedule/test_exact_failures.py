@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxed_bound
+from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
 from olla_xla.errors import InputError, SolverError
 from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import weight_updates
@@ -159,3 +159,13 @@ def test_the_relaxation_is_close_for_a_train_step(form):
     found = relaxed_bound(graph, form=form)
     best = least_peak(graph, backends=["cpsat"]).peak_bytes
     assert 0.9 * best < found <= best
+
+
+@pytest.mark.parametrize("units", [0, 1, 1000])
+def test_a_relaxed_optimum_a_little_too_high_bounds_no_more(monkeypatch, units):
+    def bounded(bound):
+        monkeypatch.setattr(relaxation, "solve", lambda *a: Result(Status.OPTIMAL, bound=bound))
+        return relaxed_bound(train_step(2))
+
+    slack = 5e-7 * max(units, 1)  # what floating-point arithmetic may add
+    assert bounded(units + slack) == bounded(units) < bounded(units + 1)
