@@ -1,6 +1,6 @@
 """Orders of unfused train steps by a solver alone, as the OLLA paper finds them.
 
-The program begins at some legal order and is told no bound: neither the search nor its minimum cuts
+The program begins at some legal order and is heard no bound: neither the search nor its minimum cuts
 help. One run with the longest limit says what was known at each shorter one.
 """
 
@@ -135,11 +135,11 @@ def _row(row: Row, graph: TensorGraph, limits: Sequence[float], *, built: bool) 
     if not built:
         return row
     started = time.monotonic()
-    told: list[tuple[float, int | None, int]] = []  # after seconds: best peak, bound
+    heard: list[tuple[float, int | None, int]] = []  # after seconds: best peak, bound
 
     def watch(value: float | None, bound: float) -> None:
         best = None if value is None else round(value)
-        told.append((time.monotonic() - started, best, max(round(bound), 0)))
+        heard.append((time.monotonic() - started, best, max(round(bound), 0)))
 
     found = least_peak(
         graph,
@@ -150,8 +150,8 @@ def _row(row: Row, graph: TensorGraph, limits: Sequence[float], *, built: bool) 
     seconds = time.monotonic() - started
     solved = found.status is not Status.ERROR
     if solved:
-        told.append((seconds, found.peak_bytes, found.bound_bytes))
-    near = [at for at, best, _ in told if best is not None and best <= row.least_bytes * _NEAR]
+        heard.append((seconds, found.peak_bytes, found.bound_bytes))
+    near = [at for at, best, _ in heard if best is not None and best <= row.least_bytes * _NEAR]
     proven = found.status is Status.OPTIMAL
     return dataclasses.replace(
         row,
@@ -161,17 +161,17 @@ def _row(row: Row, graph: TensorGraph, limits: Sequence[float], *, built: bool) 
         seconds=seconds,
         status=found.status if solved else found.failures[0],
         known=tuple(
-            _known_at(limit, told, ended=seconds <= limit or limit == limits[-1], proven=proven)
+            _known_at(limit, heard, ended=seconds <= limit or limit == limits[-1], proven=proven)
             for limit in limits
         ),
     )
 
 
 def _known_at(
-    limit: float, told: Sequence[tuple[float, int | None, int]], *, ended: bool, proven: bool
+    limit: float, heard: Sequence[tuple[float, int | None, int]], *, ended: bool, proven: bool
 ) -> Known:
-    """What was told within a limit; all of it if the solver had ended by then."""
-    mine = [(best, bound) for at, best, bound in told if ended or at <= limit]
+    """What was heard within a limit; all of it if the solver had ended by then."""
+    mine = [(best, bound) for at, best, bound in heard if ended or at <= limit]
     peaks = [best for best, _ in mine if best is not None]
     bounds = [bound for _, bound in mine]
     return Known(limit, min(peaks, default=None), max(bounds, default=0), ended and proven)

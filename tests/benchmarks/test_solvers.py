@@ -145,9 +145,9 @@ def test_unknown_cases(case):
 
 
 def test_a_solver_alone_is_looked_at_after_each_limit(tmp_path, capsys):
-    told = [(0.5, 90, 0), (2.0, 70, 40), (3.0, 60, 60)]
+    heard = [(0.5, 90, 0), (2.0, 70, 40), (3.0, 60, 60)]
     known = [
-        ilp_alone._known_at(limit, told, ended=ended, proven=True)
+        ilp_alone._known_at(limit, heard, ended=ended, proven=True)
         for limit, ended in ((0.1, False), (1.0, False), (2.5, False), (9.0, True))
     ]
     assert [(k.bytes, k.bound_bytes, k.proven) for k in known] == [
