@@ -1,6 +1,6 @@
 """Orders of unfused train steps by a solver alone, as the OLLA paper finds them.
 
-The program begins at some legal order and is heard no bound: neither the search nor its minimum cuts
+The program begins at some legal order and is told no bound: neither the search nor its minimum cuts
 help. One run with the longest limit says what was known at each shorter one.
 """
 
