@@ -10,9 +10,8 @@ allocator and by the C library's malloc.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,20 +22,17 @@ from benchmarks.eager.allocator_time import malloc_seconds
 from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
 from benchmarks.profile_replay.record_arrays import RecordedArray, recorded
 from benchmarks.profile_replay.replay import LearningAllocator
-from olla_xla.errors import CheckError, InputError
-from olla_xla.problem.whole_file import written_whole
+from benchmarks.recordings.recording import Event, Recording
+from olla_xla.errors import CheckError
 
 __all__ = [
     "LOOPS",
-    "Recording",
     "RequestLog",
     "Row",
     "learn",
     "measure",
-    "read_recording",
     "record",
     "replayed",
-    "write_recording",
 ]
 
 _BATCH, _WIDTH = 32, 256
@@ -45,9 +41,6 @@ _LENGTHS = (10, 40)
 _TEN = range(13, 41, 3)
 """Lengths of which each comes once in a round, rounds in random order."""
 _ROUNDS = 4
-
-Event = tuple[int, int]
-"""A request's number and its bytes, or -1 where it is released."""
 
 
 class RequestLog:
@@ -156,94 +149,33 @@ LOOPS: dict[str, tuple[Callable[..., None], int]] = {
 """Name -> an iteration, and which kind of lengths sequences have."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Recording:
-    """The requests of a loop.
-
-    Attributes:
-      name: of the loop. iterations: their requests and releases, in order.
-      profiles: by iteration, which profile it belongs to; equal numbers share one.
-    """
-
-    name: str
-    iterations: tuple[tuple[Event, ...], ...]
-    profiles: tuple[int, ...]
-
-
 def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording:
     """Runs a loop of LOOPS and records it."""
+    log = RequestLog()
+    profiles = []
+    for run, inputs, weights, profile in _iterations(name, seed, iterations):
+        log.begin()
+        profiles.append(profile)
+        run(recorded(inputs, log), [recorded(w, log) for w in weights])
+    return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
+
+
+def _iterations(
+    name: str, seed: int, iterations: int
+) -> Iterator[tuple[Callable[..., None], np.ndarray, list[np.ndarray], int]]:
+    """What each iteration of a loop runs, its inputs and weights, and which profile it has."""
     run, kind = LOOPS[name]
     random = np.random.default_rng(seed)
-    log = RequestLog()
-    given = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
-    profiles = []
+    weights = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
     rounds = [int(n) for _ in range(_ROUNDS) for n in random.permutation(_TEN)] if kind == 3 else []
-    for _ in range(len(rounds) or iterations):
-        log.begin()
+    for k in range(len(rounds) or iterations):
         length = int(random.integers(*_LENGTHS)) if kind else _LENGTHS[1]
         if kind == 2:
             length = -(-length // _LENGTHS[0]) * _LENGTHS[0]
         if kind == 3:
-            length = rounds[len(profiles)]
-        profiles.append(length if kind >= 2 else 0)
+            length = rounds[k]
         inputs = random.standard_normal((length, _BATCH, _WIDTH))
-        run(recorded(inputs, log), [recorded(w, log) for w in given])
-    return Recording(name, tuple(map(tuple, log.iterations)), tuple(profiles))
-
-
-_COLUMNS = ("iteration", "profile", "request", "bytes")
-
-
-def write_recording(path: str | os.PathLike[str], recording: Recording) -> None:
-    """Writes a recording as CSV: a line for each request, and one with -1 bytes for its release.
-
-    Raises InputError if the file cannot be written.
-    """
-    try:
-        with written_whole(path) as beside, open(beside, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(_COLUMNS)
-            pairs = zip(recording.profiles, recording.iterations, strict=True)
-            for k, (profile, events) in enumerate(pairs):
-                writer.writerows((k, profile, request, size) for request, size in events)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-
-
-def read_recording(path: str | os.PathLike[str]) -> Recording:
-    """Reads what `write_recording` wrote.
-
-    Raises InputError if it is no such file, or releases what was not requested.
-    """
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        lines = [tuple(map(int, row)) for row in rows]
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a table of whole numbers"
-        raise InputError(f"cannot read {path}: {reason}") from error
-    if tuple(header) != _COLUMNS or any(len(line) != len(_COLUMNS) for line in lines):
-        raise InputError(f"{path} is no recording; its columns are {','.join(_COLUMNS)}")
-    iterations: list[list[Event]] = []
-    profiles: list[int] = []
-    live: set[int] = set()
-    made = 0
-    for number, (k, profile, request, size) in enumerate(lines, 2):
-        if k == len(iterations):
-            iterations.append([])
-            profiles.append(profile)
-            live, made = set(), 0
-        fits = request == made if size >= 0 else size == -1 and request in live
-        if k != len(iterations) - 1 or not fits or profile != profiles[-1]:
-            raise InputError(f"{path}, line {number}: does not go on from the line before")
-        live ^= {request}
-        made += size >= 0
-        iterations[-1].append((request, size))
-    return Recording(
-        os.path.splitext(os.path.basename(path))[0],
-        tuple(map(tuple, iterations)),
-        tuple(profiles),
-    )
+        yield run, inputs, weights, length if kind >= 2 else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,6 +195,7 @@ class Row:
       learned_bytes: the largest arena of an iteration that it knew, 0 if there was none;
         learning_bytes: of any.
       learned_seconds: of the learning allocator, placing included.
+      step_seconds: median of one iteration in NumPy, not recorded; None of a trace.
     """
 
     loop: str
@@ -283,11 +216,18 @@ class Row:
     learned_bytes: int
     learning_bytes: int
     learned_seconds: float
+    step_seconds: float | None = None
 
 
 def measure(name: str, seed: int = 0) -> Row:
-    """Records a loop and replays it; see `replayed`."""
-    return replayed(record(name, seed))
+    """Records a loop and replays it, see `replayed`, and times it as it is."""
+    row = replayed(record(name, seed))
+    seconds = []
+    for run, inputs, weights, _ in _iterations(name, seed, _ITERATIONS):
+        started = time.perf_counter()
+        run(inputs, weights)
+        seconds.append(time.perf_counter() - started)
+    return dataclasses.replace(row, step_seconds=statistics.median(seconds))
 
 
 def replayed(recording: Recording) -> Row:

@@ -37,6 +37,7 @@ __all__ = [
     "Network",
     "TimeRow",
     "as_json",
+    "layers",
     "lstm",
     "measure_memory",
     "measure_time",
@@ -151,6 +152,21 @@ def lstm(
     return Network("lstm", steps, loss, make)
 
 
+def layers(count: int, *, width: int = 1024, batch_size: int = 2048) -> Network:
+    """As many layers of one product and a tanh, bound by arithmetic, and a mean of squares."""
+
+    def loss(params: Any, batch: Any) -> tuple[jax.Array, Any]:
+        for weights in params:
+            batch = jnp.tanh(batch @ weights)
+        return jnp.mean(batch**2), ()
+
+    def make(key: jax.Array) -> tuple[Any, Any]:
+        weights = [jax.random.normal(key, (width, width), jnp.float32) for _ in range(count)]
+        return weights, jax.random.normal(key, (batch_size, width), jnp.float32)
+
+    return Network("layers", count, loss, make)
+
+
 @dataclasses.dataclass(frozen=True)
 class MemoryRow:
     """Bytes of feature maps of one network.
@@ -260,6 +276,7 @@ class TimeRow:
       plain_seconds, sublinear_seconds: median of one run.
       ratio: median over turns of sublinear / plain.
       plain_temp_bytes, sublinear_temp_bytes: XLA's temporaries.
+      plain_total_bytes, sublinear_total_bytes: them, arguments and results: the run's total.
       largest_difference: of any gradient, relative to its largest entry.
     """
 
@@ -271,6 +288,8 @@ class TimeRow:
     ratio: float
     plain_temp_bytes: int
     sublinear_temp_bytes: int
+    plain_total_bytes: int
+    sublinear_total_bytes: int
     largest_difference: float
 
 
@@ -289,6 +308,7 @@ def measure_time(network: Network, turns: int = 7) -> TimeRow:
             jax.block_until_ready(compiled[k](*arguments))
             seconds[turn, k] = time.perf_counter() - started
     plain, recomputing = np.median(seconds, axis=0)
+    temp, total = zip(*map(_temp_and_total_bytes, compiled), strict=True)
     return TimeRow(
         network=network.name,
         size=network.size,
@@ -296,12 +316,18 @@ def measure_time(network: Network, turns: int = 7) -> TimeRow:
         plain_seconds=float(plain),
         sublinear_seconds=float(recomputing),
         ratio=statistics.median((seconds[:, 1] / seconds[:, 0]).tolist()),
-        plain_temp_bytes=_temp_bytes(compiled[0]),
-        sublinear_temp_bytes=_temp_bytes(compiled[1]),
+        plain_temp_bytes=temp[0],
+        sublinear_temp_bytes=temp[1],
+        plain_total_bytes=total[0],
+        sublinear_total_bytes=total[1],
         largest_difference=max(
             map(_difference, *(jax.tree.leaves(g[1]) for g in gradients)), default=0.0
         ),
     )
+
+
+def _named(name: str, network: Network) -> Network:
+    return dataclasses.replace(network, name=name)
 
 
 def _arrays(shapes: Any) -> Any:
@@ -320,11 +346,13 @@ def _arrays(shapes: Any) -> Any:
     return jax.tree.map(fill, shapes)
 
 
-def _temp_bytes(compiled: jax.stages.Compiled) -> int:
-    analysis = compiled.memory_analysis()
-    if analysis is None:
+def _temp_and_total_bytes(compiled: jax.stages.Compiled) -> tuple[int, int]:
+    """XLA's temporaries; them, arguments and results, one that replaces an argument once."""
+    sizes = compiled.memory_analysis()
+    if sizes is None:
         raise OllaError("this backend does not say what memory an executable takes")
-    return analysis.temp_size_in_bytes
+    kept = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.temp_size_in_bytes, sizes.temp_size_in_bytes + kept
 
 
 def _difference(a: jax.Array, b: jax.Array) -> float:
@@ -337,8 +365,12 @@ TIMED: dict[str, Callable[[], Network]] = {
        for n in (32, 64, 128)},
     **{f"lstm{n}": functools.partial(lstm, n, width=256, batch_size=32, classes=1000)
        for n in (16, 32, 64)},
+    "large_resnet32": lambda: _named("large resnet", resnet(32, image_size=128, batch_size=16)),
+    "large_lstm16": lambda: _named("large lstm", lstm(16)),
+    "layers24": lambda: layers(24),
 }  # fmt: skip
-"""The networks whose step time is measured, by name."""
+"""The networks whose step time is measured, by name. The large LSTM is the one whose feature maps
+are counted."""
 
 PAPER_RATIO = 48 / 7
 """By how much the paper shrinks its ResNet of 1,000 layers: "from 48G to 7G" (abstract)."""

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "profile": "NumPy loops served from a planned arena: peak, replans, time of a request",
     "estimate": "memory of a step or function under frameworks' allocators and planners",
     "sweep_eager": "a grid of unfused graphs: an eager framework's memory, and our arena",
+    "ilp_alone": "orders of unfused steps by a solver alone: how near after which limit",
     "figures": "draw the papers' figures from stored sweeps and benchmarks",
 }
 """Name, which is its module's -> what it does, in one line."""

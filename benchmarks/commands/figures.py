@@ -2,8 +2,9 @@
 
 OLLA's figures 7 to 9, 11, 13 and 14, and best fit against blocks, come from a sweep's rows of mode
 eager, those against XLA from modes order and overhead. A figure without rows is left out and named.
-With --hardest=N the N models that took longest are planned again for progress over time: of the
-order (10) and of the places (12); --progress draws such files as they are. --sublinear and
+With --hardest=N the N models that took longest are planned again for progress over time, with
+--again=MODEL/BATCH those named: of the order (10) and of the places (12); --progress draws such
+files as they are. --sublinear and
 --profile take what benchmarks sublinear and profile wrote, for the figures of Chen et al. and
 Sekiyama et al., --estimates what estimate --models wrote. --packing draws packings of the blocks of
 a CSV, and best fit step by step. Where a paper prints a value, it stands beside ours. Last come
@@ -27,6 +28,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.place.trace import read_trace
+from olla_xla.problem.graph import TensorGraph
 from olla_xla.tools import models
 
 __all__ = ["define_flags", "run"]
@@ -43,10 +45,13 @@ def define_flags(values: flags.FlagValues) -> None:
         lower_bound=0, flag_values=values,
     )  # fmt: skip
     flags.DEFINE_list(
+        "again", [], "Models to plan again instead, as model/batch_size.", flag_values=values
+    )
+    flags.DEFINE_list(
         "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
     )
     flags.DEFINE_list("sublinear", [], "JSON that benchmarks sublinear wrote.", flag_values=values)
-    flags.DEFINE_string("profile", None, "JSON that benchmarks profile wrote.", flag_values=values)
+    flags.DEFINE_list("profile", [], "JSON that benchmarks profile wrote.", flag_values=values)
     flags.DEFINE_list(
         "estimates", [], "JSON that benchmarks estimate --models wrote.", flag_values=values
     )
@@ -76,8 +81,8 @@ def run(values: flags.FlagValues) -> int:
             texts = ["-" if m is None else f"{m:,.1f} {figure.unit}" for m in found]
             lines.append((figure.number or "-", figure.title, label, str(len(shown.names)), *texts))
     lines += [(*line, *[""] * (2 * len(sizes) - 1)) for line in _best_fit(rows, folder)]
-    if values.hardest:
-        _progress(rows, values.hardest, folder)
+    if values.hardest or values.again:
+        _progress(rows, values.hardest, values.again, folder)
     console = shared.console()
     if drawn:
         console.print(f"Drawn: {', '.join(drawn)}.", markup=False)
@@ -102,7 +107,7 @@ def _draw_others(values: flags.FlagValues, folder: Path) -> list[str]:
     """
     stored = [(path, curves.read_curves(path)) for path in values.progress]
     charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
-    charts += [] if values.profile is None else benchmark_figures.profile_charts(values.profile)
+    charts += benchmark_figures.profile_charts(values.profile) if values.profile else []
     charts += benchmark_figures.estimate_charts(values.estimates) if values.estimates else []
     blocks = None if values.packing is None else read_trace(values.packing)
     try:
@@ -135,24 +140,28 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
 
 
-def _progress(rows: Sequence[Row], count: int, folder: Path) -> None:
-    """Figures 10 and 12, of the rows that took longest."""
+def _progress(rows: Sequence[Row], count: int, names: Sequence[str], folder: Path) -> None:
+    """Figures 10 and 12, of the rows named, or else of those that took longest."""
+    named = [curves.row_of(rows, name) for name in names]
     targets.prepare_environment("cpu")
 
+    ordered: dict[str, tuple[TensorGraph, curves.Curve, list[int]]] = {}
     with Progress() as progress:
         for column, kind in (("order_seconds", "ordering"), ("place_seconds", "placement")):
             drawn = []
-            for row in curves.hardest(rows, column, count):
+            for row in named or curves.hardest(rows, column, count):
                 name = f"{row['model']}, batch {row['batch_size']}"
                 progress.stage(f"{name}: {kind}")
-                model = models.build(
-                    row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
-                )
-                graph = standing_graph(model)
-                curve, order = curves.order_curve(name, graph)
-                if kind == "placement":
-                    curve = curves.place_curve(name, graph, order.tolist())
-                drawn.append(curve)
+                if name not in ordered:
+                    model = models.build(
+                        row["model"], batch_size=int(row["batch_size"]), optimizer=row["optimizer"]
+                    )
+                    graph = standing_graph(model)
+                    curve, order = curves.order_curve(name, graph)
+                    ordered[name] = graph, curve, order.tolist()
+                graph, curve, order = ordered[name]
+                placing = kind == "placement"
+                drawn.append(curves.place_curve(name, graph, order) if placing else curve)
             if drawn:
                 _draw_progress(f"{kind}_progress", drawn, folder)
 

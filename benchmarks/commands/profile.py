@@ -3,7 +3,8 @@
 Prints the peak of live bytes, what a caching allocator reserves, the planned arena, how often it
 was repacked, and the time of a request. With --trace a recording is replayed instead, as
 --record writes it: a CSV of iteration,profile,request,bytes, with -1 bytes where a request is
-released.
+released; or, where the name ends in .json, a trace that PyTorch's profiler wrote of a loop on a
+CPU, which --record makes such a CSV of.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import json
 from absl import flags
 
 from benchmarks import profiles as bench
+from benchmarks.recordings.recording import Recording, read_recording, write_recording
+from benchmarks.recordings.torch_trace import read_torch_trace
 from benchmarks.report.profiles import profiles_table
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError
 
 __all__ = ["define_flags", "run"]
 
@@ -41,14 +45,17 @@ def run(values: flags.FlagValues) -> int:
     """Records, or measures and prints."""
     files.check_writable(values.out)  # better now than after the measurements
     if values.record is not None:
-        bench.write_recording(
-            values.record, bench.record(values.loop, values.seed, values.iterations)
-        )
+        if len(values.trace) > 1:
+            raise InputError("--record takes one --trace")
+        found = [_read(path) for path in values.trace] or [
+            bench.record(values.loop, values.seed, values.iterations)
+        ]
+        write_recording(values.record, found[0])
         return 0
     rows = []
     with Progress() as progress:
         if values.trace:
-            rows = [bench.replayed(bench.read_recording(path)) for path in values.trace]
+            rows = [bench.replayed(_read(path)) for path in values.trace]
         for name in () if values.trace else bench.LOOPS:
             progress.stage(name)
             rows.append(bench.measure(name, values.seed))
@@ -57,3 +64,18 @@ def run(values: flags.FlagValues) -> int:
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
         files.write_text(values.out, text + "\n")
     return 0
+
+
+def _read(path: str) -> Recording:
+    """A recording, or a trace of PyTorch's; says what of that is left out."""
+    if not path.endswith(".json"):
+        return read_recording(path)
+    trace = read_torch_trace(path)
+    if trace.kept:
+        shared.console().print(
+            f"{path}: {trace.kept:,} requests, {trace.kept_bytes:,} bytes, were not released in "
+            "their iteration and are left out",
+            markup=False,
+            soft_wrap=True,
+        )
+    return trace.recording

@@ -95,12 +95,24 @@ def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
                     )
                 )  # fmt: skip
         if times:
+            names = tuple(f"{row['network']} {row['size']}" for row in times)
+            charts.append(
+                Chart(
+                    "sublinear_totals",
+                    "Totals of runs on a CPU (after figures 5b and 6b of Chen et al. 2016)",
+                    "", "MB", names,
+                    {
+                        "plain": tuple(row["plain_total_bytes"] / _MB for row in times),
+                        "sublinear": tuple(row["sublinear_total_bytes"] / _MB for row in times),
+                    },
+                    log=True,
+                )
+            )  # fmt: skip
             charts.append(
                 Chart(
                     "sublinear_time",
                     "Step time, recomputing in segments (figure 7 of Chen et al. 2016)",
-                    "", "times that without",
-                    tuple(f"{row['network']} {row['size']}" for row in times),
+                    "", "times that without", names,
                     {"sublinear": tuple(row["ratio"] for row in times)}, TIME_OF_SUBLINEAR,
                 )
             )  # fmt: skip
@@ -110,13 +122,14 @@ def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
     return charts
 
 
-def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
-    """After figures 2 and 3 of Sekiyama et al. 2018, from the JSON of `benchmarks profile`.
+def profile_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
+    """After figures 2 and 3 of Sekiyama et al. 2018, from JSON of `benchmarks profile`.
 
-    (4, best fit's time against the number of blocks, comes from a sweep.) Raises InputError if it
-    is none.
+    Rows of all files. (4, best fit's time against the number of blocks, comes from a sweep.) Raises
+    InputError if one is none.
     """
-    rows = _read(path, list, "python -m benchmarks profile")
+    command = "python -m benchmarks profile"
+    rows = [row for path in paths for row in _read(path, list, command)]
     try:
         names = tuple(row["loop"] for row in rows)
 
@@ -125,7 +138,7 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
 
         arena, caching = column("arena_bytes", "elsewhere_bytes"), column("caching_bytes")
         learned = tuple((row["learned_bytes"] or row["learning_bytes"]) / _MB for row in rows)
-        return [
+        charts = [
             Chart(
                 "profile_memory", "Memory of a loop (after figure 2 of Sekiyama et al. 2018)", "",
                 "MB",
@@ -158,8 +171,32 @@ def profile_charts(path: str | os.PathLike[str]) -> list[Chart]:
                 log=True,
             ),
         ]  # fmt: skip
+        timed = [row for row in rows if row["step_seconds"] is not None]
+        if timed:
+            charts.append(_step_chart(timed))
     except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not of this version's python -m benchmarks profile") from error
+        given = ", ".join(map(str, paths))
+        raise InputError(f"{given}: not of this version's {command}") from error
+    return charts
+
+
+def _step_chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
+    """A step's time beside what its requests and releases take."""
+
+    def requests(key: str) -> tuple[float, ...]:
+        return tuple(2e3 * row["requests"] / row["iterations"] * row[key] for row in rows)
+
+    return Chart(
+        "profile_step", "Time of a step on a CPU (after figure 3 of Sekiyama et al. 2018)", "",
+        "ms", tuple(row["loop"] for row in rows),
+        {
+            "step in NumPy": tuple(1e3 * row["step_seconds"] for row in rows),
+            "of it requests, by malloc (C)": requests("malloc_seconds"),
+            "requests, planned (Python)": requests("serving_seconds"),
+            "requests, caching allocator (Python)": requests("caching_seconds"),
+        },
+        log=True,
+    )  # fmt: skip
 
 
 def _less(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:

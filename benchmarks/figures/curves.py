@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.eager.unfused import load_machine_code
 from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.reordering.process import arenas
 from olla_xla import schedule
@@ -35,6 +36,7 @@ __all__ = [
     "order_curve",
     "place_curve",
     "read_curves",
+    "row_of",
     "write_best_fit_csv",
     "write_best_fit_png",
     "write_curves_csv",
@@ -75,6 +77,14 @@ def hardest(rows: Sequence[Row], column: str, count: int) -> list[Row]:
     return sorted(mine, key=lambda row: -float(row[column]))[:count]
 
 
+def row_of(rows: Sequence[Row], name: str) -> Row:
+    """The row of mode eager that is named model/batch_size. Raises InputError if there is none."""
+    for row in rows:
+        if row["mode"] == "eager" and f"{row['model']}/{row['batch_size']}" == name:
+            return row
+    raise InputError(f"the sweeps have no unfused row {name!r}, as model/batch_size")
+
+
 def _falling(points: Sequence[Point]) -> tuple[Point, ...]:
     """Those that improve on all before them in time, and the last as it stood."""
     kept: list[Point] = []
@@ -100,6 +110,7 @@ def order_curve(
       (the curve, the order of the last run).
     """
     arrays = GraphArrays.of(graph)
+    load_machine_code(arrays)
     program = np.arange(arrays.n)
     points = [Point(0.0, peak_bytes(arrays, program), "program order")]
     started = time.monotonic()

@@ -12,9 +12,9 @@ __all__ = ["pyramid"]
 def pyramid(items: Items) -> dict[int, int]:
     """Items nested in time at increasing offsets.
 
-    The item that is live longest lies at offset 0; on it the one live longest within its time, and
-    so on. In training these are the activations, the first made and the last freed. An item that
-    is dead for a while counts as live from first to last.
+    The item that is live longest lies at offset 0, of several the largest; on it the one live
+    longest within its time, and so on. In training these are the activations, the first made and
+    the last freed. An item that is dead for a while counts as live from first to last.
 
     Returns:
       Item -> offset in bytes; nothing where items are pinned or aligned in different ways.

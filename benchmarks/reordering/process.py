@@ -27,6 +27,9 @@ __all__ = ["Arena", "arenas"]
 _ORDERS_SECONDS = 10.0
 """The time limit of `place_reordered`, for each order that it tries."""
 
+_LOAD = 0.5
+"""Seconds of search whose result is not used: the machine code that it loads is not timed."""
+
 _SEARCH_SHARE = 0.9
 """Part of the time after which no other order is tried: what was found is still to be told."""
 
@@ -83,8 +86,9 @@ def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Are
     """Arenas as they are found, each less than the one before or the last of all."""
     problem = graph_problem(graph, order, alignment=1)  # so that sizes are the tensors' own
     methods = ("greedy_size", "greedy_area", "best_fit")
-    for method in methods:
-        place(problem, method=method)  # loads its machine code
+    packings = [place(problem, method=method) for method in methods]  # loads their machine code
+    if min(p.height for p in packings) > packings[0].bound:
+        place_reordered(graph, order, alignment=1, time_limit=_LOAD, total_limit=_LOAD)
     started = time.monotonic()
     best: int | None = None
     for method in methods:

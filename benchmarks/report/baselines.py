@@ -127,11 +127,11 @@ def memory_table(rows: Sequence[MemoryRow]) -> Table:
 
 
 def time_table(rows: Sequence[TimeRow]) -> Table:
-    """Step time, XLA's temporaries in MB, and how far the gradients differ."""
+    """Step time, XLA's temporaries and all that a run takes in MB, how far the gradients differ."""
     return Table(
         headings=(
             "network:", "size", "plain s", "sublinear s", "ratio", "plain temp",
-            "sublinear temp", "largest difference",
+            "sublinear temp", "plain total", "sublinear total", "largest difference",
         ),
         rows=[
             (
@@ -142,6 +142,8 @@ def time_table(rows: Sequence[TimeRow]) -> Table:
                 f"{row.ratio:.3f}",
                 megabytes(row.plain_temp_bytes),
                 megabytes(row.sublinear_temp_bytes),
+                megabytes(row.plain_total_bytes),
+                megabytes(row.sublinear_total_bytes),
                 f"{row.largest_difference:.1e}",
             )
             for row in rows

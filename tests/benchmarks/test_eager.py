@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
+from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
 from benchmarks.eager.estimate import estimate
 from benchmarks.eager.graph import Program, forward_only, program
@@ -183,6 +184,33 @@ def test_best_fit_takes_the_least_block():
     a.allocate(12 * MB)
     a.allocate(30 * MB)
     assert a.reserved == 42 * MB
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 30 * MB), st.integers(0, 99)), max_size=60),
+    st.integers(1, 3),
+)
+@settings(deadline=None)
+def test_the_compiled_allocator_reserves_what_the_other_does(events, steps):
+    requests, sizes, live = [], [], []
+    for release, size, which in events:
+        if release and live:
+            requests.append(-live.pop(which % len(live)))
+        else:
+            sizes.append(size if which % 2 else size // 1000 + 1)
+            live.append(len(sizes))
+            requests.append(len(sizes))
+    requests += [-k for k in reversed(live)]
+    compiled, other = CompiledAllocator(requests, sizes), BlockSplittingAllocator()
+    for _ in range(steps):
+        handles = {}
+        for request in requests:
+            if request > 0:
+                handles[request] = other.allocate(sizes[request - 1])
+            else:
+                other.free(handles.pop(-request))
+        compiled.step()
+        assert (compiled.reserved, compiled.allocated) == (other.reserved, 0)
 
 
 def test_power_of_two_by_hand():

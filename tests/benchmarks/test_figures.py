@@ -24,8 +24,8 @@ from olla_xla.tools.sweep.journal import Journal
 EAGER = {
     "eager_live_bytes": 100, "eager_reserved_bytes": 200, "eager_fragmentation": 0.25,
     "peak_bytes": 80, "placed_bytes": 80, "order_seconds": 1.5, "place_seconds": 0.5,
-    "requests": 10, "request_seconds": 1e-3, "blocks": 7, "best_fit_bytes": 84,
-    "best_fit_seconds": 0.01, "load_bytes": 80,
+    "requests": 10, "request_seconds": 1e-3, "caching_seconds": 2e-3, "blocks": 7,
+    "best_fit_bytes": 84, "best_fit_seconds": 0.01, "load_bytes": 80,
 }  # fmt: skip
 
 
@@ -51,7 +51,10 @@ def test_values(sweep):
     by_name = {f.name: sweep_figures.series(f, rows) for f in sweep_figures.FIGURES}
     assert by_name["reordering"].values["reordering"] == pytest.approx((20, 20, 20, 20))
     assert by_name["fragmentation"].values["planned"] == pytest.approx((0, 25, 0, 25))
-    assert by_name["break_even"].values["steps"] == pytest.approx((2000,) * 4)
+    assert by_name["break_even"].values["malloc and free"] == pytest.approx((2000,) * 4)
+    assert by_name["break_even"].values["caching allocator"] == pytest.approx((1000,) * 4)
+    saved = by_name["minutes_saved"].values
+    assert saved["caching allocator, less planning"] == pytest.approx((1998 / 60,) * 4)
     assert by_name["allocator_time"].values["planning"] == pytest.approx((2,) * 4)
     total = by_name["total_reduction"]
     assert total.names[:2] == ("mlp, batch 1", "mlp, batch 8")
@@ -179,11 +182,12 @@ def test_places_found_before_the_time_is_up_count(monkeypatch):
 
 def test_allocator_time_counts_what_a_step_makes_and_frees(monkeypatch):
     graph = chain([8, 16, 8, 24])
-    clock = itertools.accumulate([0, 5, 1, 3, 1, 7, 1, 4, 1, 6])  # five steps, a second between
+    each = [5, 1, 3, 1, 7, 1, 4, 1, 6]  # five steps, a second between; then of the other allocator
+    clock = itertools.accumulate([0, *each, 1, *(2 * s for s in each)])
     fake = types.SimpleNamespace(perf_counter=lambda: float(next(clock)))
     monkeypatch.setattr("benchmarks.eager.allocator_time.time", fake)
-    requests, seconds = allocator_time(Program(graph, frozenset(), frozenset()))
-    assert requests == 2 * len(graph.tensors) and seconds == 3
+    found = allocator_time(Program(graph, frozenset(), frozenset()))
+    assert found == (2 * len(graph.tensors), 3, 6)
 
 
 def test_the_papers_values_stand_beside_ours():
@@ -213,13 +217,15 @@ LOOP = {
     "loop": "training", "live_bytes": 2**20, "arena_bytes": 2**20, "elsewhere_bytes": 0,
     "caching_bytes": 2 * 2**20, "planned_seconds": 2e-6, "serving_seconds": 1e-6,
     "caching_seconds": 3e-6, "malloc_seconds": 2e-8, "learned_bytes": 0, "learning_bytes": 2**20,
+    "iterations": 2, "requests": 10, "step_seconds": 4e-3,
 }  # fmt: skip
 
 
 def test_figures_of_the_other_papers(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     memory = [{**MEMORY, "size": size, "network": n} for n in ("resnet", "lstm") for size in (1, 2)]
-    times = [{"network": "resnet", "size": 32, "ratio": 1.25}]
+    totals = {"plain_total_bytes": 6 * 2**20, "sublinear_total_bytes": 3 * 2**20}
+    times = [{"network": "resnet", "size": 32, "ratio": 1.25, **totals}]
     stored = {"sublinear": {"memory": memory, "time": times}, "profile": [LOOP]}
     for name, rows in stored.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))
@@ -232,8 +238,13 @@ def test_figures_of_the_other_papers(tmp_path, capsys):
     command = ["benchmarks", "figures", *flags, f"--progress={progress}", f"--out={out}"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "Drawn: sublinear_resnet, sublinear_lstm, sublinear_time, profile_memory" in printed
-    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 14
+    drawn = "sublinear_resnet, sublinear_lstm, sublinear_totals, sublinear_time, profile_memory"
+    assert f"Drawn: {drawn}" in printed
+    assert {p.suffix for p in out.iterdir()} == {".csv", ".png"} and len(list(out.iterdir())) == 18
+    with open(out / "sublinear_totals.csv", newline="") as file:
+        assert list(csv.reader(file))[1] == ["resnet 32", "6", "3"]
+    with open(out / "profile_step.csv", newline="") as file:
+        assert list(csv.reader(file))[1] == ["training", "4", "0.0002", "0.01", "0.03"]
     with open(out / "sublinear_resnet.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["layers"] for row in rows] == ["1", "2"]

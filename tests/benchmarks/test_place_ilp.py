@@ -132,6 +132,9 @@ def test_pyramid_nests_activations():
     lower, upper = [0, 1, 2, 3, 4], [9, 8, 7, 6, 5]
     items, _ = items_of(PlacementProblem.of(lower, upper, [10, 20, 30, 40, 50]), 0)
     assert pyramid(items) == {0: 0, 1: 10, 2: 30, 3: 60, 4: 100}
+    # Of equal lives the largest comes first, and the others of the same time lie on it.
+    items, _ = items_of(PlacementProblem.of([0, 0, 0], [4, 4, 4], [10, 30, 20]), 0)
+    assert pyramid(items) == {1: 0, 2: 30, 0: 50}
 
 
 def test_a_capacity_is_met_or_refuted():

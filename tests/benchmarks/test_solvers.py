@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import ilp, ilp_steps, place, scale
+from benchmarks import ilp, ilp_steps, place, scale, schedule
 from benchmarks.__main__ import main
+from benchmarks.eager import ilp_alone
 from benchmarks.made_graphs import brute_force, random_graph, train_step
 from benchmarks.place import PlannedStep
+from benchmarks.report.ilp_alone import ilp_alone_table
 from benchmarks.report.placing import programs_table
 from benchmarks.report.solvers import programs_table as solvers_table
 from benchmarks.report.solvers import steps_table
@@ -140,3 +142,36 @@ def test_scale_measures_in_a_process_of_its_own():
 def test_unknown_cases(case):
     with pytest.raises(InputError, match="must read"):
         scale.measure(case, PlanOptions())
+
+
+def test_a_solver_alone_is_looked_at_after_each_limit(tmp_path, capsys):
+    heard = [(0.5, 90, 0), (2.0, 70, 40), (3.0, 60, 60)]
+    known = [
+        ilp_alone._known_at(limit, heard, ended=ended, proven=True)
+        for limit, ended in ((0.1, False), (1.0, False), (2.5, False), (9.0, True))
+    ]
+    assert [(k.bytes, k.bound_bytes, k.proven) for k in known] == [
+        (None, 0, False), (90, 0, False), (70, 40, False), (60, 60, True),
+    ]  # fmt: skip
+    out = tmp_path / "alone.json"
+    flags = ["--steps=mlp/1/sgd/cpu", "--limits=0.01,20", "--forms=intervals", f"--out={out}"]
+    assert main(["benchmarks", "ilp_alone", *flags]) == 0
+    printed = capsys.readouterr().out
+    (row,) = ilp_alone.rows_from_json(out.read_text())
+    assert row.status == "optimal" and not row.known[0].proven and row.known[1].proven
+    assert row.known[1].bytes == row.known[1].bound_bytes <= row.least_bytes <= row.program_bytes
+    assert main(["benchmarks", "ilp_alone", f"--stored={out}"]) == 0
+    assert capsys.readouterr().out in printed
+    assert main(["benchmarks", "ilp_alone", "--limits=0,1"]) == 2
+    assert main(["benchmarks", "ilp_alone", "--limits=a"]) == 2
+    assert main(["benchmarks", "ilp_alone", "--forms=plain"]) == 2
+    with pytest.raises(InputError, match="ilp_alone --out"):
+        ilp_alone.rows_from_json("[1]")
+
+
+def test_a_program_too_large_is_not_built(monkeypatch):
+    monkeypatch.setattr(ilp_alone, "_MOST", 10)
+    case = schedule.Case("mlp", 1, "sgd", "cpu")
+    (row,) = ilp_alone.measure(case, {"running": ["cpsat"]}, [1.0])
+    assert row.status.startswith("not built") and row.known == ()
+    assert ilp_alone_table([row]).rows[0][-1] == row.status

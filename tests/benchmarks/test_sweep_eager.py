@@ -2,8 +2,11 @@
 
 import csv
 
+import pytest
+
 from benchmarks.__main__ import main
 from benchmarks.eager.cell import COLUMNS
+from benchmarks.figures.curves import read_curves
 from benchmarks.figures.sweep_figures import FIGURES, read_rows, series
 
 
@@ -20,3 +23,12 @@ def test_rows_of_a_sweep_are_drawn(tmp_path, capsys):
     assert sizes == sorted(sizes) and sizes[-1] < int(row["eager_reserved_bytes"])
     shown = {f.name for f in FIGURES if series(f, [row]).names}
     assert {"reordering", "fragmentation", "allocator_time"} <= shown
+    pytest.importorskip("matplotlib")
+    figures = ["benchmarks", "figures", f"--sweep={out}", f"--out={tmp_path}"]
+    assert main([*figures, "--again=mlp/8"]) == 0
+    for name in ("ordering_progress", "placement_progress"):
+        (curve,) = read_curves(str(tmp_path / f"{name}.csv"))
+        assert curve.name == "mlp, batch 8" and curve.points[-1].bytes >= curve.bound_bytes
+    capsys.readouterr()
+    assert main([*figures, "--again=mlp/9"]) == 2
+    assert "no unfused row 'mlp/9'" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from benchmarks.__main__ import main
 from benchmarks.profile_replay import profile
 from benchmarks.profile_replay.profile import Recorder
 from benchmarks.profile_replay.record_arrays import recorded
+from benchmarks.recordings.recording import read_recording, write_recording
 from olla_xla.errors import InputError
 
 
@@ -70,8 +71,8 @@ def test_seq2seq_is_served_as_recorded():
 def test_a_recording_there_and_back(tmp_path):
     path = tmp_path / "loop.csv"
     found = profiles.record("seq2seq inference, changing lengths", iterations=2)
-    profiles.write_recording(path, found)
-    back = profiles.read_recording(path)
+    write_recording(path, found)
+    back = read_recording(path)
     assert back.iterations == found.iterations and back.profiles == found.profiles
     assert len(back.iterations) == 2 and back.name == "loop"
 
@@ -92,7 +93,7 @@ def test_what_is_no_recording(tmp_path, lines):
     path = tmp_path / "loop.csv"
     path.write_text("\n".join(["iteration,profile,request,bytes", *lines, ""]))
     with pytest.raises(InputError, match=re.escape(str(path))):
-        profiles.read_recording(path)
+        read_recording(path)
 
 
 RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"))
@@ -118,7 +119,7 @@ def test_recording_on_the_command_line(tmp_path):
     path = tmp_path / "loop.csv"
     flags = ["--loop=inference, one length", "--iterations=2", f"--record={path}"]
     assert main(["benchmarks", "profile", *flags]) == 0
-    assert profiles.replayed(profiles.read_recording(path)).replans == 0
+    assert profiles.replayed(read_recording(path)).replans == 0
 
 
 def test_the_example_holds():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from benchmarks import profiles
 from benchmarks.profile_replay import replay
 from benchmarks.profile_replay.replay import LearningAllocator
+from benchmarks.recordings.recording import read_recording
 from olla_xla.errors import InputError, LimitError
 
 
@@ -57,7 +58,7 @@ def test_ten_lengths_in_random_order(what, monkeypatch):
 
 def test_one_length_is_learned_at_once():
     path = Path(profiles.__file__).parent / "recordings" / "numpy_rnn_training.csv"
-    events = profiles.read_recording(path).iterations[0]
+    events = read_recording(path).iterations[0]
     allocator, arena_bytes, _ = profiles.learn([events] * 3)
     assert allocator.recorded == 1 and arena_bytes == live_peak(events)
 

@@ -584,6 +584,10 @@ def test_shared_weights_are_summed_segment_by_segment():
     network = sublinear_training.lstm(20, layers=1, width=128, batch_size=8, classes=50)
     row = sublinear_training.measure_time(network, turns=1)
     assert row.sublinear_temp_bytes < row.plain_temp_bytes / 2
+    kept = row.plain_total_bytes - row.plain_temp_bytes  # arguments, gradients and the loss
+    assert row.sublinear_total_bytes == row.sublinear_temp_bytes + kept
+    given = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.shapes))
+    assert kept > given
     assert row.largest_difference < 1e-5
 
 

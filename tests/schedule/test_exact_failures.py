@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxed_bound
+from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
 from olla_xla.errors import InputError, SolverError
 from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import weight_updates
@@ -107,6 +107,14 @@ def test_intervals_take_cpsat_only_and_no_equations():
         least_peak(graph, form="intervals", equations=["10"])
 
 
+@settings(max_examples=100, deadline=None)
+@given(tensor_graphs(max_operators=10))
+def test_precedence_that_no_tensor_carries_takes_no_bytes(graph):
+    sizes = [t.bytes for t in plain_graph(graph).tensors]
+    given = [t.bytes for t in graph.tensors]
+    assert sizes == given + [0] * (len(sizes) - len(given))
+
+
 @settings(max_examples=300, deadline=None)
 @given(tensor_graphs(max_operators=10), st.data())
 def test_control_edges_close_no_cycle(graph, data):
@@ -159,3 +167,13 @@ def test_the_relaxation_is_close_for_a_train_step(form):
     found = relaxed_bound(graph, form=form)
     best = least_peak(graph, backends=["cpsat"]).peak_bytes
     assert 0.9 * best < found <= best
+
+
+@pytest.mark.parametrize("units", [0, 1, 1000])
+def test_a_relaxed_optimum_a_little_too_high_bounds_no_more(monkeypatch, units):
+    def bounded(bound):
+        monkeypatch.setattr(relaxation, "solve", lambda *a: Result(Status.OPTIMAL, bound=bound))
+        return relaxed_bound(train_step(2))
+
+    slack = 5e-7 * max(units, 1)  # what floating-point arithmetic may add
+    assert bounded(units + slack) == bounded(units) < bounded(units + 1)

@@ -1,0 +1,1 @@
+"""Recorded loops, and what reads and writes such files."""
