@@ -122,13 +122,7 @@ def test_a_source_may_lie_in_another_order():
     p = _params(1)["a"][:, 0, :WIDTH]
     p = jnp.tile(p, (WIDTH // LAYERS + 1, 1))[:WIDTH]
     lowered = jax.jit(stacked).lower(p, X)
-    modules = []
-
-    def rewrite(module):
-        modules[:] = [module, _without_moves(module)]
-        return modules[1]
-
-    compiled = compile_rewritten(lowered, rewrite)
+    modules, compiled = _compiled_without_moves(lowered)
     check_rewrite(*modules, "cpu", loops=True)
     assert_same(lowered.compile()(p, X), compiled(p, X))
 
@@ -186,6 +180,17 @@ def _without_moves(module):
     return edit(module).rewrite(sink_moves, [sink.move.name for sink in found], "cpu").to_bytes()
 
 
+def _compiled_without_moves(lowered):
+    """(the module, the same without moves), and that one compiled."""
+    modules = []
+
+    def rewrite(module):
+        modules[:] = [module, _without_moves(module)]
+        return modules[1]
+
+    return modules, compile_rewritten(lowered, rewrite)
+
+
 def _square():
     r = np.random.default_rng(5)
     shape = WIDTH, LAYERS, WIDTH
@@ -196,13 +201,7 @@ def _square():
 @pytest.mark.parametrize("params", [_params(1), _square()], ids=["oblong", "square"])
 def test_slices_of_another_order_are_the_same_bits(params, dtype):
     lowered = jax.jit(functools.partial(turned, dtype=dtype)).lower(params, X)
-    modules = []
-
-    def rewrite(module):
-        modules[:] = [module, _without_moves(module)]
-        return modules[1]
-
-    compiled = compile_rewritten(lowered, rewrite)
+    modules, compiled = _compiled_without_moves(lowered)
     check_rewrite(*modules, "cpu", loops=True)
     check_executable(modules[1], "cpu")
     assert_same(lowered.compile()(params, X), compiled(params, X))
