@@ -117,7 +117,7 @@ class _Forward:
             whole,
             list(zip(cut, (d for _, d in self.region.cut_inputs), strict=True)),
             [v.aval for v in self.region.sums],
-            [d for _, d in self.region.stacked],
+            [(v.aval, d) for v, d in self.region.stacked],
             self.accumulate_dtype,
         )
 
@@ -165,7 +165,7 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
             [*moved, *(of_sums[k] for k in smooth_sums)],
             xs,
             [jax.typeof(moved[i]) for i in moving],
-            [dims[i] for i in moving_cut],
+            [(jax.typeof(cut[i]), dims[i]) for i in moving_cut],
             forward.accumulate_dtype,
         )
         return _zeros_but(moved, moving, sums), _zeros_but(cut, moving_cut, stacked)
@@ -201,22 +201,34 @@ def _over_pieces(
     whole: Sequence[Any],
     xs: Sequence[tuple[Any, int]],
     sums: Sequence[Any],
-    stacked: Sequence[int],
+    stacked: Sequence[tuple[Any, int]],
     accumulate_dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
     """Runs the function on all pieces, and adds and joins what comes of it.
 
     Args:
       whole: what each piece reads. xs: arrays and the dimensions along which they are cut.
-      sums: what is added up. stacked: along which dimensions the others are joined.
+      sums: what is added up. stacked: the other results, and along which dimensions they are
+        joined.
     """
     wide = [accumulator(s.dtype, accumulate_dtype) for s in sums]
     dims, devices = [d for _, d in xs], pieces.devices
 
-    def run(whole: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def looped(whole: Sequence[Any], arrays: Sequence[Any], *, where: bool) -> Any:
         start = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
         cut = list(zip(arrays, dims, strict=True))
-        totals, joined = _loop(functools.partial(function, whole), pieces, start, cut, stacked)
+        of_piece = functools.partial(function, whole)
+        return _loop(of_piece, pieces, start, cut, stacked, where=where)
+
+    split = functools.partial(looped, where=False)
+    loop = split
+    if any(dims):
+        loop = jax.custom_jvp(functools.partial(looped, where=True))
+        # What a loop takes slices of is a constant of it, whose gradient JAX adds up whole.
+        loop.defjvp(functools.partial(jax.jvp, split))
+
+    def run(whole: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        totals, joined = loop(whole, arrays)
         if devices is not None:
             totals = [jax.lax.psum(t, devices.names) for t in totals]
         return [t.astype(s.dtype) for t, s in zip(totals, sums, strict=True)], joined
@@ -228,7 +240,7 @@ def _over_pieces(
                 run,
                 mesh=devices.mesh,
                 in_specs=([everywhere] * len(whole), [devices.spec(d) for d in dims]),
-                out_specs=([everywhere] * len(sums), [devices.spec(d) for d in stacked]),
+                out_specs=([everywhere] * len(sums), [devices.spec(d) for _, d in stacked]),
                 axis_names=set(devices.names),
                 check_vma=False,
             )
@@ -241,13 +253,23 @@ def _loop(
     pieces: Pieces,
     totals: Any,
     xs: Sequence[tuple[Any, int]],
-    stacked: Sequence[int],
+    stacked: Sequence[tuple[Any, int]],
+    *,
+    where: bool,
 ) -> tuple[list[Any], list[Any]]:
     """Runs a function piece by piece on one device, in a loop over pieces; as `_over_pieces`.
 
+    Results that are joined along another dimension than the first are written in their place by
+    each piece: as slices of a new first dimension they would be transposed afterwards.
+
     Args:
-      totals: zeros, to which parts of sums are added. The rest as there.
+      totals: zeros, to which parts of sums are added. where: whether arrays that are cut along
+        another dimension are sliced where they are; else they are transposed first. The rest as
+        there.
     """
+    units, devices = pieces.units, pieces.devices
+    placed = [k for k, (_, d) in enumerate(stacked) if d]
+    listed = [k for k in range(len(stacked)) if k not in placed]
 
     def of_piece(count: int) -> Callable[..., Any]:
         def run(start: Any, parts: Sequence[Any]) -> Any:
@@ -259,27 +281,54 @@ def _loop(
         return [t + p.astype(t.dtype) for t, p in zip(totals, parts, strict=True)]
 
     run_full = of_piece(pieces.count)
+    scanned = [k for k, (_, d) in enumerate(xs) if not (where and d)]
 
-    def body(totals: Any, x: Any) -> Any:
-        parts, arrays = run_full(*x)
-        return add(totals, parts), arrays
+    def sliced(leading: Sequence[Any], start: Any) -> list[Any]:
+        parts = dict(zip(scanned, leading, strict=True))
+        for k, (x, d) in enumerate(xs):
+            if k not in parts:
+                unit = x.shape[d] // units
+                size = unit * pieces.count
+                parts[k] = jax.lax.dynamic_slice_in_dim(x, start * unit, size, d)
+        return [parts[k] for k in range(len(xs))]
+
+    def put(held: Sequence[Any], arrays: Sequence[Any], start: Any) -> list[Any]:
+        found = []
+        for k, whole in zip(placed, held, strict=True):
+            d = stacked[k][1]
+            at = start * (whole.shape[d] // units)
+            found.append(jax.lax.dynamic_update_slice_in_dim(whole, arrays[k], at, d))
+        return found
+
+    def body(carry: Any, x: Any) -> Any:
+        (totals, held), (start, leading) = carry, x
+        parts, arrays = run_full(start, sliced(leading, start))
+        return (add(totals, parts), put(held, arrays, start)), [arrays[k] for k in listed]
 
     in_full = pieces.full * pieces.count
     starts = jnp.arange(pieces.full, dtype=jnp.int32) * pieces.count
-    split = [_split(x, d, pieces) for x, d in xs]
-    totals, arrays = jax.lax.scan(body, totals, (starts, split))
-    joined = [_joined(a, d) for a, d in zip(arrays, stacked, strict=True)]
+    split = [_split(xs[k][0], xs[k][1], pieces) for k in scanned]
+    held = [_unwritten(*stacked[k], devices) for k in placed]
+    (totals, held), arrays = jax.lax.scan(body, (totals, held), (starts, split))
+    joined = [a.reshape((a.shape[0] * a.shape[1], *a.shape[2:])) for a in arrays]
     if pieces.rest:
         tails = [
-            jax.lax.slice_in_dim(x, x.shape[d] // pieces.units * in_full, None, axis=d)
-            for x, d in xs
+            jax.lax.slice_in_dim(x, x.shape[d] // units * in_full, None, axis=d) for x, d in xs
         ]
-        parts, arrays = of_piece(pieces.rest)(jnp.int32(in_full), tails)
-        totals = add(totals, parts)
+        start = jnp.int32(in_full)
+        parts, arrays = of_piece(pieces.rest)(start, tails)
+        totals, held = add(totals, parts), put(held, arrays, start)
         joined = [
-            jax.lax.concatenate([a, b], d) for a, b, d in zip(joined, arrays, stacked, strict=True)
+            jax.lax.concatenate([a, arrays[k]], 0) for k, a in zip(listed, joined, strict=True)
         ]
-    return list(totals), joined
+    made = dict(zip((*placed, *listed), (*held, *joined), strict=True))
+    return list(totals), [made[k] for k in range(len(stacked))]
+
+
+def _unwritten(of: Any, d: int, devices: Devices | None) -> Any:
+    """An array for the parts of a result, or of what a device has of it, along a dimension."""
+    count = 1 if devices is None else devices.count
+    return jnp.zeros((*of.shape[:d], of.shape[d] // count, *of.shape[d + 1 :]), of.dtype)
 
 
 def _split(x: Any, d: int, pieces: Pieces) -> Any:
@@ -288,8 +337,3 @@ def _split(x: Any, d: int, pieces: Pieces) -> Any:
     x = jax.lax.slice_in_dim(x, 0, unit * pieces.count * pieces.full, axis=d)
     shape = (*x.shape[:d], pieces.full, unit * pieces.count, *x.shape[d + 1 :])
     return jnp.moveaxis(x.reshape(shape), d, 0)
-
-
-def _joined(x: Any, d: int) -> Any:
-    x = jnp.moveaxis(x, 0, d)
-    return x.reshape((*x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :]))
