@@ -112,6 +112,7 @@ def test_recordings_of_the_repository(path, tmp_path):
 def test_there_are_recordings():
     assert {p.stem for p in RECORDINGS} == {
         "numpy_rnn_training", "numpy_seq2seq_inference", "numpy_seq2seq_training",
+        "torch_convolutions", "torch_perceptron", "torch_recurrent",
     }  # fmt: skip
 
 
