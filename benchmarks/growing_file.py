@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from olla_xla.cli.files import check_writable, write_text
 from olla_xla.errors import InputError
 
-__all__ = ["GrowingFile", "read_text"]
+__all__ = ["GrowingFile", "earlier_rows", "read_text"]
 
 
 def read_text(path: str) -> str:
@@ -16,6 +17,26 @@ def read_text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
+
+
+def earlier_rows[Row](path: str | None, read: Callable[[str], list[Row]]) -> list[Row]:
+    """The rows of an earlier run that --resume goes on with; none if there was none.
+
+    Args:
+      path: of the file of --out. read: gives the rows of its text; ValueError, TypeError or
+        KeyError if that has none.
+
+    Raises:
+      InputError: no file was named, or it holds something else.
+    """
+    if path is None:
+        raise InputError("--resume goes on with the file of --out; give that too")
+    if not Path(path).exists():
+        return []
+    try:
+        return read(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} holds no rows of this command: {error}") from error
 
 
 class GrowingFile:

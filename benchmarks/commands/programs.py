@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.growing_file import GrowingFile
+from benchmarks.growing_file import GrowingFile, earlier_rows
 from benchmarks.random_programs.check import FAILURES, check_case
 from benchmarks.random_programs.processes import run as run_shares
 from benchmarks.random_programs.processes import shares
@@ -65,7 +65,7 @@ def run(values: flags.FlagValues) -> int:
 def _many(values: flags.FlagValues) -> int:
     tallies: dict[str, Tally] = {}
     lost, started = 0, time.monotonic()
-    known = _rows(values.out) if values.resume else []
+    known = earlier_rows(values.out, _rows) if values.resume else []
     for row in known:
         tallies.setdefault(row["kind"], Tally()).add(row)
     file = GrowingFile(values.out, extend=bool(known))
@@ -97,20 +97,9 @@ def _many(values: flags.FlagValues) -> int:
     return 1 if lost or any(tally.failures for tally in tallies.values()) else 0
 
 
-def _rows(path: str | None) -> list[dict[str, Any]]:
-    """The rows of an earlier run; none if there was none.
-
-    Raises:
-      InputError: no file was named, or it holds something else.
-    """
-    if path is None:
-        raise InputError("--resume goes on with the file of --out; give that too")
-    if not Path(path).exists():
-        return []
-    try:
-        return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} holds no rows of this command: {error}") from error
+def _rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _kept(folder: str | None, failure: dict[str, Any]) -> str:

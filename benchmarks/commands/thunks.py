@@ -12,11 +12,11 @@ import dataclasses
 import json
 import random
 import sys
-from pathlib import Path
 
 import jax
 from absl import flags
 
+from benchmarks.growing_file import earlier_rows
 from benchmarks.report.thunks import faults_table, in_pairs, summary_table, thunks_table
 from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
@@ -62,7 +62,7 @@ def run(values: flags.FlagValues) -> int:
     targets.prepare_environment(values.target)
     options = shared.options(values)
     chosen = steps(values.steps, _batch_sizes(values), values.target, options.seed)
-    rows = _rows(values.out) if values.resume else []
+    rows = earlier_rows(values.out, _rows) if values.resume else []
     known = {row.case for row in rows}
     subjects: list[Subject] | None = [] if values.mutants else None
     failed = 0
@@ -102,21 +102,9 @@ def _batch_sizes(values: flags.FlagValues) -> list[int]:
     return [int(text) for text in values.batch_sizes]
 
 
-def _rows(path: str | None) -> list[Row]:
-    """The rows of an earlier run; none if there was none.
-
-    Raises:
-      InputError: no file was named, or it holds something else.
-    """
-    if path is None:
-        raise InputError("--resume goes on with the file of --out; give that too")
-    if not Path(path).exists():
-        return []
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        return [Row(**{**row, "unknown": tuple(row["unknown"])}) for row in data["rows"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} holds no rows of this command: {error}") from error
+def _rows(text: str) -> list[Row]:
+    """The rows of a file."""
+    return [Row(**{**row, "unknown": tuple(row["unknown"])}) for row in json.loads(text)["rows"]]
 
 
 Fault = tuple[str, str, str, str]

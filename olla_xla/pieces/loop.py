@@ -214,16 +214,16 @@ def _over_pieces(
     wide = [accumulator(s.dtype, accumulate_dtype) for s in sums]
     dims, devices = [d for _, d in xs], pieces.devices
 
-    def looped(whole: Sequence[Any], arrays: Sequence[Any], *, where: bool) -> Any:
+    def looped(whole: Sequence[Any], arrays: Sequence[Any], *, in_place: bool) -> Any:
         start = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
         cut = list(zip(arrays, dims, strict=True))
         of_piece = functools.partial(function, whole)
-        return _loop(of_piece, pieces, start, cut, stacked, where=where)
+        return _loop(of_piece, pieces, start, cut, stacked, in_place=in_place)
 
-    split = functools.partial(looped, where=False)
+    split = functools.partial(looped, in_place=False)
     loop = split
     if any(dims):
-        loop = jax.custom_jvp(functools.partial(looped, where=True))
+        loop = jax.custom_jvp(functools.partial(looped, in_place=True))
         # What a loop takes slices of is a constant of it, whose gradient JAX adds up whole.
         loop.defjvp(functools.partial(jax.jvp, split))
 
@@ -255,7 +255,7 @@ def _loop(
     xs: Sequence[tuple[Any, int]],
     stacked: Sequence[tuple[Any, int]],
     *,
-    where: bool,
+    in_place: bool,
 ) -> tuple[list[Any], list[Any]]:
     """Runs a function piece by piece on one device, in a loop over pieces; as `_over_pieces`.
 
@@ -263,9 +263,9 @@ def _loop(
     each piece: as slices of a new first dimension they would be transposed afterwards.
 
     Args:
-      totals: zeros, to which parts of sums are added. where: whether arrays that are cut along
-        another dimension are sliced where they are; else they are transposed first. The rest as
-        there.
+      totals: zeros, to which parts of sums are added.
+      in_place: whether arrays that are cut along another dimension are sliced where they lie;
+        else they are transposed first. The rest as there.
     """
     units, devices = pieces.units, pieces.devices
     placed = [k for k, (_, d) in enumerate(stacked) if d]
@@ -281,7 +281,7 @@ def _loop(
         return [t + p.astype(t.dtype) for t, p in zip(totals, parts, strict=True)]
 
     run_full = of_piece(pieces.count)
-    scanned = [k for k, (_, d) in enumerate(xs) if not (where and d)]
+    scanned = [k for k, (_, d) in enumerate(xs) if not (in_place and d)]
 
     def sliced(leading: Sequence[Any], start: Any) -> list[Any]:
         parts = dict(zip(scanned, leading, strict=True))

@@ -170,9 +170,9 @@ class ElementNumbering(Numbering, abc.ABC):
                 first, before, inner = self.transposes[number]
             elif number in self.bitcasts:
                 first, before, made = self.bitcasts[number]
-                inner = composed(lying(before), as_dimensions(made))
                 if _typed(before) != _typed(shape) or made.dimensions != shape.dimensions:
                     break
+                inner = composed(lying(before), as_dimensions(made))
             else:
                 break
             found = None if inner is None else composed(inner, steps)
