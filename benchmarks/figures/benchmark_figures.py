@@ -21,6 +21,8 @@ from benchmarks.figures.published import (
     LESS_BY_PROFILE,
     LESS_IN_INFERENCE,
     LESS_IN_RECURRENT_INFERENCE,
+    LSTMS_SAY,
+    MARK_STYLES,
     TIME_OF_SUBLINEAR,
     Mark,
 )
@@ -84,10 +86,11 @@ def sublinear_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
         for number, network, x in (("5", "resnet", "layers"), ("6", "lstm", "steps")):
             rows = [row for row in memory if row["network"] == network]
             if rows:
+                said = LSTMS_SAY if network == "lstm" else ""
                 charts.append(
                     Chart(
                         f"sublinear_{network}",
-                        f"Feature maps, {network} (figure {number} of Chen et al. 2016)",
+                        f"Feature maps, {network} (figure {number} of Chen et al. 2016{said})",
                         x, "MB", tuple(row["size"] for row in rows),
                         {label: tuple(math.nan if row[c] is None else row[c] / _MB for row in rows)
                          for label, c in _MEMORY.items()},
@@ -289,16 +292,22 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
     width = 0.8 / len(chart.lines)
     for k, (label, values) in enumerate(chart.lines.items()):
         places = [j + (k + 0.5) * width - 0.4 for j in range(len(values))]
-        axes.barh(places, values, width, label=label)
+        bars = axes.barh(places, values, width, label=label)
+        clear = {"facecolor": "white", "linewidth": 0, "pad": 0.5}  # of the paper's lines
+        texts = [f"{v:,.4g}" for v in values]
+        axes.bar_label(bars, texts, padding=2, fontsize=5, bbox=clear)
     axes.set_yticks(range(len(chart.at)), chart.at, fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(chart.at) - 0.5, -0.5)
     axes.set_xlabel(chart.y)
     if chart.log:
         axes.set_xscale("log")
     elif min(map(min, chart.lines.values())) < -100:
         axes.set_xscale("symlog", linthresh=100)
-    for mark in chart.marks:
-        axes.axvline(mark.value, color="#c0392b", linestyle="--", label=mark.label)
+        axes.set_xticks([-100, -50, 0, 50, 100])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.margins(x=0.1)  # room for the values
+    for mark, style in zip(chart.marks, MARK_STYLES, strict=False):
+        axes.axvline(mark.value, color="#c0392b", linestyle=style, label=mark.label)
 
 
 def _read(path: str | os.PathLike[str], kind: type, command: str) -> Any:

@@ -14,6 +14,8 @@ __all__ = [
     "LESS_BY_PROFILE",
     "LESS_IN_INFERENCE",
     "LESS_IN_RECURRENT_INFERENCE",
+    "LSTMS_SAY",
+    "MARK_STYLES",
     "Mark",
     "REORDERING",
     "TIME_OF_SUBLINEAR",
@@ -36,6 +38,9 @@ class Mark:
     batch_size: int | None = None
     x: float | None = None
 
+
+MARK_STYLES = ("--", ":", "-.")
+"""Lines of a figure's marks of one colour, in their order."""
 
 REORDERING = (
     Mark("paper, mean of batch 1", 22.5, batch_size=1),
@@ -61,6 +66,9 @@ LAYERS_1000 = (
     Mark("paper: to 7G", 7 * 1024.0, x=1000),
 )
 """Chen et al. 2016, abstract: a ResNet of 1,000 layers, MB."""
+
+LSTMS_SAY = "; the paper: more than four times less"
+"""Chen et al. 2016, figure 6, of sublinear against sharing: a number without a place of its own."""
 
 TIME_OF_SUBLINEAR = (Mark("paper: 30 % more", 1.30),)
 """Chen et al. 2016, abstract: step time against none, of the 1,000 layers."""

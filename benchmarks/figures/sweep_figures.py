@@ -15,7 +15,13 @@ from typing import Any
 
 from benchmarks.eager import cell
 from benchmarks.figures.files import new_canvas, save_png, write_table
-from benchmarks.figures.published import FRAGMENTATION, REORDERING, TOTAL_REDUCTION, Mark
+from benchmarks.figures.published import (
+    FRAGMENTATION,
+    MARK_STYLES,
+    REORDERING,
+    TOTAL_REDUCTION,
+    Mark,
+)
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import grid
 
@@ -258,16 +264,16 @@ def mean_lines(figure: Figure, shown: Series) -> list[tuple[str, float, int, boo
 
 
 _BATCH_COLORS = ("#8250df", "#1a7f37", "#9a6700", "#57606a")
-"""Of the lines of each batch size, smallest first; solid ours, dashed the paper's."""
+"""Of the lines of each batch size, smallest first; solid ours, broken the paper's."""
 
 
 def _draw_means(axes: Any, figure: Figure, shown: Series) -> None:
     sizes = sorted(set(shown.batches))
+    marks = {size: iter(MARK_STYLES) for size in sizes}
     for label, height, size, is_paper in mean_lines(figure, shown):
         color = _BATCH_COLORS[sizes.index(size) % len(_BATCH_COLORS)]
-        axes.axhline(
-            height, linestyle="--" if is_paper else "-", color=color, linewidth=1.2, label=label
-        )
+        style = next(marks[size]) if is_paper else "-"
+        axes.axhline(height, linestyle=style, color=color, linewidth=1.2, label=label)
 
 
 def write_csv(figure: Figure, shown: Series, path: Path) -> None:

@@ -33,6 +33,8 @@ _GRACE = 2.0
 
 _LEAST_SECONDS = 0.01
 
+_LONGEST_WAIT = threading.TIMEOUT_MAX / 2  # seconds; the platform counts no further
+
 
 class _Given:
     """What a backend needs of a model."""
@@ -88,7 +90,8 @@ def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) ->
     x, bound = None, -INFINITY
     while True:
         try:
-            said = messages.get(timeout=max(until + _GRACE - time.monotonic(), 0))
+            left = max(until + _GRACE - time.monotonic(), 0)
+            said = messages.get(timeout=min(left, _LONGEST_WAIT))
         except queue.Empty:
             status = Status.UNKNOWN if x is None else Status.FEASIBLE
             message = f"ended {_GRACE:g} s after its time limit"

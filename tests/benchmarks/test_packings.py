@@ -1,5 +1,8 @@
 """Pictures of packings: the steps they show are those of the rules themselves."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,9 @@ from benchmarks.figures import packings
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.place.rules.best_fit import best_fit
+from olla_xla.place.trace import read_trace
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures" / "papers"
 
 
 @st.composite
@@ -65,6 +71,18 @@ def test_what_is_asked_for_leaves_holes():
     problem = PlacementProblem.of([0, 1, 3], [3, 5, 6], [4, 4, 5])
     way, *_ = packings.ways(problem)
     assert way.offsets.tolist() == [0, 4, 8]  # five bytes do not fit in the first four
+
+
+def test_the_picture_in_the_documents_says_what_they_say():
+    """As asked for, a tenth is lost, and nothing with the pyramid first, however slow a machine."""
+    problem = read_trace(FIGURES / "packing_blocks.csv")
+    found = packings.ways(problem)
+    live = packings._largest_sum(problem)
+    tops = [int((way.offsets + problem.size).max()) / live for way in found]
+    assert tops == [pytest.approx(1.099, abs=5e-4), 1.0, 1.0]
+    with open(FIGURES / "packing.csv", newline="") as file:
+        stored = [int(row["offset"]) for row in csv.DictReader(file)]
+    assert stored == np.concatenate([way.offsets for way in found]).tolist()
 
 
 def test_they_are_drawn(tmp_path, capsys):

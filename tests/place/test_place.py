@@ -241,11 +241,12 @@ def test_minimalloc(letter):
     assert packing.height <= 1_048_576
 
 
-def test_equal_limits_give_equal_packings():
+@pytest.mark.parametrize("seconds", [60, 1e300, np.inf])
+def test_equal_limits_give_equal_packings(seconds):
     rng = np.random.default_rng(0)
     lower = rng.integers(0, 100, 200)
     problem = PlacementProblem.of(lower, lower + rng.integers(1, 40, 200), rng.integers(1, 99, 200))
-    one, two = (place(problem, node_limit=300, time_limit=60) for _ in range(2))
+    one, two = (place(problem, node_limit=300, time_limit=seconds) for _ in range(2))
     assert np.array_equal(one.offsets, two.offsets)
     assert one.nodes == two.nodes
     assert one.stopped_by is two.stopped_by is StopReason.NODE_LIMIT

@@ -19,6 +19,7 @@ from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
 from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.loops.residuals_ilp import least
+from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known, whole_units
 from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import BACKENDS, solve
@@ -67,6 +68,20 @@ def test_a_model(backend, seconds, started):
     assert found.status is not Status.ERROR, found.failures
     assert not math.isnan(found.bound) and found.bound < math.inf
     assert (found.x is not None) or not started
+
+
+@pytest.mark.parametrize("seconds", [1e12, math.inf])
+@BY
+def test_no_limit(backend, seconds):
+    """A limit that is never reached: also in a process of its own."""
+    model = Model()
+    columns = [model.add_variable(cost=-float(k)) for k in range(1, 9)]
+    model.add_row(columns, [1.0] * 8, upper=3)
+    found = solve(model, watched(seconds), [backend])
+    assert found.status is Status.OPTIMAL and found.bound == -21, found.failures
+    if backend == "highs":
+        apart = solve_apart("olla_xla.solvers.backends.highs", model, watched(seconds))
+        assert apart.status is Status.OPTIMAL
 
 
 @EVERY

@@ -30,7 +30,7 @@ MiniMalloc's."""
 
 _LEAST_NODES = 500
 _GROWTH = 1.25
-_MOST_NODES = 2.0**60  # in one descent; a long search grows beyond any number
+_MOST_NODES = 2.0**60  # in one descent; a long search, or one without end, grows beyond any number
 _DECAY = 0.8
 _TRAIL = 4_000_000
 """Entries of the undo trails; 16 bytes each, of which only those in use are ever touched."""
@@ -61,7 +61,7 @@ class Budget:
         seconds = self.seconds()
         if seconds <= 0:
             return 0
-        by_time = int(seconds * self._rate) + 1
+        by_time = int(min(seconds * self._rate, _MOST_NODES)) + 1
         return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
     def nodes_left(self) -> int:
