@@ -18,9 +18,11 @@ from pathlib import Path
 
 from absl import flags
 
+from benchmarks.eager.stored import from_json
 from benchmarks.eager.unfused import standing_graph
 from benchmarks.figures import benchmark_figures, curves, packings, sweep_figures
 from benchmarks.figures.comparisons import comparisons
+from benchmarks.growing_file import read_text
 from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla import targets
 from olla_xla.cli.commands import shared
@@ -108,7 +110,8 @@ def _draw_others(values: flags.FlagValues, folder: Path) -> list[str]:
     stored = [(path, curves.read_curves(path)) for path in values.progress]
     charts = benchmark_figures.sublinear_charts(values.sublinear) if values.sublinear else []
     charts += benchmark_figures.profile_charts(values.profile) if values.profile else []
-    charts += benchmark_figures.estimate_charts(values.estimates) if values.estimates else []
+    estimated = [row for path in values.estimates for row in from_json(read_text(path))]
+    charts += benchmark_figures.estimate_charts(estimated)
     blocks = None if values.packing is None else read_trace(values.packing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,6 +123,9 @@ def _draw_others(values: flags.FlagValues, folder: Path) -> list[str]:
     for path, found in stored:
         _draw_progress(Path(path).stem, found, folder)
     drawn = [*(chart.name for chart in charts), *(Path(path).stem for path, _ in stored)]
+    if fits := curves.estimated_best_fits(estimated):
+        _draw_best_fit(fits, ", image networks", folder / "best_fit_time")
+        drawn.append("best_fit_time")
     if blocks is None:
         return drawn
     example = packings.EXAMPLE
@@ -133,11 +139,17 @@ def _best_fit(rows: Sequence[Row], folder: Path) -> list[tuple[str, ...]]:
     found = curves.best_fits(rows)
     if not found:
         return []
-    curves.write_best_fit_csv(found, folder / "best_fit.csv")
-    title = "Best fit: time against blocks (after figure 4 of Sekiyama et al. 2018)"
-    curves.write_best_fit_png(title, found, folder / "best_fit.png")
+    title = _draw_best_fit(found, "", folder / "best_fit")
     proven = sum(f.optimal for f in found)
     return [("-", title, "proven optimal", str(len(found)), f"{proven} of {len(found)}")]
+
+
+def _draw_best_fit(found: Sequence[curves.BestFit], of: str, path: Path) -> str:
+    """Writes a CSV and a PNG; the title."""
+    title = f"Best fit{of}: time against blocks (after figure 4 of Sekiyama et al. 2018)"
+    curves.write_best_fit_csv(found, path.with_suffix(".csv"))
+    curves.write_best_fit_png(title, found, path.with_suffix(".png"))
+    return title
 
 
 def _progress(rows: Sequence[Row], count: int, names: Sequence[str], folder: Path) -> None:

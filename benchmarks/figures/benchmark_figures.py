@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.eager.stored import from_json
+from benchmarks.eager.stored import ModelEstimates
 from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.figures.published import (
     LAYERS_1000,
@@ -26,7 +26,6 @@ from benchmarks.figures.published import (
     TIME_OF_SUBLINEAR,
     Mark,
 )
-from benchmarks.growing_file import read_text
 from olla_xla.errors import InputError
 
 __all__ = [
@@ -210,13 +209,12 @@ def _less(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
 _POOL, _BEST_FIT = "eager, block splitting", "best fit by profile"
 
 
-def estimate_charts(paths: Sequence[str | os.PathLike[str]]) -> list[Chart]:
-    """After figures 2a and 2b of Sekiyama et al. 2018, from JSON of `benchmarks estimate --models`.
+def estimate_charts(rows: Sequence[ModelEstimates]) -> list[Chart]:
+    """After figures 2a and 2b of Sekiyama et al. 2018, from rows of `benchmarks estimate --models`.
 
     By mode: what the caching allocator reserves for a step run eagerly, and the arena of best fit
-    from its profile. Raises InputError if a file is none, or has no such rows.
+    from its profile.
     """
-    rows = [row for path in paths for row in from_json(read_text(str(path)))]
     charts = []
     for mode, figure, marks in (
         ("training", "2a", LESS_BY_PROFILE),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.eager.stored import ModelEstimates
 from benchmarks.eager.unfused import load_machine_code
 from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.reordering.process import arenas
@@ -32,6 +33,7 @@ __all__ = [
     "Curve",
     "Point",
     "best_fits",
+    "estimated_best_fits",
     "hardest",
     "order_curve",
     "place_curve",
@@ -142,12 +144,13 @@ def place_curve(
 
 @dataclasses.dataclass(frozen=True)
 class BestFit:
-    """Best fit alone on one case: blocks, seconds, share above the largest live sum."""
+    """Best fit alone on one case: blocks, seconds, share above the largest live sum, mode."""
 
     name: str
     blocks: int
     seconds: float
     above: float
+    mode: str = "training"
 
     @property
     def optimal(self) -> bool:
@@ -167,6 +170,18 @@ def best_fits(rows: Sequence[Row]) -> list[BestFit]:
         for row in rows
         if row["mode"] == "eager" and row["blocks"]
     ]
+    return sorted(found, key=lambda f: (f.blocks, f.name))
+
+
+def estimated_best_fits(rows: Sequence[ModelEstimates]) -> list[BestFit]:
+    """One for each row of `benchmarks estimate --models` whose best fit was timed, by blocks."""
+    found = []
+    for row in rows:
+        for planner in row.found.rows:
+            if planner.blocks and planner.seconds and planner.live_bytes and planner.total_bytes:
+                above = planner.total_bytes / planner.live_bytes - 1
+                name = f"{row.model}, batch {row.batch_size}, {row.mode}"
+                found.append(BestFit(name, planner.blocks, planner.seconds, above, row.mode))
     return sorted(found, key=lambda f: (f.blocks, f.name))
 
 
@@ -237,15 +252,21 @@ def write_curves_png(title: str, curves: Sequence[Curve], path: Path) -> None:
 
 
 def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None:
-    """Draws best fit's time against the number of blocks, by whether it was proven optimal."""
+    """Draws best fit's time against the number of blocks, by mode and whether it was proven.
+
+    Raises InputError if matplotlib is not installed.
+    """
+    kinds = sorted({(f.mode, not f.optimal) for f in found})
+    several = len({f.mode for f in found}) > 1
 
     def draw(axes: Any) -> None:
         from matplotlib.ticker import LogLocator, NullFormatter
 
-        for optimal, label in ((True, "proven optimal"), (False, "not proven")):
-            mine = [f for f in found if f.optimal == optimal]
-            if mine:
-                axes.scatter([f.blocks for f in mine], [f.seconds for f in mine], 12, label=label)
+        for mode, above in kinds:
+            mine = [f for f in found if (f.mode, not f.optimal) == (mode, above)]
+            label = "not proven" if above else "proven optimal"
+            label = f"{mode}, {label}" if several else label
+            axes.scatter([f.blocks for f in mine], [f.seconds for f in mine], 12, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
@@ -259,7 +280,7 @@ def write_best_fit_png(title: str, found: Sequence[BestFit], path: Path) -> None
 
 
 def _draw(title: str, draw: Callable[[Any], None], path: Path) -> None:
-    canvas = new_canvas(6, 4)
+    canvas = new_canvas(6.5, 4)
     axes = canvas.subplots()
     draw(axes)
     axes.set_title(title, fontsize=9)

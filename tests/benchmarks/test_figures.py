@@ -1,6 +1,7 @@
 """Figures from the rows of a sweep."""
 
 import csv
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.eager.allocator_time import allocator_time
+from benchmarks.eager.estimate import Estimate, Estimates
 from benchmarks.eager.graph import Program
+from benchmarks.eager.stored import ModelEstimates, from_json
 from benchmarks.figures import benchmark_figures, curves, sweep_figures
 from benchmarks.figures.comparisons import comparisons
 from benchmarks.figures.curves import Point
@@ -263,13 +266,34 @@ def test_figures_of_estimates(tmp_path, capsys):
         flags = ["--models=mlp", "--batch_size=2", "--time_limit=0", f"--mode={mode}"]
         assert main(["benchmarks", "estimate", *flags, f"--out={path}"]) == 0
     assert main(["benchmarks", "figures", f"--estimates={path}", f"--out={out}"]) == 0
-    assert "best_fit_training, best_fit_training_less" in capsys.readouterr().out
-    assert len(list(out.iterdir())) == 8
+    said = capsys.readouterr().out
+    assert "best_fit_training, best_fit_training_less" in said and "best_fit_time" in said
+    assert len(list(out.iterdir())) == 10
+    with open(out / "best_fit_time.csv", newline="") as file:
+        times = {row["name"]: row for row in csv.DictReader(file)}
+    assert set(times) == {"mlp, batch 2, inference", "mlp, batch 2, training"}
+    blocks = [int(times[f"mlp, batch 2, {mode}"]["blocks"]) for mode in ("inference", "training")]
+    assert 0 < blocks[0] < blocks[1]
+    assert all(float(row["seconds"]) > 0 for row in times.values())
     with open(out / "best_fit_inference_less.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["name"] == "mlp, batch 2"
-    training, inference = benchmark_figures.estimate_charts([path])[1::2]
+    training, inference = benchmark_figures.estimate_charts(from_json(path.read_text()))[1::2]
     assert [m.value for m in inference.marks] == [12.6, 10.0] and training.marks[0].value == 49.5
+
+
+def test_best_fit_is_proven_where_it_meets_what_is_live():
+    found = Estimates(2, 0, 0, 0, (
+        Estimate("eager, block splitting", 9),
+        Estimate("best fit by profile", 12, blocks=3, seconds=0.5, live_bytes=10),
+    ))  # fmt: skip
+    rows = [ModelEstimates("a", 1, "sgd", mode, "", found) for mode in ("training", "inference")]
+    inference, training = curves.estimated_best_fits(rows)
+    assert inference.mode == "inference" and training.mode == "training"
+    assert training.above == pytest.approx(0.2) and not training.optimal
+    met = dataclasses.replace(found.rows[1], total_bytes=10)
+    exact = [dataclasses.replace(rows[0], found=dataclasses.replace(found, rows=(met,)))]
+    assert curves.estimated_best_fits(exact)[0].optimal
 
 
 def test_what_no_benchmark_wrote(tmp_path, capsys):
