@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.quick
+QUICK = pytest.mark.quick
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +77,7 @@ def imported(path):
 TESTS = sorted(name for name, target in targets().items() if target["rule"] == "py_test")
 
 
+@QUICK
 @pytest.mark.parametrize("name", [*TESTS, "fuzz_readers", "main", "run_benchmarks"])
 def test_what_a_target_imports_is_among_its_files(name):
     seen = files(name)
@@ -85,6 +86,7 @@ def test_what_a_target_imports_is_among_its_files(name):
     assert not missing
 
 
+@QUICK
 def test_every_test_has_a_target_that_runs_it():
     run = {f for name in TESTS for f in targets()[name]["srcs"]}
     there = {f for f in glob(["tests/**/*.py"]) if Path(f).name.startswith("test_")}
@@ -92,18 +94,39 @@ def test_every_test_has_a_target_that_runs_it():
     assert set(glob(["tests/**/*.py"])) <= {f for name in targets() for f in files(name)}
 
 
+def copied(name, tree):
+    """The files of a target alone, and an environment that sees no others."""
+    for file in files(name):
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tree / file)
+    return {**os.environ, "PYTHONPATH": str(tree), "PYTEST_ADDOPTS": ""}
+
+
+def ran(command, tree, environment):
+    """What a command says in a tree, where it has to exit with 0."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+@QUICK
 @pytest.mark.parametrize("name", ["layering_test", "problem_test"])
 def test_targets_pass_with_their_own_files_alone(tmp_path, name):
-    for file in files(name):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, tmp_path / file)
-    target = targets()[name]
-    done = subprocess.run(
-        [sys.executable, target["main"], "-q", "-p", "no:cacheprovider", *target["args"]],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    target, environment = targets()[name], copied(name, tmp_path)
+    ran([target["main"], "-q", "-p", "no:cacheprovider", *target["args"]], tmp_path, environment)
+
+
+def test_all_targets_can_be_read_with_their_own_files_alone(tmp_path):
+    """They see the same files, so one tree serves them all; what runs for minutes is not run."""
+    assert len({files(name) for name in TESTS}) == 1
+    environment = copied(TESTS[0], tmp_path)
+    for name in TESTS:
+        main = targets()[name]["main"]
+        assert main == "tests/run.py" and main in files(name)
+    paths = [path for name in TESTS for path in targets()[name]["args"]]
+    command = ["tests/run.py", "-q", "--collect-only", "-p", "no:cacheprovider", *paths]
+    said = ran(command, tmp_path, environment)
+    assert all(path in said for path in paths)
