@@ -29,7 +29,17 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.search import phases
 from olla_xla.tools.models import BuiltModel, tracing
 
-__all__ = ["Unfused", "load_machine_code", "plan_program", "plan_unfused", "standing_graph"]
+__all__ = [
+    "LOOP_STEPS",
+    "Unfused",
+    "load_machine_code",
+    "plan_program",
+    "plan_unfused",
+    "standing_graph",
+]
+
+LOOP_STEPS = 3
+"""Steps of a training loop after which an allocator's reserve hardly grows."""
 
 _ALLOCATOR = "block splitting"
 _PLACE_SECONDS = 300.0  # as the paper gives its solvers, at most
@@ -72,6 +82,8 @@ class Unfused:
     best_fit_bytes: int
     best_fit_seconds: float
     load_bytes: int
+    loop_reserved_bytes: int
+    loop_fragmentation: float
 
 
 def plan_unfused(
@@ -107,6 +119,7 @@ def plan_program(
       CheckError: the referee rejected order or places (a bug).
     """
     eager = run_eagerly(found, ALLOCATORS[_ALLOCATOR]())
+    loop = run_eagerly(found, ALLOCATORS[_ALLOCATOR](), LOOP_STEPS)
     graph = _standing(found.graph)
     arrays = GraphArrays.of(graph)
     load_machine_code(arrays)
@@ -145,6 +158,8 @@ def plan_program(
         best_fit_bytes=alone.height,
         best_fit_seconds=alone.seconds,
         load_bytes=sum(alone.bounds.values()),
+        loop_reserved_bytes=loop.peak_reserved_bytes,
+        loop_fragmentation=loop.fragmentation,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.eager import cell
+from benchmarks.eager.unfused import LOOP_STEPS
 from benchmarks.figures.files import new_canvas, save_png, write_table
 from benchmarks.figures.published import (
     FRAGMENTATION,
@@ -155,6 +156,15 @@ FIGURES = (
         marks=FRAGMENTATION,
     ),
     Figure(
+        "8", "fragmentation_in_a_loop", f"The same in a loop of {LOOP_STEPS} steps", "%", "eager",
+        {
+            "caching allocator, when the reservation last grew (the paper's count)": _share(
+                "loop_fragmentation"
+            ),
+        },
+        needs="loop_reserved_bytes", marks=FRAGMENTATION,
+    ),
+    Figure(
         "9", "ordering_time", "Ordering time", "s", "eager",
         {"ordering": _seconds("order_seconds")},
     ),
@@ -166,6 +176,12 @@ FIGURES = (
         "13", "total_reduction", "Total reduction, planned within five minutes", "%", "eager",
         {"order and places": _less("eager_reserved_bytes", "placed_bytes")}, limit=300.0,
         marks=TOTAL_REDUCTION,
+    ),
+    Figure(
+        "13", "total_reduction_in_a_loop",
+        f"Total reduction against a loop of {LOOP_STEPS} steps, planned within five minutes", "%",
+        "eager", {"order and places": _less("loop_reserved_bytes", "placed_bytes")},
+        needs="loop_reserved_bytes", limit=300.0, marks=TOTAL_REDUCTION,
     ),
     Figure(
         "14", "allocator_time", "Planning once, and what allocations take", "s", "eager",

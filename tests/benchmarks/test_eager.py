@@ -16,7 +16,7 @@ from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
 from benchmarks.eager.estimate import estimate
 from benchmarks.eager.graph import Program, forward_only, program
-from benchmarks.eager.requests import run_eagerly
+from benchmarks.eager.requests import eager_requests, loop_requests, run_eagerly
 from benchmarks.eager.static import (
     EXTERNAL,
     Assignment,
@@ -250,6 +250,54 @@ def test_eager_keeps_gradients_to_the_end():
     run = run_eagerly(kept, PowerOfTwoAllocator())
     assert run.peak_live_bytes == 3 * MB
     assert run.peak_reserved_bytes == 3 * MB and run.fragmentation == 0
+
+
+def test_a_loop_keeps_what_it_writes_to():
+    """Weights come first, moments in the first step after the backward pass, all else each step."""
+    w, m, x, h, g, loss = 0, 1, 2, 3, 4, 7
+
+    def tensor(source, sinks, buffer, live_in=False, live_out=False):
+        return Tensor(f"t{buffer}", MB, source, sinks, buffer, live_in, live_out, "temporary")
+
+    tensors = (
+        tensor(0, (3, 5), 0, live_in=True),
+        tensor(1, (5,), 1, live_in=True),
+        tensor(2, (3,), 2, live_in=True, live_out=True),
+        tensor(3, (4,), 3),
+        tensor(4, (5,), 4),
+        tensor(5, (), 0, live_out=True),  # the new weights, in the old ones' place
+        tensor(5, (), 1, live_out=True),
+        tensor(5, (), 5, live_out=True),
+    )
+    operators = tuple(Operator(f"op{k}", "op") for k in range(6))
+    p = Program(TensorGraph("step", operators, tensors), frozenset([4]), frozenset([g]))
+    make, free = (lambda *of: [k + 1 for k in of]), (lambda *of: [-k - 1 for k in of])
+    step = [*make(x, h, g), *free(h), *make(loss), *free(x, g, loss)]
+    first = [*make(x, h, g), *free(h), *make(m, loss), *free(x, g, loss)]
+    assert loop_requests(p, 2) == [*make(w), *first, *step]
+    assert eager_requests(p) == [*make(w, m, x, h, g), *free(h), *make(loss)]
+    assert run_eagerly(p, PowerOfTwoAllocator(), 2).peak_live_bytes == 5 * MB
+    before = dataclasses.replace(p, backward=frozenset())  # nothing tells what comes late
+    assert loop_requests(before, 1)[:2] == make(w, m)
+
+
+def test_a_loop_of_a_train_step_has_the_peak_of_one():
+    import optax
+
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w) @ w)
+
+    def step(w, state, x):
+        updates, state = optax.adam(0.1).update(jax.grad(loss)(w, x), state)
+        return optax.apply_updates(w, updates), state
+
+    w = shaped(64, 64)
+    state = jax.eval_shape(optax.adam(0.1).init, w)
+    p = lowered(step, w, state, shaped(32, 64), donate_argnums=(0, 1))
+    once, loop = (run_eagerly(p, BlockSplittingAllocator(), steps) for steps in (None, 3))
+    assert loop.peak_live_bytes == once.peak_live_bytes
+    handles = [r for r in loop_requests(p, 3) if r < 0]
+    assert sum(r > 0 for r in loop_requests(p, 3)) - len(handles) == 4  # weights, moments, count
 
 
 # Static planners.
