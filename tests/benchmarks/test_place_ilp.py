@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.place_ilp import Programs, joint, place_by_programs
+from benchmarks.place_ilp import Programs, joint, place_by_programs, windows
 from benchmarks.place_ilp import located as located_module
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import located
+from benchmarks.place_ilp.locations import Units
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.windows import _ranges
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.place import PlacementProblem, place
+from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
@@ -118,6 +120,23 @@ def test_windows_lower_a_packing_and_break_none(monkeypatch):
         assert problem.check(offsets) == {0: bound}
         assert (found.status, found.by) == (Status.OPTIMAL, "windows")
         assert found.variables > 0
+
+
+def test_a_window_takes_what_lives_no_longer():
+    """In one way of choosing: of those that an item meets, mostly those within its own life."""
+    within = [(50, 60)] * 12
+    longer = [(50, 90 + k) for k in range(12)]
+    earlier = [(k, 60) for k in range(12)]
+    between = [(k, k + 1) for k in (*range(20, 40), *range(65, 85))]  # sections that lie there
+    lower, upper = np.array([(50, 60), *within, *longer, *earlier, *between]).T
+    items, item = items_of(PlacementProblem.of(lower, upper, np.arange(1, len(lower) + 1)), 0)
+    offsets = np.cumsum(items.size) - items.size
+    units = Units(items, offsets, {})
+    inside = {int(i) for i in item[1 : 1 + len(within)]}
+    run = windows._Run(items, model_of(items), units, offsets, 1, seed=0)
+    chosen = [run._within(int(item[0]), 8) for _ in range(50)]
+    share = np.mean([int(i) in inside for of in chosen for i in of])
+    assert share > 0.8  # a third by chance
 
 
 def place_alone(problem, part):

@@ -17,7 +17,7 @@ from olla_xla.place.placed_parts import (
     sticking_out,
 )
 from olla_xla.place.problem import PlacementProblem
-from olla_xla.place.relocate import relocate
+from olla_xla.place.relocate import ANYWHERE, relocate, repack, scratch
 
 BLOCKS = st.lists(
     st.tuples(st.integers(0, 6), st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=7
@@ -86,3 +86,19 @@ def test_relocation_is_sound_and_exceeds_the_target_height_no_more(blocks, seed)
     found, placed = relocate(tall.copy(), shapes, target_height, 40, seed)
     problem.check(found)  # no overlap
     assert over(found) <= over(tall) and placed >= 0
+
+
+def test_repacking_counts_what_it_places():
+    blocks = [(0, 3, 2), (1, 3, 4), (2, 2, 1), (6, 1, 3)]
+    _, shapes = shapes_of(blocks)
+    n, weight = len(blocks), np.ones(len(blocks))
+    trial = scratch(n)
+    trial.taken[:], trial.key[:] = np.arange(n), np.arange(n)
+    placed = np.empty((5, len(shapes.first)), np.int64)
+    after, cost, count, spent = repack(
+        n, ANYWHERE, np.inf, weight, shapes, 100, placed, 0, trial
+    )  # fmt: skip
+    assert (after, cost, count, spent) == (0, 0.0, len(shapes.first), n)
+    # One byte above is too much: the first that does not fit ends it.
+    *_, spent = repack(n, ANYWHERE, 0.5, weight, shapes, 1, placed, 0, trial)
+    assert spent == 1

@@ -1,13 +1,15 @@
 """The spans of the paper's section 4.1 hold in every order, by looking at all of them."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.exact.spans import Reach, spans
 from olla_xla.schedule.rules.greedy import by_priority, least_peak_order, list_order
-from tests.support.graphs import all_orders, oracle_spans, tensor_graphs
+from tests.support.graphs import all_orders, oracle_spans, tensor_graphs, train_step
 
 
 @settings(deadline=None, max_examples=60)
@@ -47,9 +49,15 @@ def test_orders_by_rules_are_legal(graph):
         assert all(step[u] < step[v] for v in range(g.n) for u in before[v])
 
 
-def test_an_order_that_is_legal_stays_as_it_is():
-    from tests.support.graphs import train_step
+@pytest.mark.parametrize("layers", [3, 8, 12])
+def test_the_size_of_a_program_is_known_before_it_is_built(layers):
+    """It is built where that is below a limit; at most twice what there is."""
+    g = GraphArrays.of(train_step(layers))
+    there = len(RunningIlp(g).model.arrays().row_val)
+    assert there <= coefficients(g) <= 2 * there
 
+
+def test_an_order_that_is_legal_stays_as_it_is():
     graph = train_step(3)
     g = GraphArrays.of(graph)
     order = least_peak_order(g)

@@ -11,7 +11,7 @@ __all__ = ["coefficients"]
 
 
 def coefficients(g: GraphArrays) -> int:
-    """About how many coefficients the rows of the `running` form have, from below.
+    """About how many coefficients the rows of the `running` form have, up to twice as many.
 
     An operator has one for each step of its span in the row of that step, and two for each pair
     with a direct predecessor; a tensor one in each row of (14) and three for each user.
