@@ -207,6 +207,18 @@ def test_splitting_loses_nothing(graph):
         assert joint_program(graph, start=order, backend="cpsat").height == found.height
 
 
+@settings(deadline=None, max_examples=40)
+@given(tensor_graphs(max_operators=6))
+def test_a_joint_program_begins_at_the_order_it_is_given(graph):
+    """What is placed under that order takes at its peak what is live, and no more."""
+    g = prepare(joint._counted(plain_graph(graph)), reduce=False).arrays
+    for order in itertools.islice(all_orders(graph), 3):
+        problem = joint._Program.problem(g, order)
+        steps = range(int(problem.upper.max(initial=0)))
+        live = [problem.size[(problem.lower <= t) & (t < problem.upper)].sum() for t in steps]
+        assert max(live, default=0) == peak_bytes(g, order)
+
+
 def test_the_rows_of_the_joint_program_hold_at_packings_alone():
     """A point of a packing breaks no row; one block higher, or lower, breaks (8), or (7)."""
     graph = train_step(3)
