@@ -7,7 +7,8 @@ keep two of their tensors apart, a binary says that it does, which takes the pla
 step: it holds if all that touches the one runs before the other is made. Pairs that no order lets
 meet have no rows (section 4.2), a pair that meets in every order has one binary, and buffers that
 are live all the time lie at the bottom. Addresses are in units of the greatest common divisor of
-all sizes. The solver begins at the search's order and the placer's places, and is told the cut.
+all sizes. The solver begins at the order of rules and search that takes the least arena, and it is
+told the cut.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import Tensor, TensorGraph
-from olla_xla.schedule.exact.prepared import prepare
+from olla_xla.schedule.exact.prepared import Prepared, prepare
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.spans import Reach
 from olla_xla.schedule.search import phases
@@ -45,6 +46,7 @@ MOST_PAIRS = 20_000
 _START = 0.1
 """Part of the time for the search's order, and as much for its places; at most _SECONDS each."""
 _SECONDS = 5.0
+_LEAST_SECONDS = 1e-3  # rules come first whatever the limit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,12 +83,14 @@ def joint_program(
 ) -> JointPlan:
     """The joint program (9): order and locations at once, for small graphs.
 
-    One operator runs at each step. Tensors of one buffer have one place; no other two share any,
-    whatever the graph allows in place. What an operator needs while it runs is placed too.
+    One operator runs at each step. Tensors of one buffer have one place, as large as the largest of
+    them; no other two share any, whatever the graph allows in place. What an operator needs while
+    it runs is placed too.
 
     Args:
       graph: the graph. limits: of the solver. backend: which one.
-      start: an order to begin with; by default the one that the search finds.
+      start: an order to begin with; by default, of those that rules and the search find, one under
+        which the least arena is found. Orders of one peak may differ in that.
       cut: tell the solver the least live bytes by minimum cuts, below which no order is.
 
     Raises:
@@ -98,10 +102,12 @@ def joint_program(
     graph = _counted(graph)
     whole = GraphArrays.of(graph)
     portion = max(min(_START * limits.time_limit, _SECONDS), 0.01)
-    prepared = prepare(graph, start=_searched(whole, portion) if start is None else start)
+    orders = _orders(whole, portion) if start is None else [start]
+    prepared, packing = min(
+        (_placed(graph, order, portion / len(orders)) for order in orders),
+        key=lambda begun: begun[1].height,
+    )
     g = prepared.arrays
-    problem = _Program.problem(g, prepared.start)
-    packing = place(problem, time_limit=portion)
     bound = max((least_live(g, v).bytes for v in range(g.n)), default=0) if cut else 0
     program = _Program(g, bound, packing.height)
     program.model.start = program.start(prepared.start, packing)
@@ -171,12 +177,20 @@ def _places(graph: TensorGraph, offsets: dict[str, int]) -> dict[str, tuple[int,
     return {t.name: (offsets[t.name], t.bytes) for t in graph.tensors if t.bytes}
 
 
-def _searched(arrays: GraphArrays, seconds: float) -> list[int]:
-    """The order that the search finds."""
+def _orders(arrays: GraphArrays, seconds: float) -> list[list[int]]:
+    """The search's order, and those of the rules, without those that come again."""
     starts = {"as given": np.arange(arrays.n), **schedule.candidates(arrays)}
     bound = forced_live_bound(arrays)[0]
     found = phases.search(arrays, starts, time_limit=seconds, bound_bytes=bound)
-    return found.lifetime_order.tolist()
+    orders = [found.lifetime_order, *starts.values()]
+    return [list(order) for order in dict.fromkeys(tuple(o.tolist()) for o in orders)]
+
+
+def _placed(graph: TensorGraph, order: Sequence[int], seconds: float) -> tuple[Prepared, Packing]:
+    """The graph, condensed, with an order to begin at, and its places under that."""
+    prepared = prepare(graph, start=order)
+    problem = _Program.problem(prepared.arrays, prepared.start)
+    return prepared, place(problem, time_limit=max(seconds, _LEAST_SECONDS))
 
 
 def _in_bytes(limits: Limits, unit: int, base: int) -> Limits:
@@ -270,7 +284,9 @@ class _Program:
             bottom += int(g.bytes[g.buffer == buffer].max())
         upper = np.maximum(lives[:, 1], lives[:, 0] + 1)
         _, group = np.unique(g.buffer, return_inverse=True)
-        return PlacementProblem.of(lives[:, 0], upper, g.bytes, fixed=fixed, group=group)
+        size = np.zeros(g.m, np.int64)
+        np.maximum.at(size, group, g.bytes)  # the program has one size for a buffer
+        return PlacementProblem.of(lives[:, 0], upper, size[group], fixed=fixed, group=group)
 
     @staticmethod
     def _pairs(g: GraphArrays) -> list[tuple[int, int, bool, bool]]:

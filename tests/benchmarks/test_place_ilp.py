@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
+from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import Programs, joint, place_by_programs, windows
 from benchmarks.place_ilp import located as located_module
 from benchmarks.place_ilp.joint import joint_program
@@ -18,6 +19,7 @@ from benchmarks.place_ilp.located import located
 from benchmarks.place_ilp.locations import Units
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.windows import _ranges
+from olla_xla import schedule
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, peak_bytes
@@ -27,6 +29,7 @@ from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.schedule.exact.prepared import prepare
+from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import Limits, Result, Status, violation
 from tests.place.test_place import brute_force, constrained, plain
 from tests.support.graphs import all_orders, tensor_graphs, train_step
@@ -217,6 +220,20 @@ def test_a_joint_program_begins_at_the_order_it_is_given(graph):
         steps = range(int(problem.upper.max(initial=0)))
         live = [problem.size[(problem.lower <= t) & (t < problem.upper)].sum() for t in steps]
         assert max(live, default=0) == peak_bytes(g, order)
+
+
+def test_a_joint_program_begins_at_the_least_arena_that_is_known():
+    """Orders of one peak may differ in their arenas, since nothing is in place by choice."""
+    for seed in range(30):
+        graph = random_graph(seed)
+        counted = joint._counted(graph)
+        arrays = GraphArrays.of(counted)
+        found = joint_program(graph, backend="cpsat")
+        for order in schedule.candidates(arrays).values():
+            prepared = prepare(counted, start=order)
+            problem = joint._Program.problem(prepared.arrays, prepared.start)
+            base = Scale.of(prepared.arrays).base  # below all that is placed
+            assert found.start <= base + place(problem).height
 
 
 def test_the_rows_of_the_joint_program_hold_at_packings_alone():
