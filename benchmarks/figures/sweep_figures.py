@@ -156,7 +156,8 @@ FIGURES = (
         marks=FRAGMENTATION,
     ),
     Figure(
-        "8", "fragmentation_in_a_loop", f"The same in a loop of {LOOP_STEPS} steps", "%", "eager",
+        "8", "fragmentation_in_a_loop",
+        f"Reserved bytes that hold nothing, in a loop of {LOOP_STEPS} steps", "%", "eager",
         {
             "caching allocator, when the reservation last grew (the paper's count)": _share(
                 "loop_fragmentation"
