@@ -193,8 +193,11 @@ class Front:
         """The cheapest choice for a target, and a lower bound on what any takes.
 
         The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
-        cheaper, the choice stays. The bound is 0 where none is known.
+        cheaper, the choice stays. The bound is 0 where none is known, as where transfers are
+        repeated: the program knows nothing of what may be read of them.
         """
+        if self.graph.repeats:
+            return point, 0.0
         found = choose_exactly(self.graph, target, Limits(time_limit=max(seconds, 0.1)))
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))
