@@ -1,7 +1,7 @@
 """Writes recomputation into a module: clones of instructions, placed before late users.
 
-A clone may read what runs later in the schedule, such as a transfer that gives again what an earlier
-one gave: that then runs earlier, with as much between its start and its done as before.
+A clone may read what runs later in the schedule, such as a transfer that gives again what an
+earlier one gave: that then runs earlier, with as much between its start and its done as before.
 
 A clone is an instruction of its own with a new name and id, of the same opcode, shape and
 configuration as its original, and with its own copy of the computation that a fusion calls. Some

@@ -34,7 +34,6 @@ from olla_xla.check.executable.integers import Known
 from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
     EFFECT,
-    END,
     HANDLERS,
     PARAMETER,
     Numbers,
@@ -43,7 +42,7 @@ from olla_xla.check.executable.numbering import (
     is_exchange,
     named,
 )
-from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.check.executable.records import Concatenation, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis
 from olla_xla.check.executable.slices import given_slice, slice_of
