@@ -87,6 +87,10 @@ class RematGraph:
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
+    def without_repeats(self) -> RematGraph:
+        """The graph in which nothing is read of later transfers but what was."""
+        return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
+
 
 class GraphFields(NamedTuple):
     """The fields of RematGraph that compiled loops take.
