@@ -196,7 +196,8 @@ class Front:
         cheaper, the choice stays. The bound is 0 where none is known, as where transfers are
         repeated: the program knows nothing of what may be read of them.
         """
-        found = choose_exactly(self.graph.without_repeats(), target, Limits(time_limit=max(seconds, 0.1)))
+        limits = Limits(time_limit=max(seconds, 0.1))
+        found = choose_exactly(self.graph.without_repeats(), target, limits)
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))
             feasible = expand(self.graph, trial.evictions).feasible

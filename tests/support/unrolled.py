@@ -1,7 +1,7 @@
 """Layers one after the other, whose weights the backward pass gathers again; run as a program.
 
-Prints a line of JSON for each allowance of time, as tests.support.sharded does; with "h100" one of a
-plan for eight cards that are not there, with how many arrays are gathered.
+Prints a line of JSON for each allowance of time, as tests.support.sharded does; with "h100" one of
+a plan for eight cards that are not there, with how many arrays are gathered.
 """
 
 import json

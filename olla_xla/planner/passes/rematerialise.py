@@ -152,6 +152,7 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
         clones=(*before.clones, *choice.clones),
         least_added_seconds=before.least_added_seconds + choice.bound,
         added_seconds=before.added_seconds + choice.seconds,
+        exposed_seconds=before.exposed_seconds + choice.exposed,
         added_moved_bytes=before.added_moved_bytes + choice.moved,
         sources=before.sources if "remat" in before.sources else (*before.sources, "remat"),
     )
@@ -167,8 +168,9 @@ class _Choice:
 
     Attributes:
       plan: of the module with the clones. module: that one. clones: in execution order.
-      seconds: predicted time added. bound: the least that any choice takes for the same peak, of
-        those that the integer program knows; 0 where unknown.
+      seconds: predicted time added. exposed: part of it, of transfers that hide less.
+      bound: the least that any choice takes for the same peak, of those that the integer program
+        knows; 0 where unknown.
       moved: bytes moved beyond the module's own.
     """
 
@@ -176,6 +178,7 @@ class _Choice:
     module: Module
     clones: tuple[Clone, ...]
     seconds: float
+    exposed: float
     bound: float
     moved: int
 
@@ -201,8 +204,8 @@ class _Tried:
         if plan is None:
             return None
         self.least = min(self.least, plan.predicted_bytes)
-        seconds = max(point.seconds, self._longer(module, plan))
-        return _Choice(plan, module, made, seconds, bound, point.moved)
+        exposed = max(self._longer(module, plan) - point.seconds, 0.0)
+        return _Choice(plan, module, made, point.seconds + exposed, exposed, bound, point.moved)
 
     def _longer(self, module: Module, plan: Plan) -> float:
         """Predicted seconds that a run takes longer where transfers were moved, which hide less."""
@@ -262,7 +265,7 @@ class _Tried:
                 if found.seconds <= allowance:
                     best, total = found, found.plan.predicted_bytes
                 else:
-                    exposed = max(exposed, found.seconds - point.seconds)
+                    exposed = max(exposed, found.exposed)
             if not exposed or self._late():
                 break
             seconds -= exposed  # what is no longer hidden leaves less for the rest
