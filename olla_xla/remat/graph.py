@@ -87,6 +87,13 @@ class RematGraph:
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
+    @functools.cached_property
+    def given(self) -> NDArray[np.bool_]:
+        """Operators with results that are repeated later, bool [n]."""
+        found = np.zeros(self.n, np.bool_)
+        found[self.source[list(self.repeats)]] = True
+        return found
+
     def without_repeats(self) -> RematGraph:
         """The graph in which nothing is read of later transfers but what was."""
         return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
@@ -121,9 +128,7 @@ class GraphFields(NamedTuple):
     @classmethod
     def of(cls, g: RematGraph) -> GraphFields:
         """The fields of a graph."""
-        given = np.zeros(g.n, np.bool_)
-        given[g.source[list(g.repeats)]] = True
-        return cls(*(getattr(g, name) for name in cls._fields[:-1]), given)
+        return cls(*(getattr(g, name) for name in cls._fields))
 
 
 def remat_graph(

@@ -65,6 +65,7 @@ def _compiled_only():
     planned = olla_xla.plan(step, donate_argnums=(0, 1), max_overhead=0.1, time_limit=30)
     compiled = planned.lower(*arguments(_shape)).compile()
     plan = compiled.plan
+    assert plan is not None
     made = jax.jit(step, donate_argnums=(0, 1)).lower(*arguments(_shape)).compile()
     print(
         json.dumps(
@@ -77,8 +78,8 @@ def _compiled_only():
                 "clones": len(plan.clones),
                 "overhead": plan.overhead,
                 "slower": plan.path_seconds / plan.xla_path_seconds - 1,
-                "gathers": compiled.as_text().count(" all-gather("),
-                "gathers_of_xla": made.as_text().count(" all-gather("),
+                "gathers": str(compiled.as_text()).count(" all-gather("),
+                "gathers_of_xla": str(made.as_text()).count(" all-gather("),
             }
         )
     )
