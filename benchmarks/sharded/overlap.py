@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hlo.module import Module
 from olla_xla.remat.cost.devices import device
@@ -39,10 +39,18 @@ class Overlap:
         """All that runs while something is under way."""
         return sum(sum(between.values()) for between in self.hidden.values())
 
-    def moved(self, other: Overlap) -> tuple[str, ...]:
-        """Computations in which another module runs the same collectives in another order."""
+    def moved(self, other: Overlap, free: Collection[str] = ()) -> tuple[str, ...]:
+        """Computations in which another module runs the same collectives in another order.
+
+        Args:
+          other: of that one. free: opcodes that may run at any time.
+        """
         both = self.order.keys() & other.order.keys()
-        return tuple(sorted(n for n in both if _differ(self.order[n], other.order[n])))
+        one, two = (
+            {n: [pair for pair in o.order[n] if pair[1] not in free] for n in both}
+            for o in (self, other)
+        )
+        return tuple(sorted(n for n in both if _differ(one[n], two[n])))
 
     def least_kept(self, other: Overlap) -> float:
         """The least part of what a start hides here that another module keeps there; 1 for all.

@@ -1,5 +1,8 @@
 """Writes recomputation into a module: clones of instructions, placed before late users.
 
+A clone may read what runs later in the schedule, such as a transfer that gives again what an
+earlier one gave: that then runs earlier, with as much between its start and its done as before.
+
 A clone is an instruction of its own with a new name and id, of the same opcode, shape and
 configuration as its original, and with its own copy of the computation that a fusion calls. Some
 readers of the original read the clone instead; what nothing reads any more is removed, outputs of
@@ -21,6 +24,9 @@ __all__ = ["Clone", "add_clones"]
 
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
+
+_JUST = 2.0**-20
+"""Of a place in a schedule: what is read comes just before what reads it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,4 +203,30 @@ class _Writer:
             step[name] = min(step[reader] for reader in self._readers[name])
         for name in self._order:
             before.setdefault(names[sequence[step[name]]], []).append(name)
-        return [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
+        listed = [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
+        return self._moved_up(listed)
+
+    def _moved_up(self, listed: list[str]) -> list[str]:
+        """The order with what clones read before them, as far as it came later.
+
+        A start stays as far before its done as it was.
+        """
+        at = {name: float(k) for k, name in enumerate(listed)}
+        named = {i.id: i.name for i in self._by_name.values() if i.name in at}
+        first = dict(at)
+        waiting = [name for name in self._order if name in at]
+        moves = 0
+        while waiting:
+            reader = waiting.pop()
+            i = self._by_name[reader]
+            for k in (*i.operand_ids, *i.control_predecessor_ids):
+                name = named[k]
+                done = i.opcode.endswith("-done")
+                to = at[reader] - (first[reader] - first[name] if done else _JUST)
+                if at[name] > to:
+                    at[name] = to
+                    moves += 1
+                    waiting.append(name)
+            if moves > len(listed):
+                raise HloError(f"{reader} reads what is made from it; plan it again")
+        return sorted(listed, key=at.__getitem__)

@@ -36,6 +36,16 @@ class _Builder:
         """By original and the key of its version: the clone's name."""
         self._operands: dict[str, tuple[Instruction, tuple[str, ...]]] = {}
         self._readers: dict[str, list[tuple[str, int]]] = {}
+        self._given = set(g.source[list(g.repeats)].tolist())
+        self._read_later()
+
+    def _read_later(self) -> None:
+        """Versions of what a later transfer gives are that transfer's own results."""
+        for t, later in self._g.repeats.items():
+            for start, _ in self._segments.get(t, ()):
+                since = [k for k in later if k.since < start]
+                for handle in since[-1].handles if since else ():
+                    self._made[handle, start] = since[-1].handle.name
 
     def build(self) -> tuple[Clone, ...]:
         """The clones that an expansion asks for, each with the instructions that read it.
@@ -45,6 +55,8 @@ class _Builder:
         g, e = self._g, self._e
         for k in np.argsort(e.clone_key, kind="stable"):
             key, original = int(e.clone_key[k]), g.instructions[e.clone_op[k]]
+            if e.clone_op[k] in self._given:
+                continue
             operands = tuple(self._version(o, key) for o in original.operands)
             self._add(original, key, operands)
         for v, reader in enumerate(g.instructions):

@@ -56,7 +56,8 @@ class Expansion:
 
 
 def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
-    """Evaluates evictions, int64 [k, 2] of (tensor, key)."""
+    """Evaluates evictions, int64 [k, 2] of (tensor, key), beside those that always hold."""
+    evictions = np.concatenate([g.dropped, evictions])
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]
     evicted = Evicted(np.searchsorted(tensors, np.arange(g.m + 1)), np.ascontiguousarray(keys))

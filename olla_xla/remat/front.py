@@ -193,14 +193,18 @@ class Front:
         """The cheapest choice for a target, and a lower bound on what any takes.
 
         The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
-        cheaper, the choice stays. The bound is 0 where none is known.
+        cheaper, the choice stays. The bound is 0 where none is known, as where transfers are
+        repeated: the program knows nothing of what may be read of them.
         """
-        found = choose_exactly(self.graph, target, Limits(time_limit=max(seconds, 0.1)))
+        limits = Limits(time_limit=max(seconds, 0.1))
+        found = choose_exactly(self.graph.without_repeats(), target, limits)
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))
             feasible = expand(self.graph, trial.evictions).feasible
             if feasible and trial.peak <= target and trial.seconds < point.seconds:
                 point = trial
+        if self.graph.repeats:
+            return point, 0.0
         # Greedy search may use longer chains than the program, and fall below its optimum.
         return point, max(min(found.result.bound, point.seconds), 0.0)
 

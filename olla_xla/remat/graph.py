@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -17,8 +18,24 @@ from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
+from olla_xla.remat.repeated import repeated_results
 
 __all__ = ["GraphFields", "RematGraph", "remat_graph"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+    """A later transfer's result that holds what an earlier one's does.
+
+    Attributes:
+      tensor: of the result. since: key from which on it is read instead of what came before.
+      handles: instructions that hand out the earlier result. handle: one of the later.
+    """
+
+    tensor: int
+    since: int
+    handles: tuple[Instruction, ...]
+    handle: Instruction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,6 +52,9 @@ class RematGraph:
       moved: [n] int64, bytes that moves. transient: [n] bytes.
       out_ptr, out_idx: operator -> tensors it defines (CSR). in_ptr, in_idx: tensors it reads.
       pair_ptr, pair_b, pair_a: operator -> (output, input) pairs whose memory may pass on.
+      first: [m] the tensor whose value a later transfer's result repeats (`remat.repeated`), or -1:
+        its readers read a version of that one, and no operator's clone is needed to make it.
+      repeats: tensor -> the later results that hold the same, in execution order.
     """
 
     n: int
@@ -58,10 +78,34 @@ class RematGraph:
     pair_ptr: NDArray[np.int64]
     pair_b: NDArray[np.int64]
     pair_a: NDArray[np.int64]
+    first: NDArray[np.int64]
+    repeats: Mapping[int, tuple[Repeat, ...]]
+
+    @functools.cached_property
+    def dropped(self) -> NDArray[np.int64]:
+        """Evictions that always hold, int64 [k, 2] of (tensor, key): of what is repeated later."""
+        found = [(t, k.since) for t, later in self.repeats.items() for k in later]
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    @functools.cached_property
+    def given(self) -> NDArray[np.bool_]:
+        """Operators with results that are repeated later, bool [n]."""
+        found = np.zeros(self.n, np.bool_)
+        found[self.source[list(self.repeats)]] = True
+        return found
+
+    def without_repeats(self) -> RematGraph:
+        """The graph in which nothing is read of later transfers but what was."""
+        return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
 
 
 class GraphFields(NamedTuple):
-    """The fields of RematGraph that compiled loops take."""
+    """The fields of RematGraph that compiled loops take.
+
+    Attributes:
+      given: bool [n], operators whose results a later transfer repeats: what is read of these
+        later is no clone's.
+    """
 
     n: int
     m: int
@@ -78,6 +122,8 @@ class GraphFields(NamedTuple):
     pair_ptr: NDArray[np.int64]
     pair_b: NDArray[np.int64]
     pair_a: NDArray[np.int64]
+    first: NDArray[np.int64]
+    given: NDArray[np.bool_]
 
     @classmethod
     def of(cls, g: RematGraph) -> GraphFields:
@@ -105,6 +151,15 @@ def remat_graph(
     rerun = [i not in awaited and recomputable(i, cost.target) for i in instructions]
     work = [cost.work(i) for i in instructions]
     in_ptr, in_idx = _reads(arrays)
+    limit = _limits(dataflow, lowered, arrays, kernels or {})
+    repeats = _repeats(dataflow, lowered, arrays, limit)
+    first = np.full(arrays.m, -1, np.int64)
+    for t, later in repeats.items():
+        first[[k.tensor for k in later]] = t
+    rerun_seconds = np.array([runs * cost.device.seconds(w) for w in work])
+    moved = np.array([runs * w.bytes for w in work], np.int64)
+    given = arrays.source[list(repeats)]
+    rerun_seconds[given], moved[given] = 0.0, 0  # what is read is there anyway
     return RematGraph(
         n=arrays.n,
         m=arrays.m,
@@ -114,11 +169,11 @@ def remat_graph(
         source=arrays.source,
         live_in=arrays.live_in,
         live_out=arrays.live_out,
-        limit=_limits(dataflow, lowered, arrays, kernels or {}),
+        limit=limit,
         evictable=_evictable(dataflow, lowered, arrays, np.array(rerun, np.bool_)),
         rerun=np.array(rerun, np.bool_),
-        seconds=np.array([runs * cost.device.seconds(w) for w in work]),
-        moved=np.array([runs * w.bytes for w in work], np.int64),
+        seconds=rerun_seconds,
+        moved=moved,
         transient=arrays.transient,
         out_ptr=arrays.out_ptr,
         out_idx=arrays.out_idx,
@@ -127,6 +182,8 @@ def remat_graph(
         pair_ptr=arrays.pair_ptr,
         pair_b=arrays.pair_b,
         pair_a=arrays.pair_a,
+        first=first,
+        repeats=repeats,
     )
 
 
@@ -137,6 +194,38 @@ def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pointers = np.zeros(arrays.n + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=pointers[1:])
     return pointers, np.array([t for row in rows for t in row], np.int64)
+
+
+def _repeats(
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    arrays: GraphArrays,
+    limit: NDArray[np.int64],
+) -> dict[int, tuple[Repeat, ...]]:
+    """Tensors that later transfers give once more, and those."""
+    groups = repeated_results(dataflow, lowered.instructions)
+    if not groups:
+        return {}
+    number = {v: t for t, v in enumerate(lowered.values)}
+    alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
+    usable = alone & ~arrays.live_in & ~arrays.live_out & (limit == arrays.n)
+    last = arrays.source.copy()  # reader
+    rows = np.repeat(np.arange(arrays.n), np.diff(arrays.in_ptr))
+    np.maximum.at(last, arrays.in_idx, np.where(arrays.free[rows], -1, rows))
+    found: dict[int, tuple[Repeat, ...]] = {}
+    for group in groups:
+        known = [(number[r.value], r) for r in group if number.get(r.value, -1) >= 0]
+        (t, first), *later = [(k, r) for k, r in known if usable[k]] or [(-1, group[0])]
+        before, kept = t, []
+        for k, result in later:
+            # What is still read when it is gathered anew is no repetition but a second copy.
+            if last[before] < arrays.source[k]:
+                since = (2 * int(last[before]) + 1) * arrays.n + 1
+                kept.append(Repeat(k, since, first.handles, result.handles[0]))
+                before = k
+        if kept:
+            found[t] = tuple(kept)
+    return found
 
 
 def _limits(

@@ -90,7 +90,7 @@ def _add_unread(
     for x in range(len(live)):
         v = steps.operators[x]
         original = steps.keys[x] == (2 * v + 1) * g.n
-        if original and removed[v]:
+        if (original and removed[v]) or (g.given[v] and not original):
             continue
         live[x] += g.transient[v]
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):

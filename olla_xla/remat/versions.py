@@ -103,6 +103,12 @@ def demand(
         used = not g.rerun[v]  # whether the original is needed
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
             t = g.out_idx[e]
+            if g.first[t] >= 0:  # a version of that one, which is there when this is made
+                if not _read_as(needs, t, g.first[t], own):
+                    made.count[:] = 0
+                    return False
+                used = True
+                continue
             start = -1 if g.live_in[t] else own
             latest = (2 * g.n + 2) * g.n if g.live_out[t] else needs.latest[t]
             if not g.live_out[t] and latest > _moment(g.n, g.limit[t]):
@@ -127,8 +133,9 @@ def demand(
                 return False
             if not removed[v]:
                 _need(needs, g.in_idx[e], own)
-            for y in range(clone, made.count[CLONES]):
-                _need(needs, g.in_idx[e], made.clones[y, 1])
+            if not g.given[v]:
+                for y in range(clone, made.count[CLONES]):
+                    _need(needs, g.in_idx[e], made.clones[y, 1])
     return feasible
 
 
@@ -140,6 +147,19 @@ def _need(needs: Needs, t: int, key: int) -> None:
     needs.head[t] = c
     needs.latest[t] = max(needs.latest[t], key)
     needs.count[0] = c + 1
+
+
+@inner
+def _read_as(needs: Needs, t: int, first: int, own: int) -> bool:
+    """Enters what reads tensor t, made at the key `own`, as readers of another; False: no room."""
+    c = needs.head[t]
+    while c >= 0:
+        if needs.count[0] + 2 >= len(needs.key):
+            return False
+        _need(needs, first, needs.key[c])
+        c = needs.following[c]
+    _need(needs, first, own)
+    return True
 
 
 @inner

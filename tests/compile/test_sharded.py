@@ -48,6 +48,24 @@ def test_what_the_backward_loop_gathers_again_is_there_for_nothing():
     assert rows[1]["assigned"] < rows[1]["xla"]
 
 
+def test_what_the_backward_pass_gathers_again_is_there_for_nothing():
+    """Beside loops: of layers one after the other, of which products were kept."""
+    rows = printed("tests.support.unrolled")
+    for row in rows:
+        assert row["same"], row
+        assert row["predicted"] == row["assigned"] <= row["xla"]
+    assert rows[1]["assigned"] < 0.6 * rows[1]["xla"]
+
+
+def test_gathers_of_cards_that_are_not_there_run_as_often_as_before():
+    h100_device()
+    (row,) = printed("tests.support.unrolled", "h100")
+    assert row["planned"] and not row["reason"], row
+    assert row["clones"] and row["gathers"] == row["gathers_of_xla"]
+    assert row["predicted"] == row["assigned"] < 0.52 * row["xla"]  # 0.55 with weights kept
+    assert max(row["overhead"], row["slower"]) <= 0.1
+
+
 def tensor_parallel(kind):
     rows = printed("tests.support.tensor_parallel", kind)
     for row in rows:

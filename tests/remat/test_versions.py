@@ -37,6 +37,7 @@ def graph(*, rerun=(True, True, True, True), limit=(N,) * N, pairs=((), (), (), 
         out_ptr=np.arange(N + 1), out_idx=np.arange(N),
         in_ptr=in_ptr, in_idx=in_idx,
         pair_ptr=pair_ptr, pair_b=pair_b, pair_a=pair_a,
+        first=np.full(N, -1), given=np.zeros(N, np.bool_),
     )  # fmt: skip
 
 

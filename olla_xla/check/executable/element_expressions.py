@@ -22,19 +22,18 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from hlo import xla_pb2
-from hlo.device_groups import groups_listed, participants
+from hlo.device_groups import participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import convert_of, converted, typed
 from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.integers import Known
 from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
     EFFECT,
-    END,
     HANDLERS,
     PARAMETER,
     Numbers,
@@ -43,7 +42,7 @@ from olla_xla.check.executable.numbering import (
     is_exchange,
     named,
 )
-from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.check.executable.records import Concatenation, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis
 from olla_xla.check.executable.slices import given_slice, slice_of
@@ -174,23 +173,6 @@ class ElementExpressions(ElementNumbering):
             return {(): found}
         return self.plain(op, operands, effects)
 
-    def exchanged(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A collective that sums nothing: what it gives of an operand is that one's alone."""
-        numbers = self.plain(op, operands, effects)
-        proto = xla_pb2.HloInstructionProto()
-        proto.CopyFrom(op.proto)  # without what is not its own
-        proto.ClearField("shape")
-        made = hashed(groups_listed(proto.SerializeToString(deterministic=True)))
-        parts = [part for _, part in leaves(op.shape)]
-        if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
-            return numbers
-        shapes = (
-            self.shape(o.shape) + self.shape(p) for o, p in zip(op.operands, parts, strict=True)
-        )
-        given = (number for read in operands for number in read.values())
-        found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
-        return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
-
     def meeting(self, op: Op, effect: bytes) -> bytes:
         """A number for the groups that meet in a collective, whatever they exchange."""
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
@@ -265,9 +247,7 @@ class ElementExpressions(ElementNumbering):
 
 ElementExpressions.handlers = {
     **HANDLERS,
-    "all-gather": ElementExpressions.exchanged,
-    "collective-broadcast": ElementExpressions.exchanged,
-    "collective-permute": ElementExpressions.exchanged,
+    **EXCHANGES,
     "bitcast": ElementExpressions.bitcast,
     "broadcast": ElementExpressions.broadcast,
     "concatenate": ElementExpressions.concatenate,

@@ -10,6 +10,7 @@ counted in its order.
 
 from __future__ import annotations
 
+from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.numbering import (
     BITCAST,
     EFFECT,
@@ -71,6 +72,7 @@ class _Expressions(Numbering):
 
 _Expressions.handlers = {
     **HANDLERS,
+    **EXCHANGES,
     "bitcast": _Expressions.bitcast,
     "fusion": _Expressions.fusion,
     "while": _Expressions.loop,

@@ -73,7 +73,7 @@ def _relaxed(
     edits = dataclasses.replace(
         state.edits,
         added_seconds=state.edits.added_seconds + seconds,
-        exposed_seconds=seconds,
+        exposed_seconds=state.edits.exposed_seconds + seconds,
         sources=(*state.edits.sources, state.ordered.source),
     )
     plan = dataclasses.replace(plan, source=f"{plan.source} overlapping less")

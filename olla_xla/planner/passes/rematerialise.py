@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from typing import TypeGuard
 
+from hlo.backend import platform
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.check.executable import check_executable, check_rewrite
@@ -18,6 +20,7 @@ from olla_xla.errors import BudgetError
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.front import Front, fronts
 from olla_xla.remat.greedy import Point
 
@@ -149,6 +152,7 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
         clones=(*before.clones, *choice.clones),
         least_added_seconds=before.least_added_seconds + choice.bound,
         added_seconds=before.added_seconds + choice.seconds,
+        exposed_seconds=before.exposed_seconds + choice.exposed,
         added_moved_bytes=before.added_moved_bytes + choice.moved,
         sources=before.sources if "remat" in before.sources else (*before.sources, "remat"),
     )
@@ -164,8 +168,9 @@ class _Choice:
 
     Attributes:
       plan: of the module with the clones. module: that one. clones: in execution order.
-      seconds: predicted time added. bound: the least that any choice takes for the same peak, of
-        those that the integer program knows; 0 where unknown.
+      seconds: predicted time added. exposed: part of it, of transfers that hide less.
+      bound: the least that any choice takes for the same peak, of those that the integer program
+        knows; 0 where unknown.
       moved: bytes moved beyond the module's own.
     """
 
@@ -173,6 +178,7 @@ class _Choice:
     module: Module
     clones: tuple[Clone, ...]
     seconds: float
+    exposed: float
     bound: float
     moved: int
 
@@ -198,10 +204,24 @@ class _Tried:
         if plan is None:
             return None
         self.least = min(self.least, plan.predicted_bytes)
-        return _Choice(plan, module, made, point.seconds, bound, point.moved)
+        exposed = max(self._longer(module, plan) - point.seconds, 0.0)
+        return _Choice(plan, module, made, point.seconds + exposed, exposed, bound, point.moved)
+
+    def _longer(self, module: Module, plan: Plan) -> float:
+        """Predicted seconds that a run takes longer where transfers were moved, which hide less."""
+        state = self.state
+        if not self.front.graph.repeats or not platform(state.request.target).runs_beside:
+            return 0.0
+        return path_seconds(module, state.request.cost, plan.order) - state.path_seconds
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
+
+    @staticmethod
+    def _fits(found: _Choice | None, budget: int, allowance: float) -> TypeGuard[_Choice]:
+        if found is None:
+            return False
+        return found.plan.predicted_bytes <= budget and found.seconds <= allowance
 
     def cheapest(self, budget: int, allowance: float) -> _Choice:
         """The cheapest choice whose total fits. Raises BudgetError."""
@@ -214,7 +234,7 @@ class _Tried:
                 break
             target = self.front.next_target(points[0].peak)
             found = self._with(points[0], target, max(_TRIES - k - 1, 2))
-            if found is not None and found.plan.predicted_bytes <= budget:
+            if self._fits(found, budget, allowance):
                 return found
             # What placing costs this choice, it is likely to cost the next one too.
             over = 0 if found is None else found.plan.predicted_bytes - budget
@@ -222,7 +242,7 @@ class _Tried:
         lowest = self.front.least()
         if lowest.seconds <= allowance and lowest.peak <= here:
             found = self._with(lowest, lowest.peak, 1)
-            if found is not None and found.plan.predicted_bytes <= budget:
+            if self._fits(found, budget, allowance):
                 return found
         elif lowest.seconds <= allowance:
             self._with(lowest, lowest.peak, 1)
@@ -232,12 +252,21 @@ class _Tried:
     def least_total(self, allowance: float) -> _Choice | None:
         """The least total within the allowance; None if that is the state's."""
         best: _Choice | None = None
-        total = self.state.least_worth
-        points = self.front.within(allowance)[:_LOWEST]
-        for k, point in enumerate(points):
-            if not len(point.evictions) or (best is not None and self._late()):
-                continue
-            found = self._with(point, point.peak, len(points) - k)
-            if found is not None and found.plan.predicted_bytes < total:
-                best, total = found, found.plan.predicted_bytes
+        total, seconds = self.state.least_worth, allowance
+        while best is None and seconds > 0:
+            points = self.front.within(seconds)[:_LOWEST]
+            exposed = 0.0
+            for k, point in enumerate(points):
+                if not len(point.evictions) or (best is not None and self._late()):
+                    continue
+                found = self._with(point, point.peak, len(points) - k)
+                if found is None or found.plan.predicted_bytes >= total:
+                    continue
+                if found.seconds <= allowance:
+                    best, total = found, found.plan.predicted_bytes
+                else:
+                    exposed = max(exposed, found.exposed)
+            if not exposed or self._late():
+                break
+            seconds -= exposed  # what is no longer hidden leaves less for the rest
         return best

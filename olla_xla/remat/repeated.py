@@ -1,0 +1,113 @@
+"""Transfers that a computation runs twice: the later one gives what an earlier one gave.
+
+Where weights are spread over devices, as under FSDP, the backward pass gathers those again that the
+forward pass gathered. What the backward pass computes once more may read its own gather, which then
+runs earlier than it did: no transfer is added, and what is read has the same bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+from hlo.exchange import MOVING, asked, reduction, run_by
+from hlo.module import Instruction
+from hlo.values import Dataflow
+from olla_xla.remat.purity import FORWARDING, pure
+
+__all__ = ["Result", "repeated_results"]
+
+_LARGEST = 64
+"""Instructions that a transfer's operand may be made by; those of a weight's shard are few."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One array that a transfer gives.
+
+    Attributes:
+      value: id of its value. transfer: what defines it, the start where that is asynchronous.
+      handles: instructions that hand the array out of the transfer, in execution order.
+    """
+
+    value: int
+    transfer: Instruction
+    handles: tuple[Instruction, ...]
+
+
+def repeated_results(
+    dataflow: Dataflow, instructions: Sequence[Instruction]
+) -> list[tuple[Result, ...]]:
+    """Results of transfers that hold the same, each group in execution order.
+
+    The transfers compute nothing (`hlo.exchange.MOVING`), and those after a group's first are made
+    of parameters and constants alone, without transfers before them, so that they may run at any
+    earlier time.
+
+    Args:
+      dataflow: of the module. instructions: of one computation, in execution order.
+    """
+    groups: dict[Hashable, list[Result]] = {}
+    made = _Expressions()
+    for i in instructions:
+        made.add(i)
+        transfer = run_by(i)
+        if transfer is None or transfer.opcode not in MOVING or i.control_predecessors:
+            continue
+        operands = [made.number(o) for o in i.operands]
+        if None in operands:
+            continue
+        how = asked(transfer), reduction(transfer)
+        for k, operand in enumerate(operands):
+            result = _result(dataflow, i, k)
+            if result is not None:
+                groups.setdefault((how, operand, i.operands[k].shape.key), []).append(result)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def _result(dataflow: Dataflow, i: Instruction, k: int) -> Result | None:
+    """What a transfer gives of its operand number `k`; None where nothing hands it out alone."""
+    ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
+    if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
+        return None
+    (end,) = ends
+    if end.shape.is_array:
+        handles: tuple[Instruction, ...] = (end,)
+    else:
+        takers = [u for u in end.users if u.opcode == "get-tuple-element" and u.tuple_index == k]
+        handles = tuple(u for u in takers if u.shape.is_array and not u.control_predecessors)
+    if not handles:
+        return None
+    value = dataflow.at[handles[0], ()]
+    if value.instruction not in (i, run_by(i)) or value.live_out:
+        return None
+    return Result(value.id, i, handles)
+
+
+def _is_start(i: Instruction) -> bool:
+    return i.opcode.endswith("-start")
+
+
+class _Expressions:
+    """How instructions are made of parameters and constants; equal numbers say equal bits."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._at: dict[Instruction, tuple[int, int]] = {}
+        """By instruction, its number and how many instructions make it."""
+
+    def number(self, i: Instruction) -> int | None:
+        """The number of an instruction; None where it is made by what is not pure, or by much."""
+        found = self._at.get(i)
+        return None if found is None else found[0]
+
+    def add(self, i: Instruction) -> None:
+        """Numbers an instruction whose operands have been added."""
+        known = i.opcode in FORWARDING or i.opcode in ("constant", "parameter") or pure(i)
+        if not known or i.control_predecessors or any(o not in self._at for o in i.operands):
+            return
+        size = 1 + sum(self._at[o][1] for o in i.operands)
+        if size <= _LARGEST:
+            operands = tuple(self._at[o][0] for o in i.operands)
+            key = i.attributes, reduction(i), operands
+            self._at[i] = self._numbers.setdefault(key, len(self._numbers)), size

@@ -1,0 +1,92 @@
+"""Layers one after the other, whose weights the backward pass gathers again; run as a program.
+
+Prints a line of JSON for each allowance of time, as tests.support.sharded does; with "h100" one of
+a plan for eight cards that are not there, with how many arrays are gathered.
+"""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import olla_xla
+from olla_xla import targets
+from tests.support import sharded
+
+H100 = sys.argv[1:] == ["h100"]
+DEVICES = targets.target("h100", 8).devices if H100 else jax.devices()
+MESH = Mesh(np.array(DEVICES), ("d",))
+LAYERS, WIDTH, BATCH = (8, 1024, 32768) if H100 else (6, 128, 6144)
+
+
+def on(x, *spec):
+    """An array, sharded so."""
+    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+
+
+def _block(x, w):
+    w = {name: on(a.astype(x.dtype)) for name, a in w.items()}
+    h = jnp.tanh(on(x, "d") @ w["a"])
+    return on(x + jnp.sin(h) @ w["b"], "d")
+
+
+def step(params, moments, x):
+    """Momentum on layers of which the products are kept, as MaxText's `minimal` has them."""
+    block = jax.checkpoint(_block, policy=jax.checkpoint_policies.dots_saveable)
+
+    def loss(params):
+        y = x.astype(jnp.bfloat16) if H100 else x
+        for w in params:
+            y = block(y, w)
+        return jnp.mean(y.astype(jnp.float32) ** 2)
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + on(g, "d"), moments, gradient)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
+
+
+def arguments(made):
+    """Of the step, each array by `made`."""
+    shapes = {"a": (WIDTH, 4 * WIDTH), "b": (4 * WIDTH, WIDTH)}
+    params = [{name: made(w, "d") for name, w in shapes.items()} for _ in range(LAYERS)]
+    moments = [{name: made(w, "d") for name, w in shapes.items()} for _ in range(LAYERS)]
+    return params, moments, made((BATCH, WIDTH), "d")
+
+
+def _shape(shape, *spec):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))
+
+
+def _compiled_only():
+    planned = olla_xla.plan(step, donate_argnums=(0, 1), max_overhead=0.1, time_limit=30)
+    compiled = planned.lower(*arguments(_shape)).compile()
+    plan = compiled.plan
+    assert plan is not None
+    made = jax.jit(step, donate_argnums=(0, 1)).lower(*arguments(_shape)).compile()
+    print(
+        json.dumps(
+            {
+                "planned": compiled.planned,
+                "reason": compiled.reason,
+                "xla": plan.xla_predicted_bytes,
+                "assigned": plan.assigned_bytes,
+                "predicted": plan.predicted_bytes,
+                "clones": len(plan.clones),
+                "overhead": plan.overhead,
+                "slower": plan.path_seconds / plan.xla_path_seconds - 1,
+                "gathers": str(compiled.as_text()).count(" all-gather("),
+                "gathers_of_xla": str(made.as_text()).count(" all-gather("),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    if H100:
+        _compiled_only()
+    else:
+        sharded.report(step, lambda: arguments(sharded.maker()))
