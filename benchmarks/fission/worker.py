@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 import olla_xla
-from benchmarks.fission.steps import STEPS
+from benchmarks.fission.steps import LARGE, STEPS
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
 from olla_xla.compile.process_memory import give_memory_back, reset_peak, status_bytes
@@ -29,9 +29,9 @@ def measured(name: str, cut: bool, runs: int) -> dict[str, Any]:
     Measured are those by the clock, and those that all threads worked.
 
     Args:
-      name: of STEPS. cut: whether it runs in pieces. runs: of which the fastest counts.
+      name: of STEPS or LARGE. cut: whether it runs in pieces. runs: of which the fastest counts.
     """
-    step = STEPS[name]()
+    step = (STEPS | LARGE)[name]()
     function, axes = step.function, []
     if cut:
         function = olla_xla.fission(function, pieces=step.pieces)
