@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "processes": "steps of several processes, with faults put into one of them",
     "programs": "plan random train steps and compare each with jax.jit, bit for bit",
     "fission": "steps whole and in pieces: bytes assigned and resident, time, predicted time",
+    "fission_head": "a head of a large vocabulary, whole, cut and by hand: bytes, errors",
     "fission_programs": "random functions cut by fission: results, and what is refused",
     "soak": "plans again and again in one process: does memory or the time of a call grow",
     "mutants": "seeded faults in planned modules: does the referee catch all that matter",

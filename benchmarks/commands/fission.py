@@ -1,9 +1,9 @@
 """Steps whole and in pieces, run on this CPU: bytes assigned and resident, time, predicted time.
 
-Each runs in a process of its own. Resident: by how much the process's memory rose at most while the
-step ran, and its arguments. Time: the best of --runs. The last columns are the time in pieces as a
-part of the time whole: by the clock, of the process's work on all cores, which other processes
-change little, and predicted.
+Resident: by how much the memory of a process of its own rose at most while the step ran, and its
+arguments. Time: the best of --runs, whole and in pieces in turns. The last columns are the time in
+pieces as a part of the time whole: by the clock, of the process's work on all cores, which other
+processes change little, and predicted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.fission.steps import STEPS
+from benchmarks.fission.steps import LARGE, STEPS
 from benchmarks.growing_file import GrowingFile
 from benchmarks.worker_lines import worker_lines
 from olla_xla import targets
@@ -37,19 +37,20 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues) -> int:
     """Runs all of them and prints the table."""
     for name in values.steps:
-        if name not in STEPS:
-            raise InputError(f"--steps: {name!r} is not one of {', '.join(STEPS)}")
+        if name not in (known := STEPS | LARGE):
+            raise InputError(f"--steps: {name!r} is not one of {', '.join(known)}")
     file = GrowingFile(values.out)
     targets.prepare_environment("cpu")
     rows = []
     with Progress() as progress:
         for name in values.steps:
             found = []
-            for cut in (False, True):
-                progress.stage(f"{name}, {'in pieces' if cut else 'whole'}")
-                about = {"name": name, "cut": cut, "runs": values.runs}
-                found += worker_lines("benchmarks.fission.worker", about, name)
-            whole, pieces = found
+            for how in ({"cut": False}, {"cut": True}, {"runs": values.runs}):
+                progress.stage(f"{name}, {json.dumps(how)}")
+                found += worker_lines("benchmarks.fission.worker", {"name": name, **how}, name)
+            whole, pieces, times = found
+            for key, (before, after) in times.items():
+                whole[key], pieces[key] = before, after
             rows.append((name, whole, pieces))
             file.add(json.dumps({"name": name, "whole": whole, "pieces": pieces}))
     shared.print_table(values, _table(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jax import lax
 
 from examples.zoo import common, llama
 
-__all__ = ["STEPS", "Step"]
+__all__ = ["LARGE", "STEPS", "Step"]
 
 
 class Step(NamedTuple):
@@ -36,13 +37,18 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def _head() -> Step:
+def _head(tokens: int = 2048, width: int = 128, words: int = 16_384, pieces: int = 16) -> Step:
     def loss(w: Any, x: Any, y: Any) -> Any:
         return _cross_entropy(x @ w, y)
 
-    words = jnp.asarray(_RNG.integers(0, 16_384, 2048))
-    args = _normal(128, 16_384, scale=0.1), _normal(2048, 128), words
-    return Step(jax.value_and_grad(loss, (0, 1)), args)
+    labels = jnp.asarray(_RNG.integers(0, words, tokens))
+    args = _normal(width, words, scale=0.1), _normal(tokens, width), labels
+    return Step(jax.value_and_grad(loss, (0, 1)), args, pieces)
+
+
+def _gpt2_head(pieces: int) -> Step:
+    """That of benchmarks/fission/inductor.py."""
+    return _head(8192, 768, 50_304, pieces)
 
 
 def _per_sample() -> Step:
@@ -193,3 +199,8 @@ STEPS: dict[str, Callable[[], Step]] = {
     "scanned Llama with adam": _llama,
 }
 """By name."""
+
+LARGE: dict[str, Callable[[], Step]] = {
+    f"head of GPT-2 in {pieces}": functools.partial(_gpt2_head, pieces) for pieces in (8, 64)
+}
+"""Others, of minutes, with the numbers of their pieces."""

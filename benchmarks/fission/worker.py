@@ -1,6 +1,6 @@
-"""Runs one step, whole or in pieces, in a process of its own, and prints what it took.
+"""Runs one step in a process of its own, and prints what it took.
 
-Its argument is JSON text: the step's name, whether it is cut, and how often it runs.
+Its argument is JSON text: the step's name, and whether it is cut, or how often it runs both ways.
 """
 
 from __future__ import annotations
@@ -13,42 +13,34 @@ from typing import Any
 import jax
 
 import olla_xla
-from benchmarks.fission.steps import STEPS
+from benchmarks.fission.steps import LARGE, STEPS, Step
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
 from olla_xla.compile.process_memory import give_memory_back, reset_peak, status_bytes
-from olla_xla.remat.cost.devices import device
-from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.across import cost_in_pieces
 
 __all__ = ["measured"]
 
 
-def measured(name: str, cut: bool, runs: int) -> dict[str, Any]:
-    """Bytes assigned and by which resident memory rose, seconds measured and predicted.
-
-    Measured are those by the clock, and those that all threads worked.
+def measured(name: str, cut: bool) -> dict[str, Any]:
+    """Bytes assigned and by which resident memory rose in a run, and the predicted seconds.
 
     Args:
-      name: of STEPS. cut: whether it runs in pieces. runs: of which the fastest counts.
+      name: of STEPS or LARGE. cut: whether it runs in pieces.
     """
-    step = STEPS[name]()
-    function, axes = step.function, []
+    step = (STEPS | LARGE)[name]()
+    compiled = _compiled(step, cut=cut)
+    axes = []
     if cut:
-        function = olla_xla.fission(function, pieces=step.pieces)
-        axes = [region.axis for region in function.explain(*step.args).regions]
-    compiled = jax.jit(function).lower(*step.args).compile()
+        plan = olla_xla.fission(step.function, pieces=step.pieces).explain(*step.args)
+        axes = [region.axis for region in plan.regions]
     module = module_from_bytes(final_module(compiled))
-    predicted = CostModel(device("cpu"), "cpu").run_seconds(module, temporary_bytes(compiled))
+    predicted = cost_in_pieces("cpu").run_seconds(module, temporary_bytes(compiled))
     args = jax.block_until_ready(step.args)
     give_memory_back()
     reset_peak()
-    before, seconds, busy = status_bytes("VmRSS"), [], []
-    for _ in range(runs):
-        started, worked = time.perf_counter(), time.process_time()
-        result = jax.block_until_ready(compiled(*args))
-        seconds.append(time.perf_counter() - started)
-        busy.append(time.process_time() - worked)
-        del result
+    before = status_bytes("VmRSS")
+    jax.block_until_ready(compiled(*args))
     most = status_bytes("VmHWM")
     arguments = sum(x.nbytes for x in jax.tree.leaves(args))
     rose = None if most is None or before is None else most - before + arguments
@@ -57,12 +49,39 @@ def measured(name: str, cut: bool, runs: int) -> dict[str, Any]:
         "pieces": step.pieces,
         "assigned_bytes": assigned_bytes(compiled),
         "resident_bytes": rose,
-        "seconds": min(seconds),
-        "cpu_seconds": min(busy),
         "predicted_seconds": predicted,
     }
 
 
+def timed(name: str, runs: int) -> dict[str, Any]:
+    """The least seconds whole and in pieces, by the clock and those that all threads worked.
+
+    They run in turns, so what else runs on the machine meets both alike.
+
+    Args:
+      name: of STEPS or LARGE. runs: of each.
+    """
+    step = (STEPS | LARGE)[name]()
+    both = [_compiled(step, cut=cut) for cut in (False, True)]
+    for compiled in both:
+        jax.block_until_ready(compiled(*step.args))
+    seconds: list[list[float]] = [[], []]
+    busy: list[list[float]] = [[], []]
+    for _ in range(runs):
+        for k, compiled in enumerate(both):
+            started, worked = time.perf_counter(), time.process_time()
+            jax.block_until_ready(compiled(*step.args))
+            seconds[k].append(time.perf_counter() - started)
+            busy[k].append(time.process_time() - worked)
+    return {"seconds": [min(s) for s in seconds], "cpu_seconds": [min(b) for b in busy]}
+
+
+def _compiled(step: Step, *, cut: bool) -> Any:
+    function = olla_xla.fission(step.function, pieces=step.pieces) if cut else step.function
+    return jax.jit(function).lower(*step.args).compile()
+
+
 if __name__ == "__main__":
     about = json.loads(sys.argv[1])
-    print(json.dumps(measured(**about)), flush=True)
+    work = timed if "runs" in about else measured
+    print(json.dumps(work(**about)), flush=True)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from olla_xla.errors import InputError
+from olla_xla.pieces.sharded import leaf_shardings
+from olla_xla.pieces.transform import in_pieces
 from olla_xla.targets.target import Target
 
 __all__ = ["TRAINERS", "Trainer", "TrainerStep", "parse_trainer"]
@@ -52,19 +55,29 @@ class Trainer:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def step(self, policy: str, settings: Mapping[str, str], target: Target) -> TrainerStep:
-        """The step with one of the policies.
+        """The step with one of the policies; in pieces where the settings say in how many.
 
         Raises:
           InputError: the trainer is not installed.
         """
+        own = {key: value for key, value in settings.items() if key != _PIECES}
         try:
             module = importlib.import_module(f"{__name__}.{self.name}_step")
-            return module.step(policy, settings, target)
+            made = module.step(policy, own, target)
         except ImportError as error:
             raise InputError(
                 f"the trainer {self.name} needs {error.name}, which is not installed; use "
                 "uv run --no-dev --group trainers"
             ) from error
+        return _cut(made, int(settings[_PIECES])) if _PIECES in settings else made
+
+
+def _cut(step: TrainerStep, pieces: int) -> TrainerStep:
+    shardings = leaf_shardings(step.arguments, step.keywords, step.options.get("in_shardings"))
+    function = in_pieces(
+        step.function, pieces, lambda plan: print(plan, file=sys.stderr), shardings
+    )
+    return dataclasses.replace(step, function=function)
 
 
 TRAINERS = {
@@ -84,6 +97,9 @@ TRAINERS = {
 }
 """By name. More of MaxText's settings may be given than are listed: all of its own."""
 
+_PIECES = "pieces"
+"""A setting of every trainer: in how many `olla_xla.fission` runs what makes its largest values."""
+
 
 def parse_trainer(text: str) -> tuple[Trainer, dict[str, str]]:
     """A trainer and its settings from "name" or "name:setting=value:setting=value".
@@ -100,6 +116,8 @@ def parse_trainer(text: str) -> tuple[Trainer, dict[str, str]]:
         key, _, given[key] = part.partition("=")
     known = ", ".join(trainer.settings)
     for key, value in given.items():
-        if not value or (name != "maxtext" and key not in trainer.settings):
+        if not value or (name != "maxtext" and key not in (*trainer.settings, _PIECES)):
             raise InputError(f"--trainers: {name} has no setting {key}={value}; it has {known}")
+    if not given.get(_PIECES, "2").isdecimal():
+        raise InputError(f"--trainers: pieces={given[_PIECES]} is no number of pieces")
     return trainer, {**trainer.settings, **given}

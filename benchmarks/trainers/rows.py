@@ -49,7 +49,11 @@ def trainer_row(
       beside: policies, and seconds that a step of each is predicted to take; one plan more for
         each, which may take as long.
     """
-    named = [value for key, value in settings.items() if trainer.settings.get(key) != value]
+    named = [
+        value if key in trainer.settings else f"{key}={value}"
+        for key, value in settings.items()
+        if trainer.settings.get(key) != value
+    ]
     name = " ".join([trainer.name, *named, policy])
     about = {
         "trainer": trainer.name,

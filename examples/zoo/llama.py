@@ -153,3 +153,8 @@ llama_scan = common.Model(network)
 
 llama_scan_saved = common.Model(functools.partial(network, config=SAVED_CONFIG))
 """The same Llama without rematerialisation: the scan keeps all that its gradient reads."""
+
+llama_words = common.Model(
+    functools.partial(network, config=LlamaConfig(sequence_length=2048, vocabulary_size=128_256))
+)
+"""The first, with the vocabulary of Llama 3 and sequences of 2,048 tokens."""

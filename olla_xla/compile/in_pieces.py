@@ -13,7 +13,7 @@ import jax
 
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
-from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
 from olla_xla.compile.jax_private import devices_of, plain_jit
 from olla_xla.compile.planned_function import (
     PlannedFunction,
@@ -25,8 +25,7 @@ from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
-from olla_xla.remat.cost.devices import device
-from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.across import cost_in_pieces
 
 __all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fission_function"]
 
@@ -157,8 +156,9 @@ def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name
-    cost = CostModel(device(target, chip.device_kind), target)
-    return assigned_bytes(compiled), cost.step_seconds(module_from_bytes(final_module(compiled)))
+    cost = cost_in_pieces(target, chip.device_kind)
+    module = module_from_bytes(final_module(compiled))
+    return assigned_bytes(compiled), cost.run_seconds(module, temporary_bytes(compiled))
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -33,8 +33,9 @@ class Factor:
       ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
         where the axis is not in it: each piece needs all of such an operand.
       inner: how the jaxprs of a call are cut: a `Spread` of each.
-      component: of the indices of a scatter that counts along the axis: in a piece it counts from
-        the piece's first place, and what lies outside the piece is dropped. None: none does.
+      component: of the indices of a scatter or gather that counts along the axis: in a piece it
+        counts from the piece's first place, and what lies outside the piece is dropped, or zero.
+        None: none does.
     """
 
     ins: Dims
@@ -236,6 +237,10 @@ def _gather(e: Any) -> list[Factor]:
     for d, o in zip(windows, numbers.offset_dims, strict=True):
         if sizes[d] == operand[d] and d not in numbers.start_index_map:
             found.append(Factor((d, None), (o,)))
+    if e.params["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS:
+        for k, d in enumerate(numbers.start_index_map):
+            if d in numbers.collapsed_slice_dims:
+                found.append(Factor((d, None), (SUM,), component=k))
     return found
 
 

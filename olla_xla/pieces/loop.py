@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.pieces.estimate import accumulator, is_narrow
+from olla_xla.pieces.accumulators import Accumulator
+from olla_xla.pieces.estimate import is_narrow
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices
@@ -211,20 +212,31 @@ def _over_pieces(
       sums: what is added up. stacked: the other results, and along which dimensions they are
         joined.
     """
-    wide = [accumulator(s.dtype, accumulate_dtype) for s in sums]
     dims, devices = [d for _, d in xs], pieces.devices
 
-    def looped(whole: Sequence[Any], arrays: Sequence[Any], *, in_place: bool) -> Any:
-        start = [jnp.zeros(s.shape, dtype) for s, dtype in zip(sums, wide, strict=True)]
+    def looped(
+        whole: Sequence[Any], arrays: Sequence[Any], *, in_place: bool, in_halves: bool = False
+    ) -> Any:
+        totals = [Accumulator.of(s, accumulate_dtype, in_halves=in_halves) for s in sums]
         cut = list(zip(arrays, dims, strict=True))
         of_piece = functools.partial(function, whole)
-        return _loop(of_piece, pieces, start, cut, stacked, in_place=in_place)
+        return _loop(of_piece, pieces, totals, cut, stacked, in_place=in_place)
 
     split = functools.partial(looped, in_place=False)
+    placed = functools.partial(looped, in_place=True)
+    halved = functools.partial(placed, in_halves=True)
+    has_halves = any(Accumulator.of(s, accumulate_dtype, in_halves=True).in_halves for s in sums)
+
+    def by_platform(whole: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        # XLA makes a sum whole on a CPU before it takes halves of it.
+        return jax.lax.platform_dependent(whole, arrays, cpu=placed, default=halved)
+
     loop = split
-    if any(dims):
-        loop = jax.custom_jvp(functools.partial(looped, in_place=True))
-        # What a loop takes slices of is a constant of it, whose gradient JAX adds up whole.
+    if any(dims) or has_halves:
+        # Sums over devices are of whole totals.
+        loop = jax.custom_jvp(by_platform if has_halves and devices is None else placed)
+        # What a loop takes slices of is a constant of it, whose gradient JAX adds up whole; and
+        # halves have no gradient.
         loop.defjvp(functools.partial(jax.jvp, split))
 
     def run(whole: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -251,7 +263,7 @@ def _over_pieces(
 def _loop(
     function: Callable[[Piece, Sequence[Any]], tuple[list[Any], list[Any]]],
     pieces: Pieces,
-    totals: Any,
+    sums: Sequence[Accumulator],
     xs: Sequence[tuple[Any, int]],
     stacked: Sequence[tuple[Any, int]],
     *,
@@ -263,7 +275,7 @@ def _loop(
     each piece: as slices of a new first dimension they would be transposed afterwards.
 
     Args:
-      totals: zeros, to which parts of sums are added.
+      sums: to what parts of sums are added.
       in_place: whether arrays that are cut along another dimension are sliced where they lie;
         else they are transposed first. The rest as there.
     """
@@ -278,7 +290,7 @@ def _loop(
         return jax.checkpoint(run, prevent_cse=False)
 
     def add(totals: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-        return [t + p.astype(t.dtype) for t, p in zip(totals, parts, strict=True)]
+        return [s.add(t, p) for s, t, p in zip(sums, totals, parts, strict=True)]
 
     run_full = of_piece(pieces.count)
     scanned = [k for k, (_, d) in enumerate(xs) if not (in_place and d)]
@@ -309,6 +321,7 @@ def _loop(
     starts = jnp.arange(pieces.full, dtype=jnp.int32) * pieces.count
     split = [_split(xs[k][0], xs[k][1], pieces) for k in scanned]
     held = [_unwritten(*stacked[k], devices) for k in placed]
+    totals = [s.zeros() for s in sums]
     (totals, held), arrays = jax.lax.scan(body, (totals, held), (starts, split))
     joined = [a.reshape((a.shape[0] * a.shape[1], *a.shape[2:])) for a in arrays]
     if pieces.rest:
@@ -322,7 +335,8 @@ def _loop(
             jax.lax.concatenate([a, arrays[k]], 0) for k, a in zip(listed, joined, strict=True)
         ]
     made = dict(zip((*placed, *listed), (*held, *joined), strict=True))
-    return list(totals), [made[k] for k in range(len(stacked))]
+    whole = [s.total(t) for s, t in zip(sums, totals, strict=True)]
+    return whole, [made[k] for k in range(len(stacked))]
 
 
 def _unwritten(of: Any, d: int, devices: Devices | None) -> Any:

@@ -80,6 +80,14 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         return _CALLED[name](e, f, values, piece)
     params.update((k, None) for k in SHARDINGS if params.get(k) is not None)
     dim = f.outs[0]
+    if f.component is not None:
+        along = f.ins[0]
+        assert along is not None
+        first = piece.start * (e.invars[0].aval.shape[along] // piece.units)
+        values = [values[0], _counted_from(first, values[1], f.component), *values[2:]]
+        params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
+        if name == "gather":
+            params["fill_value"] = 0
     if dim is None or dim == SUM:
         return _bind(e, params, values)
     size = piece.size(e.outvars[0].aval.shape[dim])
@@ -89,10 +97,6 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         of_operand = e.invars[0].aval.shape[f.ins[0]]
         if params["slice_sizes"][f.ins[0]] == of_operand:
             params["slice_sizes"] = _with(params["slice_sizes"], f.ins[0], piece.size(of_operand))
-    elif f.component is not None:
-        first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
-        values = [values[0], _counted_from(first, values[1], f.component), *values[2:]]
-        params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
     made = _bind(e, params, values)
     if name == "iota" and dim == params["dimension"]:
         first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)

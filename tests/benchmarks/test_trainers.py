@@ -2,10 +2,13 @@
 
 import json
 
+import jax
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.trainers import TRAINERS, parse_trainer
+from olla_xla import targets
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import InputError
 
 
@@ -19,9 +22,12 @@ def test_settings_are_the_trainers_own_or_those_given():
         "ici_tensor_parallelism": "2",
     }
     assert parse_trainer("nnx")[1] == {"batch_size": "8"}
+    assert parse_trainer("nnx:pieces=4")[1] == {"batch_size": "8", "pieces": "4"}
 
 
-@pytest.mark.parametrize("text", ["axlearn", "nnx:width=3", "maxtext:model_name=", "maxtext:x"])
+@pytest.mark.parametrize(
+    "text", ["axlearn", "nnx:width=3", "maxtext:model_name=", "maxtext:x", "nnx:pieces=a"]
+)
 def test_what_is_not_known_is_refused(text):
     with pytest.raises(InputError, match="--trainers"):
         parse_trainer(text)
@@ -39,6 +45,18 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
     assert main([*command, f"--out={out}"]) == 0
     assert "--group trainers" in json.loads(out.read_text())[0]["error"]
     assert "does not compile" in capsys.readouterr().out
+
+
+def test_a_step_in_pieces():
+    trainer = TRAINERS["nnx"]
+    whole, cut = (
+        jax.jit(step.function, **step.options).lower(*step.arguments, **step.keywords).compile()
+        for step in (
+            trainer.step("blocks", {"batch_size": "8", **pieces}, targets.target("cpu"))
+            for pieces in ({}, {"pieces": "8"})
+        )
+    )
+    assert assigned_bytes(cut) < assigned_bytes(whole)
 
 
 def test_each_policy_is_a_row(tmp_path, capsys):

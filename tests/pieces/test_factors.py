@@ -69,6 +69,13 @@ CASES = {
     ),
     "look up": (lambda t, i: t[i], [W, ROWS], (1, 1), [1]),
     "look up columns": (lambda t, i: t[i], [W, ROWS], (0, 1), [2]),
+    "look up in the axis": (lambda t, i: jnp.asarray(t)[i], [W, ROWS], (0, 0), [SUM]),
+    "look up in two axes": (
+        lambda x, i: jnp.asarray(x)[jnp.arange(4)[:, None], jnp.arange(6), i],
+        [X, ROWS],
+        (0, 2),
+        [SUM],
+    ),
     "take along": (lambda x, i: jnp.take_along_axis(x, i[..., None], 2), [X, ROWS], (0, 1), [1]),
     "table's gradient": (
         lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t),
@@ -173,7 +180,7 @@ MIXING = {
     "fft": (lambda x: jnp.fft.fft(x).real, [X], (0, 2)),
     "cholesky": (lambda x: lax.linalg.cholesky(x, symmetrize_input=False), [X[:, :, :6]], (0, 2)),
     "dynamic_slice": (lambda x: lax.dynamic_slice_in_dim(x, 1, 2, 1), [X], (0, 1)),
-    "gather": (lambda t, i: t[i], [W, ROWS], (0, 0)),
+    "gather": (lambda t, i: jnp.asarray(t).at[i].get(mode="fill"), [W, ROWS], (0, 0)),
     "top_k": (lambda x: lax.top_k(x, 2), [X], (0, 2)),
     "custom_jvp_call": (jax.custom_jvp(lambda x: x - x.mean(0)), [X], (0, 0)),
 }

@@ -12,15 +12,28 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olla_xla.memory.user_cache import user_cache
 from olla_xla.problem.whole_file import written_whole
 from olla_xla.remat.cost.roofline import Device
 
-__all__ = ["calibrated_cpu", "is_measuring", "measure_cpu"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "CACHED",
+    "CHAIN",
+    "LOCK",
+    "Bench",
+    "calibrated_cpu",
+    "in_turns",
+    "is_measuring",
+    "kept",
+    "measure_cpu",
+]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -28,15 +41,15 @@ _VERSION = 3
 """Of the file's meaning; raised when the benchmarks change."""
 
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
-_CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
-_CHAIN = 32  # operations on each element, so that arithmetic outweighs memory
+CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
+CHAIN = 32  # operations on each element, so that arithmetic outweighs memory
 _SQUARE = 1024  # matrix product
 _IMAGES = (4, 56, 56, 256)  # activations, 12 MiB of float32
 _ACROSS = (3, 1, 2, 0)  # their dimensions by channel first
 _WINDOW = 3
 _ROUNDS, _MOMENT = 8, 0.05  # seconds
 
-_lock = threading.Lock()  # Two threads that measured at once would measure each other.
+LOCK = threading.Lock()  # Two threads that measured at once would measure each other.
 _thread = threading.local()
 
 
@@ -50,25 +63,35 @@ def calibrated_cpu() -> Device:
 
     Rates measured while the machine was busy are low; they are measured again once it is not.
     """
-    with _lock:
+    with LOCK:
         return _calibrated()
 
 
 @functools.cache
 def _calibrated() -> Device:
-    path = _path()
+    return kept("cpu", Device, measure_cpu)
+
+
+def kept[Rates: DataclassInstance](
+    name: str, kind: type[Rates], measure: Callable[[], Rates]
+) -> Rates:
+    """Rates of this machine from the file of that name of an earlier run, else measured.
+
+    Whoever asks holds LOCK. Those that were measured on a busy machine are measured again.
+    """
+    path = _path(name)
     busy = _busy()
-    kept = _read(path)
-    if kept is not None and (busy or not kept[1]):
-        return kept[0]
+    found = _read(path, kind)
+    if found is not None and (busy or not found[1]):
+        return found[0]
     _logger.info("measuring what this machine's CPU does in a second, once (some seconds)")
     _thread.measuring = True
     try:
-        found = measure_cpu()
+        rates = measure()
     finally:
         _thread.measuring = False
-    _write(path, found, busy)
-    return found
+    _write(path, rates, busy)
+    return rates
 
 
 def _busy() -> bool:
@@ -76,36 +99,34 @@ def _busy() -> bool:
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
-def _path() -> Path:
+def _path(name: str) -> Path:
     """In the user's cache directory, by machine and JAX version."""
     import jax
 
     machine = f"{platform.machine()} {os.cpu_count()} {jax.__version__}"
     digest = hashlib.sha256(f"{_VERSION} {machine} {platform.node()}".encode()).hexdigest()[:16]
-    return user_cache() / f"cpu-{digest}.json"
+    return user_cache() / f"{name}-{digest}.json"
 
 
-def _read(path: Path) -> tuple[Device, bool] | None:
+def _read[Rates](path: Path, kind: type[Rates]) -> tuple[Rates, bool] | None:
     """The rates, and whether the machine was busy then."""
     try:
         fields = json.loads(path.read_text())
-        return Device(**fields["rates"]), fields["busy"]
+        return kind(**fields["rates"]), fields["busy"]
     except (OSError, ValueError, TypeError, KeyError):
         return None  # not there, or not ours: it is measured again
 
 
-def _write(path: Path, device: Device, busy: bool) -> None:
+def _write(path: Path, rates: DataclassInstance, busy: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as beside:
-            beside.write_text(
-                json.dumps({"rates": dataclasses.asdict(device), "busy": busy}) + "\n"
-            )
+            beside.write_text(json.dumps({"rates": dataclasses.asdict(rates), "busy": busy}) + "\n")
     except OSError as error:
         _logger.info("the CPU's rates are not kept: %s", error)
 
 
-class _Bench:
+class Bench:
     """One benchmark: a jitted function and its arguments; a donated one is handed on.
 
     Attributes:
@@ -137,44 +158,46 @@ class _Bench:
             self.seconds = min(self.seconds, time.perf_counter() - started)
 
 
-def measure_cpu() -> Device:
-    """Measures memory, arithmetic, products, convolutions and the start of an operator.
+def in_turns(benches: Iterable[Bench]) -> None:
+    """Runs benchmarks in turns, over seconds: what else runs on the machine meets them alike."""
+    for _ in range(_ROUNDS):
+        for bench in benches:
+            bench.round()
 
-    All benchmarks go in turns, over seconds: what else runs on the machine meets them alike.
-    """
+
+def measure_cpu() -> Device:
+    """Measures memory, arithmetic, products, convolutions and the start of an operator."""
     import jax
     import jax.numpy as jnp
 
     with jax.default_device(jax.devices("cpu")[0]):
         large = jnp.full((_ELEMENTS,), 0.5, jnp.float32)
-        small = jnp.full((_CACHED,), 0.5, jnp.float32)
+        small = jnp.full((CACHED,), 0.5, jnp.float32)
         square = jnp.full((_SQUARE, _SQUARE), 0.5, jnp.float32)
         images = jnp.full(_IMAGES, 0.5, jnp.float32)
         across = jnp.full(tuple(_IMAGES[k] for k in _ACROSS), 0.5, jnp.float32)
-        start = _Bench(_kernels, jnp.float32(1.0))
+        start = Bench(_kernels, jnp.float32(1.0))
         # Over an operand, but for one: a new buffer is paid for page by page.
-        memory = _Bench(jnp.add, large + 1, large, donate=True)
-        inside = _Bench(lambda x: x + 1, large + 1, donate=True)
-        outside = _Bench(lambda x: x + 1, large)
-        plain = _Bench(_arithmetic, small)
-        expensive = _Bench(_transcendental, small)
-        product = _Bench(jnp.matmul, square, square)
-        transposed = _Bench(_transposing, across, images, donate=True)
-        depthwise = _Bench(_depthwise, images)
+        memory = Bench(jnp.add, large + 1, large, donate=True)
+        inside = Bench(lambda x: x + 1, large + 1, donate=True)
+        outside = Bench(lambda x: x + 1, large)
+        plain = Bench(_arithmetic, small)
+        expensive = Bench(_transcendental, small)
+        product = Bench(jnp.matmul, square, square)
+        transposed = Bench(_transposing, across, images, donate=True)
+        depthwise = Bench(_depthwise, images)
         benches = start, memory, inside, outside, plain, expensive, product, transposed, depthwise
-        for _ in range(_ROUNDS):
-            for bench in benches:
-                bench.round()
+        in_turns(benches)
     bandwidth = 3 * 4 * _ELEMENTS / memory.seconds
     size = 4 * images.size
     return Device(
         name="CPU",
         bytes_per_second=bandwidth,
-        operations_per_second=2 * _CHAIN * _CACHED / plain.seconds,
-        transcendentals_per_second=_CHAIN * _CACHED / expensive.seconds,
+        operations_per_second=2 * CHAIN * CACHED / plain.seconds,
+        transcendentals_per_second=CHAIN * CACHED / expensive.seconds,
         matrix_per_second=2 * _SQUARE**3 / product.seconds,
         narrow_per_second=2 * _SQUARE**3 / product.seconds,  # its kernels compute in float32
-        start_seconds=start.seconds / _CHAIN,
+        start_seconds=start.seconds / CHAIN,
         transposed_bytes_per_second=_rate(size, transposed.seconds - 2 * size / bandwidth),
         depthwise_per_second=2 * _WINDOW**2 * images.size / depthwise.seconds,
         fresh_bytes_per_second=_rate(4 * _ELEMENTS, outside.seconds - inside.seconds),
@@ -189,7 +212,7 @@ def _rate(amount: float, seconds: float) -> float:
 def _arithmetic(x: Any) -> Any:
     import jax.numpy as jnp
 
-    for k in range(_CHAIN):
+    for k in range(CHAIN):
         x = jnp.abs(x - (k + 1.0))
     return x
 
@@ -197,7 +220,7 @@ def _arithmetic(x: Any) -> Any:
 def _transcendental(x: Any) -> Any:
     import jax.numpy as jnp
 
-    for _ in range(_CHAIN):
+    for _ in range(CHAIN):
         x = jnp.tanh(x)
     return x
 
@@ -229,6 +252,6 @@ def _kernels(x: Any) -> Any:
     """A chain of small operators that XLA does not fuse."""
     import jax.numpy as jnp
 
-    for _ in range(_CHAIN):
+    for _ in range(CHAIN):
         x = jnp.sort(jnp.stack([x, x + 1]))[0]
     return x

@@ -19,7 +19,7 @@ from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
 
-__all__ = ["Work", "run_work", "trips", "work"]
+__all__ = ["Work", "run_work", "transposes", "trips", "work"]
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -199,8 +199,8 @@ def _updated(i: Instruction, index: ShapeIndex) -> int:
 def _transposed(i: Instruction) -> int:
     """Bytes of operands that are read in another order than they lie in memory."""
     if i.opcode != "fusion":
-        return _array_bytes(i.operands[0]) if _transposes(i) else 0
-    across = [k for k in i.called[0].instructions if _transposes(k)]
+        return _array_bytes(i.operands[0]) if transposes(i) else 0
+    across = [k for k in i.called[0].instructions if transposes(k)]
     seen = set(across)
     while across:
         for o in across.pop().operands:
@@ -211,7 +211,7 @@ def _transposed(i: Instruction) -> int:
     return sum(_read(i, k.parameter_number, i.operands[k.parameter_number]) for k in parameters)
 
 
-def _transposes(i: Instruction) -> bool:
+def transposes(i: Instruction) -> bool:
     """Whether neighbours in the result are no neighbours in the operand."""
     if i.opcode not in ("copy", "transpose") or i.shape.is_tuple:
         return False
