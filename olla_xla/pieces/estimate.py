@@ -53,7 +53,7 @@ def _steps(
     """Equations as steps; what is made element by element inside another's kernel is none.
 
     Args:
-      kept: what others read. inside: by place and equation the largest value of what it calls.
+      kept: what others read. inside: by place and equation what it needs besides its results.
     """
     kept = set(filter(is_variable, kept))
     readers: dict[Any, list[Any]] = {}
@@ -83,8 +83,8 @@ def _steps(
 
 
 def _inside(e: Any) -> int:
-    """The largest value that a call makes inside."""
-    return max((_largest_in(j) for j in _jaxprs(e)), default=0)
+    """The most bytes that are live in what an equation calls, besides what it is given and gives."""
+    return max((_most_in(j) for j in _jaxprs(e)), default=0)
 
 
 def _jaxprs(e: Any) -> list[Any]:
@@ -93,10 +93,13 @@ def _jaxprs(e: Any) -> list[Any]:
 
 
 @functools.lru_cache(4096)
-def _largest_in(jaxpr: Any) -> int:
-    return max(
-        (max((*map(nbytes, e.outvars), _inside(e))) for e in jaxpr.eqns if e.outvars), default=0
-    )
+def _most_in(jaxpr: Any) -> int:
+    results = set(filter(is_variable, jaxpr.outvars))
+    steps = [
+        dataclasses.replace(s, makes=tuple((v, 0 if v in results else n) for v, n in s.makes))
+        for s in _steps(jaxpr.eqns, jaxpr.outvars, lambda _, e: _inside(e))
+    ]
+    return max(_live(steps, ()), default=0)
 
 
 def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
