@@ -83,7 +83,7 @@ def _steps(
 
 
 def _inside(e: Any) -> int:
-    """The most bytes that are live in what an equation calls, besides what it is given and gives."""
+    """The most bytes that are live in what an equation calls, but what it is given and gives."""
     return max((_most_in(j) for j in _jaxprs(e)), default=0)
 
 
