@@ -193,7 +193,7 @@ class _Search:
         self._budget = plan_settings.options.budget_bytes
         self._trials: dict[int, Trial] = {}
         self._planned: dict[int, PlannedFunction] = {}
-        self._plan: FissionPlan | None = None
+        self._plans: dict[int, FissionPlan] = {}
         self._reason = ""
 
     def run(self) -> tuple[FissionChoice, PlannedFunction]:
@@ -213,7 +213,7 @@ class _Search:
                 break
             pieces = fewer
         trials = tuple(self._trials[n] for n in sorted(self._trials))
-        plan = self._plan if pieces > 1 else None
+        plan = self._plans[pieces] if pieces > 1 else None
         return FissionChoice(pieces, trials, plan, self._reason), self._planned[pieces]
 
     def _fewer(self, pieces: int) -> int:
@@ -229,8 +229,7 @@ class _Search:
         except InputError as error:
             self._reason = str(error)
             return None
-        assert self._plan is not None
-        units = max(region.units for region in self._plan.regions)
+        units = max(region.units for region in self._plans[2].regions)
         pieces, before = 1, self._trials[1].xla_bytes
         while pieces < units:
             pieces = min(2 * pieces, units)
@@ -246,10 +245,8 @@ class _Search:
     def _in(self, pieces: int) -> Callable[..., Any]:
         if pieces == 1:
             return self._function
-        return in_pieces(self._function, pieces, self._cut, self._shardings)
-
-    def _cut(self, plan: FissionPlan) -> None:
-        self._plan = plan
+        cut = functools.partial(self._plans.__setitem__, pieces)
+        return in_pieces(self._function, pieces, cut, self._shardings)
 
     def _jitted(self, pieces: int) -> Any:
         return plain_jit(self._in(pieces), **self._jit_options)

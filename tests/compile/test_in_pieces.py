@@ -58,6 +58,7 @@ def test_the_fewest_pieces_that_meet_the_budget():
     for trial in found.trials:
         if trial.pieces < found.pieces:
             assert trial.planned_bytes is None or trial.planned_bytes > budget
+    assert found.plan.pieces == found.pieces
     assert found.plan.regions[0].axis.startswith("dimension")
     expected = jax.jit(step)(*args)
     w = jax.tree.map(jnp.copy, args[0])
