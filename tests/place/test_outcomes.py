@@ -13,9 +13,24 @@ from hypothesis import strategies as st
 
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead_space import least_height, waste
-from olla_xla.place.exact.descend import descend
+from olla_xla.place.exact.descend import _backtrack, _candidate, _place, descend
+from olla_xla.place.exact.frames import activate, split
+from olla_xla.place.exact.inference import infer, lift_all, lift_passed, pass_over
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.exact.restarts import Budget, Search, searchable
+from olla_xla.place.exact.state import (
+    ACTIVE,
+    BOUNDS,
+    DEPTH,
+    FRAMES,
+    HI,
+    LEVEL,
+    LO,
+    NEXT,
+    RANK,
+    RESTS,
+    start,
+)
 from olla_xla.place.items import independent, items_of, load_bound, step_items, subset
 from olla_xla.place.placed_parts import HIGHEST, LOWEST, TIGHTEST, Shapes, fit, put
 from olla_xla.place.relocate import relocate
@@ -232,17 +247,73 @@ def test_searches(name):
     assert searched(name) == SEARCHES[name]
 
 
+def told_of(state):
+    """All that a state holds but for unused room on its trails."""
+    fields = state._asdict()
+    used = state.count.tolist()
+    for trail, length in (("rests", used[RESTS]), ("bounds", used[BOUNDS])):
+        fields[trail] = fields[trail][:length]
+    fields["stack"] = fields["stack"][: used[DEPTH]]
+    fields["frames"] = fields["frames"][: used[FRAMES]]
+    return fields
+
+
+def walked(name):
+    """Each state of a few hundred steps down and back, with the work that was done until then."""
+    part = part_of(name)
+    model, bound = model_of(part), least_height(part)
+    rank = np.argsort(np.argsort(-part.size, kind="stable"))
+    state = start(model, bound, np.zeros(part.count), 100_000)
+    good = lift_all(model, state) and infer(model, state, bound)
+    told = [good, told_of(state)]
+    for _ in range(300):
+        i = _candidate(model, state, rank) if good else -1
+        if i < 0:
+            i = _backtrack(model, state)
+            if i < 0:
+                break
+            state.count[LEVEL], state.count[RANK] = state.rest[i], rank[i]
+            good = pass_over(model, state, i) and infer(model, state, bound)
+        else:
+            good, separable = _place(model, state, rank, i)
+            good = good and lift_passed(model, state, rank) and infer(model, state, bound)
+            told.append(separable)
+            if good and separable:
+                split(model, state)
+        told.append(outcome(i, good, told_of(state)))
+        frame = state.frames[state.count[ACTIVE]]
+        if frame[LO] == frame[HI]:
+            if frame[NEXT] < 0:
+                break
+            activate(state, frame[NEXT])
+    return outcome(told)
+
+
+WALKS = {
+    "plain": "c8d0462e5d74",
+    "tight": "676e79fb551f",
+    "groups": "45dbd50c1362",
+    "aligned": "5a48f8df67e2",
+    "pinned": "e31fc2fcb1f6",
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "tight", "groups", "aligned", "pinned"])
+def test_every_state_of_a_descent(name):
+    assert walked(name) == WALKS[name]
+
+
 def mended(name):
     """Repairs of a part from a poor start, for some seeds."""
     part = part_of(name)
     shapes = Shapes(part.part_ptr, part.part_first, part.part_last, part.part_height, part.size)
-    start = first_fit(part, np.arange(len(part)))
+    begin = first_fit(part, np.arange(len(part)))
     target = least_height(part)
-    told = [start]
+    told = [begin]
     for seed in range(6):
-        told.append(relocate(start.copy(), shapes, target, 900, seed))
+        told.append(relocate(begin.copy(), shapes, target, 900, seed))
         budget = Budget(LONG, 20 * len(part))
-        told += [repaired(part, target, start, budget, seed), budget.spent]
+        told += [repaired(part, target, begin, budget, seed), budget.spent]
     return outcome(told)
 
 
