@@ -4,10 +4,13 @@ Any segments are sound, and good ones are hardly told from nearly as good ones b
 are the cuts, the estimates and the counts of many random walks.
 """
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import olla_xla
 from olla_xla.remat.segments.budget import (
     _budgets,
     _peak,
@@ -145,6 +148,25 @@ def test_how_a_function_is_cut():
     assert [s.stop for s in dots.segments][0] == 8  # products count nothing
     twice = explain(layers, ARRAY, ARRAY, mirror=lambda step: 2 * (step.primitive != "tanh"))
     assert twice.mirror_counts[:4] == (2, 0, 2, 0)
+
+
+def test_what_a_policy_keeps_is_said(caplog):
+    """As it is the gradient keeps six tanh.
+
+    With its products kept: six of them, the tanh at the cut, the two of the last segment, which is
+    not recomputed; and then the largest segment's four.
+    """
+
+    def said(**asked):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="olla_xla"):
+            olla_xla.sublinear(layers, keep="dots", **asked)(x, x)
+        return [record.getMessage() for record in caplog.records]
+
+    x = np.ones((8, 8), np.float32)
+    (line,) = said(budget=3 * 256)
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"at ([0-9,]+)", line)]
+    assert numbers == [(6 + 1 + 2 + 4) * 256, 6 * 256]
 
 
 SEGMENTS_TOLD = {
