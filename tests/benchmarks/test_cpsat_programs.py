@@ -123,6 +123,18 @@ def test_orders(model):
     assert (again.status, again.value, again.bound) == (Status.OPTIMAL, least, least)
 
 
+@pytest.mark.parametrize(("after", "least"), [((1,), 7), ((), 5), ((2,), 5)])
+def test_an_option_waits_for_all_that_must_come_before_it(after, least):
+    """Jobs 2, 0 and 1 run in turn. The interval ends with 0 if its option may be taken."""
+    model = IntervalModel(
+        first=(0, 0, 0), last=(2, 2, 2), precedence=((2, 0), (0, 1)),
+        intervals=(Interval(5, None, until=(0,), options=((0, (0,)),)),),
+        options=(Option(0, after),), extra=(2, 0, 0), bound=0, most=9,
+    )  # fmt: skip
+    assert min(peaks(model)) == least
+    assert cpsat_intervals.solve(model, LIMITS).value == least
+
+
 # Places.
 
 
