@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import types
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.errors import InputError
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
+from olla_xla.problem.stop_reason import StopReason
+from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
 PAPERS = Path(__file__).parents[2] / "docs" / "figures" / "papers"
@@ -230,3 +233,50 @@ def test_ways_by_plain_rules(blocks):
                 if lower[b] < stop and start < problem.upper[b]
             ]
             assert level >= max(under, default=0)
+
+
+def test_the_seconds_of_an_order_s_curve(monkeypatch):
+    """Rules and the bound first, then each limit's run whole; it ends where one is not used up."""
+    clock = types.SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    graph = train_step(2)
+    n = len(graph.operators)
+
+    def ran(seconds, value):
+        def run(*given, **asked):
+            clock.now += seconds
+            return value
+
+        return run
+
+    asked = []
+
+    def search(arrays, starts, *, time_limit, seed, bound_bytes):
+        asked.append((time_limit, seed, bound_bytes))
+        clock.now += time_limit + 0.5
+        used_up = time_limit < 4
+        return types.SimpleNamespace(
+            peak_bytes=int(900 - 100 * time_limit),
+            order=np.arange(n)[::-1],
+            bound_bytes=int(time_limit),
+            stopped_by=StopReason.TIME_LIMIT if used_up else StopReason.PROOF,
+        )
+
+    rules = {"list": np.arange(n), "dfs": np.arange(n) + 1}
+    peaks = iter([800, 800, 750, 760, 750])  # program; of each start; the best again
+    monkeypatch.setattr(curves, "time", clock)
+    monkeypatch.setattr(curves, "load_machine_code", ran(50.0, None))
+    monkeypatch.setattr(curves.schedule, "candidates", ran(2.0, rules))
+    monkeypatch.setattr(curves, "forced_live_bound", ran(1.0, (3, None)))
+    monkeypatch.setattr(curves, "peak_bytes", lambda *given: next(peaks))
+    monkeypatch.setattr(curves.phases, "search", search)
+    curve, order = curves.order_curve("c", graph, seed=7, limits=(2.0, 4.0, 8.0))
+    assert asked == [(2.0, 7, 3), (4.0, 7, 3)] and order[0] == n - 1
+    assert curve == curves.Curve(
+        "c",
+        (
+            Point(0.0, 800, "program order"), Point(3.0, 750, "list"),
+            Point(5.5, 700, "search, 2 s"), Point(7.5, 500, "search, 4 s"),
+        ),
+        4,
+    )  # fmt: skip

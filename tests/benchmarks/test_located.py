@@ -5,17 +5,21 @@ import types
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from benchmarks.place_ilp import joint, placer, windows
 from benchmarks.place_ilp import located as module
-from benchmarks.place_ilp import placer, windows
 from benchmarks.place_ilp.located import Located, Programs, _Run
 from benchmarks.place_ilp.locations import Units
+from olla_xla.check.graph import check_placement
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import MAX_PAIRS, model_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Result, Status
+from tests.support.graphs import tensor_graphs
 from tests.support.outcomes import outcome
 
 OPTIMAL, FEASIBLE = Status.OPTIMAL, Status.FEASIBLE
@@ -272,3 +276,20 @@ def test_names_of_programs():
     assert Programs("highs").name == "big-m" and Programs("cpsat").name == "no-overlap"
     assert Programs("cpsat", form="big-m").name == "big-m"
     assert dataclasses.replace(Programs(), watch=print) == Programs()
+
+
+@settings(deadline=None, max_examples=150)
+@given(tensor_graphs(max_operators=7))
+def test_the_joint_program_s_places_by_name(graph):
+    """Condensed or not, each tensor with bytes gets its place; the referee judges them."""
+    counted = joint._counted(graph)
+    whole = GraphArrays.of(counted)
+    prepared, packing = joint._placed(counted, range(whole.n), 1.0)
+    program = joint._Program(prepared.arrays, 0, packing.height)
+    x, base = program.start(prepared.start, packing), program.ilp.scale.base
+    offsets = joint._by_name(counted, whole, prepared.arrays, program.offsets(x) + base, base)
+    assert set(offsets) == {t.name for t in counted.tensors if t.bytes}
+    height = max((offsets[t.name] + t.bytes for t in counted.tensors if t.bytes), default=0)
+    assert height <= base + packing.height
+    order = prepared.back(prepared.start).tolist()
+    check_placement(counted, order, joint._places(counted, offsets), height)
