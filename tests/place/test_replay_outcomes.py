@@ -174,17 +174,47 @@ def test_loops_that_are_recorded(monkeypatch):
     assert steps["inference, one length"] == 1 + 4 * 40
     assert steps["seq2seq inference, one length"] == 1 + 4 * 40 + 3 * 30
     assert steps == STEPS
+    # In inference a state, two products and their sum are live at a time, whatever the length.
+    most = {name: most_live(found[name].iterations[0]) for name in steps}
+    assert most == MOST
     assert set(map(len, found["inference, changing lengths"].iterations)) <= {
         2 * (1 + 4 * length) for length in range(10, 40)
     }
 
 
+def most_live(events):
+    live = most = 0
+    for _, size in events:
+        live += 1 if size >= 0 else -1
+        most = max(most, live)
+    return most
+
+
+MOST = {
+    "training, one length": 45,
+    "inference, one length": 4,
+    "seq2seq training, one length": 76,
+    "seq2seq inference, one length": 4,
+}
 STEPS = {
     "training, one length": 404,
     "inference, one length": 161,
     "seq2seq training, one length": 647,
     "seq2seq inference, one length": 251,
 }
+
+
+def test_states_of_a_recurrent_network():
+    """As NumPy has them; the last alone unless all are to be kept."""
+    random = np.random.default_rng(0)
+    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
+    expected = [inputs[0] @ u]
+    for x in inputs:
+        expected.append(np.tanh(x @ u + expected[-1] @ w))
+    found = profiles._forward(inputs, [u, w], keep=True)
+    assert np.array_equal(found, expected)
+    (last,) = profiles._forward(inputs, [u, w], keep=False)
+    assert np.array_equal(last, expected[-1])
 
 
 def test_arrays_are_recorded_once():
