@@ -6,8 +6,6 @@ reserve is a number like any other. These are the numbers, as they were looked a
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,14 +14,12 @@ from hypothesis import strategies as st
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges
-from benchmarks.eager.estimate import PLANNERS, assignment, best_fit, estimate, profile
-from benchmarks.eager.graph import Program, forward_only, program
+from benchmarks.eager.estimate import PLANNERS, assignment, best_fit, profile
+from benchmarks.eager.graph import Program, forward_only
 from benchmarks.eager.requests import eager_requests, loop_requests, run_eagerly
 from benchmarks.eager.static import ancestors, assign, colours, external
 from benchmarks.eager.storages import check_storages
-from benchmarks.eager.unfused import _standing, plan_program
-from hlo.module import module_from_bytes
-from hlo.parse import from_stablehlo
+from benchmarks.eager.unfused import _standing
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.outcomes import outcome
@@ -184,76 +180,6 @@ def test_baselines():
     assert {name: told() for name, told in BASELINES.items()} == BASELINES_TOLD
 
 
-# Programs that JAX lowers.
-
-
-def lowered(function, *arguments, **jit):
-    text = jax.jit(function, **jit).lower(*arguments).as_text(debug_info=True)
-    return module_from_bytes(from_stablehlo(text))
-
-
-def shaped(*dimensions):
-    return jax.ShapeDtypeStruct(dimensions, jnp.float32)
-
-
-def a_step(w, state, x):
-    loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(w)
-    state = 0.9 * state + g
-    return w - 0.1 * state, state, loss
-
-
-def a_scan(w, xs):
-    def body(h, x):
-        h = jnp.tanh(h @ w + x)
-        return h, (h * 2, w[:2])
-
-    return jax.lax.scan(body, jnp.zeros(8), xs)
-
-
-def a_choice(x, y):
-    z = jax.lax.cond(x[0, 0] > 0, lambda a: jnp.sin(a @ a) @ a, lambda a: a.T + 1, y)
-    return x.at[1:3].set(z[:2] * 2), jnp.sort(z, axis=0), z.reshape(-1)[::2]
-
-
-STEP = lowered(a_step, shaped(64, 64), shaped(64, 64), shaped(32, 64), donate_argnums=(0, 1))
-LOWERED = {
-    "step": lambda: outcome(numbers(program(STEP))),
-    "scan": lambda: outcome(numbers(program(lowered(a_scan, shaped(8, 8), shaped(5, 8))))),
-    "choice": lambda: outcome(
-        numbers(program(lowered(a_choice, shaped(8, 8), shaped(8, 8), donate_argnums=0)))
-    ),
-    "forward": lambda: outcome(numbers(forward_only(program(STEP)))),
-}
-
-
-def test_lowered_programs():
-    assert {name: told() for name, told in LOWERED.items()} == LOWERED_TOLD
-
-
-def timeless(row):
-    return {k: v for k, v in dataclasses.asdict(row).items() if "seconds" not in k}
-
-
-def estimated(mode):
-    found = estimate(STEP, mode)
-    sums = found.operators, found.argument_bytes, found.output_bytes, found.gradient_bytes
-    return outcome(sums, [timeless(row) for row in found.rows])
-
-
-ESTIMATES = {
-    "training": lambda: estimated("training"),
-    "inference": lambda: estimated("inference"),
-    "unfused": lambda: outcome(timeless(plan_program(program(STEP), 60.0, step_limit=500))),
-}
-
-
-def test_estimates():
-    assert {name: told() for name, told in ESTIMATES.items()} == ESTIMATES_TOLD
-
-
-# The referee.
-
-
 def is_sound(graph, storage, sizes, parallel):
     """By a look at every pair of tensors and, in parallel, at all that the data flow orders."""
     before = graph.predecessors()
@@ -339,15 +265,4 @@ BASELINES_TOLD = {
     "forward": "4649184b519d",
     "standing": "53085123dc9f",
     "allocators": "973d4d751475",
-}
-LOWERED_TOLD = {
-    "step": "f69184f38d0b",
-    "scan": "22b4c2fa8216",
-    "choice": "2eda438f52f2",
-    "forward": "b5a7084ed265",
-}
-ESTIMATES_TOLD = {
-    "training": "a249493002a2",
-    "inference": "b5d36e684ade",
-    "unfused": "2c4100358c25",
 }
