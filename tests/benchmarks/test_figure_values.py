@@ -1,0 +1,282 @@
+"""The figures of the documents are those of the stored rows, every value; small cases by hand."""
+
+import csv
+import dataclasses
+import math
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.eager.estimate import Estimate, Estimates
+from benchmarks.eager.stored import ModelEstimates, from_json
+from benchmarks.figures import benchmark_figures, curves, packings, sweep_figures
+from benchmarks.figures.comparisons import Comparison
+from benchmarks.figures.curves import Point
+from benchmarks.place_ilp.pyramid import pyramid
+from olla_xla.errors import InputError
+from olla_xla.place.items import items_of
+from olla_xla.place.problem import PlacementProblem
+from olla_xla.problem.stop_reason import StopReason
+from tests.support.graphs import train_step
+from tests.support.outcomes import outcome
+
+PAPERS = Path(__file__).parents[2] / "docs" / "figures" / "papers"
+
+
+def same_file(name, write, tmp_path):
+    write(tmp_path / name)
+    assert (tmp_path / name).read_text() == (PAPERS / name).read_text(), name
+
+
+def test_the_bars_of_the_documents(tmp_path):
+    rows = sweep_figures.read_rows(str(PAPERS / "eager.csv"))
+    drawn = []
+    for figure in sweep_figures.FIGURES:
+        shown = sweep_figures.series(figure, rows)
+        if shown.names:
+            drawn.append(figure.name)
+            same_file(
+                f"{figure.name}.csv",
+                lambda path, f=figure, s=shown: sweep_figures.write_csv(f, s, path),
+                tmp_path,
+            )
+    assert len(drawn) == 10
+
+
+def test_the_charts_of_the_documents(tmp_path):
+    charts = benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"])
+    charts += benchmark_figures.profile_charts(
+        [PAPERS / "profile.json", PAPERS / "profile_torch.json"]
+    )
+    assert len(charts) == 8
+    for chart in charts:
+        same_file(
+            f"{chart.name}.csv",
+            lambda path, c=chart: benchmark_figures.write_csv(c, path),
+            tmp_path,
+        )
+
+
+def test_the_curves_of_the_documents(tmp_path):
+    for name in ("ordering_progress.csv", "placement_progress.csv"):
+        found = curves.read_curves(str(PAPERS / name))
+        same_file(name, lambda path, f=found: curves.write_curves_csv(f, path), tmp_path)
+        for curve in found:
+            assert curves._falling(curve.points) == curve.points
+
+
+def test_best_fit_of_the_documents(tmp_path):
+    rows = sweep_figures.read_rows(str(PAPERS / "eager.csv"))
+    found = curves.best_fits(rows)
+    assert [f.blocks for f in found] == sorted(f.blocks for f in found)
+    same_file("best_fit.csv", lambda path: curves.write_best_fit_csv(found, path), tmp_path)
+    # The share that is stored, from the bytes themselves.
+    with open(PAPERS / "best_fit.csv", newline="") as file:
+        stored = {row["name"]: row for row in csv.DictReader(file)}
+    for row in rows:
+        above = 100 * (int(row["best_fit_bytes"]) - int(row["load_bytes"])) / int(row["load_bytes"])
+        mine = stored[f"{row['model']}, batch {row['batch_size']}"]
+        assert float(mine["above the bound (%)"]) == pytest.approx(above, abs=6e-4)
+        assert mine["proven optimal"] == ("yes" if above <= 0 else "no")
+
+
+def test_estimates_of_the_documents(tmp_path):
+    rows = [
+        row
+        for mode in ("training", "inference")
+        for row in from_json((PAPERS / f"estimates_{mode}.json").read_text())
+    ]
+    for chart in benchmark_figures.estimate_charts(rows):
+        same_file(
+            f"{chart.name}.csv",
+            lambda path, c=chart: benchmark_figures.write_csv(c, path),
+            tmp_path,
+        )
+    found = curves.estimated_best_fits(rows)
+    same_file("best_fit_time.csv", lambda path: curves.write_best_fit_csv(found, path), tmp_path)
+
+
+# By hand.
+
+
+def test_marks_of_charts():
+    """What the papers print stands beside ours, where it belongs."""
+    charts = {
+        chart.name: [(m.label, m.value, m.batch_size, m.x) for m in chart.marks]
+        for chart in (
+            *benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"]),
+            *benchmark_figures.profile_charts([PAPERS / "profile.json"]),
+        )
+    }
+    assert outcome(charts) == MARKS
+    assert outcome([(f.name, f.marks and repr(f.marks)) for f in sweep_figures.FIGURES]) == BARS
+
+
+MARKS = "e7541c75c832"
+BARS = "e5cb83cc61f4"
+
+
+def test_means_and_the_worst():
+    found = Comparison("w", "l", "cpu", "1", ("a", "b", "c"), (0.1, -0.2, 0.4), 0.1)
+    assert found.mean == pytest.approx(0.1) and found.worst == ("b", -0.2)
+    assert found.worse == ("b",) and found.met
+    assert not dataclasses.replace(found, aim=0.11).met
+    above = dataclasses.replace(found, above=True, values=(0.1, 0.0, 0.0004))
+    assert above.worst == ("a", 0.1) and above.worse == ("a",)
+    nearly = dataclasses.replace(found, above=True, values=(0.0, 0.0, 0.0012), aim=0.0)
+    assert nearly.met and not dataclasses.replace(nearly, values=(0.0, 0.0, 0.0018)).met
+    assert dataclasses.replace(found, aim=None).met is None
+
+
+def test_rows_of_several_targets_are_told_apart():
+    row = dict.fromkeys(sweep_figures.COLUMNS, "")
+    eager = {"mode": "order", "model": "a", "batch_size": "1", "xla_bytes": "8"}
+    rows = [
+        {**row, **eager, "target": t, "planned_bytes": b} for t, b in (("cpu", "6"), ("h100", "4"))
+    ]
+    figure = next(f for f in sweep_figures.FIGURES if f.name == "against_xla")
+    shown = sweep_figures.series(figure, rows)
+    assert shown.names == ("a, batch 1, cpu", "a, batch 1, h100")
+    assert list(shown.values.values()) == [(25.0, 50.0)]
+    assert sweep_figures.series(figure, rows[:1]).names == ("a, batch 1",)
+    assert shown.mean(next(iter(shown.values)), 1) == 37.5
+    log = next(f for f in sweep_figures.FIGURES if f.log)
+    several = sweep_figures.Series(("a",), {label: (2.0,) for label in log.values}, (1,))
+    assert sweep_figures.mean_lines(log, several) == []
+
+
+def test_the_hardest_rows():
+    rows = [
+        {"mode": mode, "model": f"m{k}", "batch_size": "1", "s": str(s)}
+        for k, (mode, s) in enumerate([("eager", 2), ("order", 9), ("eager", 10), ("eager", 3)])
+    ]
+    assert [row["model"] for row in curves.hardest(rows, "s", 2)] == ["m2", "m3"]
+    assert curves.row_of(rows, "m3/1") is rows[3]
+    for name in ("m1/1", "m3/2"):
+        with pytest.raises(InputError, match="no unfused row"):
+            curves.row_of(rows, name)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=8))
+def test_what_falls(pairs):
+    """The least so far at each time where it is new, and the last time."""
+    points = [Point(float(s), b, f"{k}") for k, (s, b) in enumerate(pairs)]
+    found = curves._falling(points)
+    least = {
+        s: min(p.bytes for p in points if p.seconds <= s)
+        for s in sorted({p.seconds for p in points})
+    }
+    new = [s for k, s in enumerate(least) if k == 0 or least[s] < list(least.values())[k - 1]]
+    if least and list(least)[-1] not in new:
+        new.append(list(least)[-1])
+    assert [(p.seconds, p.bytes) for p in found] == [(s, least[s]) for s in new]
+
+
+def test_missing_rows_of_estimates():
+    rows = (
+        Estimate("eager, block splitting", 9, 20 << 20),
+        Estimate("best fit by profile", 15 << 20, blocks=0, seconds=1.0, live_bytes=1 << 20),
+    )
+    found = ModelEstimates("a", 1, "sgd", "training", "", Estimates(2, 0, 0, 0, rows))
+    assert curves.estimated_best_fits([found]) == []  # without blocks there is no time
+    memory, less = benchmark_figures.estimate_charts([found])
+    assert memory.lines == {"caching allocator": (20.0,), "best fit from its profile": (15.0,)}
+    assert less.lines == {"best fit from its profile": (25.0,)}
+    assert (memory.name, less.name) == ("best_fit_training", "best_fit_training_less")
+
+
+def test_values_that_are_missing_are_no_numbers():
+    charts = benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"])
+    values = [v for chart in charts for line in chart.lines.values() for v in line]
+    assert all(v > 0 for v in values if not math.isnan(v))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=8
+    )
+)
+def test_ways_by_plain_rules(blocks):
+    lower, life, size = (np.array(column) for column in zip(*blocks, strict=True))
+    problem = PlacementProblem.of(lower, lower + life, size)
+    asked, first, _ = packings.ways(problem)
+    # As asked for: each at the lowest place that is free when it is asked for.
+    at, order = {}, sorted(range(len(blocks)), key=lambda b: (lower[b], b))
+    for step, b in enumerate(order, 1):
+        live = [k for k in at if problem.upper[k] > lower[b]]
+        x = 0
+        while any(at[k] < x + size[b] and x < at[k] + size[k] for k in live):
+            x += 1
+        at[b] = x
+        assert (asked.offsets[b], asked.steps[b]) == (x, step)
+    items, item = items_of(problem, 0)
+    below = pyramid(items)
+    assert {b for b in range(len(blocks)) if item[b] in below} == set(first.first)
+    live = [int(size[(lower <= t) & (t < problem.upper)].sum()) for t in range(16)]
+    assert packings._largest_sum(problem) == max(live)
+    for step in packings.best_fit_steps(problem):
+        tops = [stop for _, stop, _ in step.lines]
+        starts = [start for start, *_ in step.lines]
+        assert starts[1:] == tops[:-1]  # lines cover all the time
+        levels = [level for *_, level in step.lines]
+        assert all(a != b for a, b in zip(levels, levels[1:], strict=False))
+        for start, stop, level in step.lines:
+            under = [
+                step.offsets[b] + size[b]
+                for b in step.placed
+                if lower[b] < stop and start < problem.upper[b]
+            ]
+            assert level >= max(under, default=0)
+
+
+def test_the_seconds_of_an_order_s_curve(monkeypatch):
+    """Rules and the bound first, then each limit's run whole; it ends where one is not used up."""
+    clock = types.SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    graph = train_step(2)
+    n = len(graph.operators)
+
+    def ran(seconds, value):
+        def run(*given, **asked):
+            clock.now += seconds
+            return value
+
+        return run
+
+    asked = []
+
+    def search(arrays, starts, *, time_limit, seed, bound_bytes):
+        asked.append((time_limit, seed, bound_bytes))
+        clock.now += time_limit + 0.5
+        used_up = time_limit < 4
+        return types.SimpleNamespace(
+            peak_bytes=int(900 - 100 * time_limit),
+            order=np.arange(n)[::-1],
+            bound_bytes=int(time_limit),
+            stopped_by=StopReason.TIME_LIMIT if used_up else StopReason.PROOF,
+        )
+
+    rules = {"list": np.arange(n), "dfs": np.arange(n) + 1}
+    peaks = iter([800, 800, 750, 760, 750])  # program; of each start; the best again
+    monkeypatch.setattr(curves, "time", clock)
+    monkeypatch.setattr(curves, "load_machine_code", ran(50.0, None))
+    monkeypatch.setattr(curves.schedule, "candidates", ran(2.0, rules))
+    monkeypatch.setattr(curves, "forced_live_bound", ran(1.0, (3, None)))
+    monkeypatch.setattr(curves, "peak_bytes", lambda *given: next(peaks))
+    monkeypatch.setattr(curves.phases, "search", search)
+    curve, order = curves.order_curve("c", graph, seed=7, limits=(2.0, 4.0, 8.0))
+    assert asked == [(2.0, 7, 3), (4.0, 7, 3)] and order[0] == n - 1
+    assert curve == curves.Curve(
+        "c",
+        (
+            Point(0.0, 800, "program order"), Point(3.0, 750, "list"),
+            Point(5.5, 700, "search, 2 s"), Point(7.5, 500, "search, 4 s"),
+        ),
+        4,
+    )  # fmt: skip

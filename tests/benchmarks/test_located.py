@@ -1,0 +1,297 @@
+"""Which programs of places are solved, in which turn, and what comes of their answers."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from benchmarks.place_ilp import joint, placer, windows
+from benchmarks.place_ilp import located as module
+from benchmarks.place_ilp.located import Located, Programs, _Run
+from benchmarks.place_ilp.locations import Units
+from olla_xla.check.graph import check_placement
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.place import PlacementProblem
+from olla_xla.place.exact.model import MAX_PAIRS, model_of
+from olla_xla.place.exact.restarts import Budget
+from olla_xla.place.items import independent, items_of
+from olla_xla.problem.stop_reason import StopReason
+from olla_xla.solvers.linear import Limits, Result, Status
+from tests.support.graphs import tensor_graphs
+from tests.support.outcomes import outcome
+
+OPTIMAL, FEASIBLE = Status.OPTIMAL, Status.FEASIBLE
+
+
+def part_of(lower, upper, size):
+    (part,) = independent(items_of(PlacementProblem.of(lower, upper, size), 0)[0])
+    return part
+
+
+PART = part_of([0, 1, 2], [4, 3, 5], [4, 2, 2])  # least 8
+STACK = np.array([0, 4, 6])
+
+
+def test_a_result_in_bytes():
+    run = _Run(Limits(), Programs())
+
+    def judged(result, at, *, target=8, run=run):
+        given = None if at is None else np.array(at, float)
+        found = run._judged(PART, STACK + [0, 2, 4], 6, target, result, given, 2, (5, 7))
+        assert (found.variables, found.rows) == (5, 7)
+        return found.offsets.tolist(), found.bound, found.status, found.by
+
+    told = Result(FEASIBLE, bound=4.0)
+    assert judged(told, [0, 2, 3]) == ([0, 4, 6], 6, FEASIBLE, "program")
+    assert judged(told, None) == ([0, 6, 10], 6, FEASIBLE, "")
+    assert judged(told, [0, 9, 9])[0] == [0, 6, 10]  # none the higher
+    # A solver that was told the height proves nothing up to it, and more beyond.
+    assert judged(Result(OPTIMAL, bound=4.5), [0, 2, 3])[1:3] == (8, OPTIMAL)
+    assert judged(Result(OPTIMAL, bound=9.0), None)[1:3] == (12, OPTIMAL)
+    free = _Run(Limits(), Programs(bound=False))
+    assert judged(told, [0, 2, 3], run=free)[1:3] == (8, OPTIMAL)
+    assert judged(Result(FEASIBLE, bound=3.0), [0, 2, 3], run=free)[1:3] == (6, FEASIBLE)
+
+
+def test_watches_are_told_bytes():
+    told = []
+    units = Units(PART, STACK, {})
+    watch = module._in_bytes(Limits(watch=lambda *row: told.append(row)), units, 100)
+    watch(None, -np.inf)
+    watch(4.0, 2.2)
+    assert units.unit == 2 and told == [(None, 100), (108.0, 106)]
+    assert module._in_bytes(Limits(), units, 0) is None
+
+
+class Recorded(_Run):
+    """Parts, programs and windows are noted; each is answered by what is given."""
+
+    def __init__(self, programs, **answers):
+        super().__init__(Limits(time_limit=60.0), programs)
+        self.asked = []
+        self.answers = answers
+
+    def _answer(self, kind, part, offsets, bound, target):
+        self.asked.append((kind, len(part), offsets.tolist(), bound, target))
+        found = self.answers.get(kind, lambda *given: Located(offsets, bound, FEASIBLE, 1, 2))
+        return found(part, offsets, bound)
+
+
+class Parts(Recorded):
+    def _solved(self, part, offsets, bound, target):
+        return self._answer("part", part, offsets, bound, target)
+
+
+class Turns(Recorded):
+    def _windows(self, part, near, offsets, bound, target, portion):
+        return self._answer(f"windows {portion:g}", part, offsets, bound, target)
+
+    def _whole(self, part, near, offsets, bound, target):
+        return self._answer("whole", part, offsets, bound, target)
+
+
+def test_what_is_always_live_lies_below_and_the_rest_falls_apart():
+    # 0 is live all the time; 1 and 2 are apart from 3, 4 and 5.
+    part = part_of([0, 0, 1, 3, 3, 4], [6, 2, 3, 5, 6, 6], [3, 4, 5, 2, 7, 1])
+    tall = np.cumsum(part.size) - part.size
+
+    def stacked(some, offsets, bound):
+        at = np.cumsum(some.size) - some.size
+        return Located(at, bound, FEASIBLE, 10, 20, "said", "program")
+
+    run = Parts(Programs(), part=stacked)
+    found = run.lowered(part, tall, 13, 13)
+    assert found.offsets.tolist() == [0, 3, 7, 3, 5, 12]
+    # The other part is low enough as it is.
+    assert run.asked == [("part", 3, [9, 11, 18], 10, 10)]
+    assert (found.bound, found.status) == (13, OPTIMAL)
+    assert (found.variables, found.rows, found.by) == (10, 20, "program")
+    assert "meets the bound" in found.message
+    assert run._base == 0
+    whole = Parts(Programs(split=False))
+    whole.lowered(part, tall, 12, 11)
+    assert whole.asked == [("part", 6, tall.tolist(), 12, 12)]
+    met = Parts(Programs()).lowered(PART, STACK, 8, 0)
+    assert (met.status, met.variables) == (OPTIMAL, 0) and "meets the bound" in met.message
+    one = Parts(Programs(bound=False))
+    one.lowered(PART, STACK, 8, 0)
+    assert len(one.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("few", "pairs", "free", "expected"),
+    [
+        (2, 5, True, ["windows 0.6", "whole"]),  # more items than are one program
+        (3, 5, True, ["whole"]),
+        (2, 5, False, ["whole"]),
+        (3, 10**6, True, ["windows 1"]),  # too large to build as a whole
+        (3, 10**6, False, []),
+        (3, 2 * MAX_PAIRS + 2, True, []),
+        (3, 2 * MAX_PAIRS, True, ["windows 1"]),
+        (3, 2 * module._MOST_PAIRS["big-m"], True, ["whole"]),
+        (3, 2 * module._MOST_PAIRS["big-m"] + 2, True, ["windows 1"]),
+    ],
+)
+def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
+    monkeypatch.setattr(module, "_FEW", few)
+    monkeypatch.setattr(module, "overlapping_pairs", lambda part: pairs)
+    run = Turns(Programs(windows=free))
+    found = run._solved(PART, STACK, 6, 7)
+    assert [kind for kind, *_ in run.asked] == expected
+    assert found.variables == len(expected) and found.rows == 2 * len(expected)
+    assert ("too large" in found.message) == (not expected)
+
+
+def test_what_windows_end(monkeypatch):
+    monkeypatch.setattr(module, "_FEW", 2)
+    for found, more in (
+        (Located(STACK, 8, OPTIMAL, by="windows"), False),
+        (Located(STACK, 6, FEASIBLE, 3, 4, by="windows"), True),
+    ):
+        run = Turns(Programs(), **{"windows 0.6": lambda *given, found=found: found})
+        last = run._solved(PART, STACK, 6, 7)
+        assert len(run.asked) == 1 + more and last.by == "windows"
+        assert (last.variables, last.rows) == (found.variables + more, found.rows + 2 * more)
+    low = Turns(Programs(), **{"windows 0.6": lambda *given: Located(STACK, 6, FEASIBLE)})
+    low._solved(PART, STACK, 6, 8)  # low enough
+    assert len(low.asked) == 1
+    late = Turns(Programs())
+    late._deadline = 0.0
+    late._solved(PART, STACK, 6, 7)
+    assert len(late.asked) == 1
+
+
+def test_a_pyramid_first(monkeypatch):
+    """The clock stands still, so that a loop that is compiled on the way takes no time."""
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
+    asked = []
+    part = part_of([0, 1, 2], [9, 8, 3], [4, 3, 2])
+    tall = np.array([0, 5, 20])
+
+    class Programmed(_Run):
+        def _program(self, part, near, best, begin, bound, target, seconds, pins):
+            asked.append((part.fixed.tolist(), best.tolist(), round(seconds), dict(pins)))
+            return Located(begin, 3, OPTIMAL, 2, 3, "said", "program" if pins else "")
+
+    run = Programmed(Limits(time_limit=100.0), Programs(bound=False))
+    near = model_of(part)
+    pins = module.pyramid(part)
+    found = run._whole(part, near, tall, 1, 9)
+    fixed = [pins.get(i, -1) for i in range(3)]
+    assert asked == [(fixed, tall.tolist(), 30, pins)]
+    assert (found.bound, found.status, found.by) == (1, FEASIBLE, "program")  # under it only
+    asked.clear()
+    found = run._whole(part, near, tall, 1, 8)
+    assert [row[2] for row in asked] == [30, 100] and asked[1][0] == [-1] * 3
+    assert (found.variables, found.rows, found.by) == (4, 6, "program")
+    for programs in (Programs(pyramid=False), Programs("cpsat")):
+        asked.clear()
+        Programmed(Limits(time_limit=100.0), programs)._whole(part, near, tall, 1, 8)
+        assert len(asked) == 1 and not asked[0][3]
+
+
+def test_windows_grow_where_they_are_proven_and_shrink_where_not(monkeypatch):
+    """From 3 items on; a lower packing begins again, a proof grows, a limit shrinks."""
+    random = np.random.default_rng(1)
+    lower = random.integers(0, 20, 40)
+    items, _ = items_of(
+        PlacementProblem.of(lower, lower + random.integers(4, 9, 40), random.integers(1, 9, 40)), 0
+    )
+    tall = np.cumsum(items.size) - items.size
+    clock = types.SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(windows, "time", clock)
+    asked, sizes = [], []
+    real = windows._Run.window
+
+    def window(self, size):
+        sizes.append(size)
+        return real(self, size)
+
+    monkeypatch.setattr(windows._Run, "window", window)
+    answers = iter([True] * 6 + [False] * 3 + [True] * 30)
+
+    def solve(window, seconds):
+        asked.append(seconds)
+        clock.now += 1.0
+        return None, next(answers)
+
+    found = windows.narrowed(
+        items, model_of(items), Units(items, tall, {}), tall, 30, solve,
+        deadline=20.5, seconds=2.0, seed=5,
+    )  # fmt: skip
+    assert (found == tall).all() and len(asked) == 21
+    assert asked[:19] == [2.0] * 19 and asked[-1] == pytest.approx(0.5)
+    assert outcome(sizes) == SIZES
+    assert sizes[0] == windows._LEAST and max(sizes) > 2 * windows._LEAST
+
+
+SIZES = "3aab1c91665a"
+
+
+def test_what_becomes_of_a_part(monkeypatch):
+    """By height, bound and capacity; the budget's time is the limit."""
+    best = np.array([0, 4, 8])  # 10 bytes high
+
+    def came(offsets, bound, capacity=None, target=8, variables=1):
+        found = Located(np.array(offsets), bound, FEASIBLE, variables, by="windows")
+        monkeypatch.setattr(placer, "located", lambda *given, **more: found)
+        packed = placer._by_programs(
+            PART, 6, target, capacity, best, "greedy", Budget(5.0), Programs()
+        )
+        return packed.bound, packed.status, packed.stopped_by, packed.source
+
+    low, high = [0, 4, 6], [0, 4, 8]
+    assert came(low, 7) == (7, FEASIBLE, StopReason.PROOF, "ilp, windows")
+    assert came(low, 7, capacity=9) == (7, FEASIBLE, StopReason.CAPACITY, "ilp, windows")
+    assert came(high, 7) == (7, FEASIBLE, StopReason.TIME_LIMIT, "greedy")
+    assert came(high, 7, variables=0) == (7, FEASIBLE, StopReason.SIZE_LIMIT, "greedy")
+    assert came(high, 10) == (10, FEASIBLE, StopReason.PROOF, "greedy")
+    assert came(high, 10, capacity=9) == (10, Status.INFEASIBLE, StopReason.PROOF, "ilp")
+    assert came(high, 9, capacity=9) == (6, Status.UNKNOWN, StopReason.TIME_LIMIT, "ilp")
+    assert came(high, 9, capacity=10, target=10)[1:3] == (FEASIBLE, StopReason.CAPACITY)
+
+
+def test_the_packing_with_which_programs_begin():
+    random = np.random.default_rng(4)
+    lower = random.integers(0, 60, 120)
+    problem = PlacementProblem.of(
+        lower, lower + random.integers(1, 25, 120), random.integers(1, 40, 120)
+    )
+    (part,) = independent(items_of(problem, 0)[0])
+    tall = np.cumsum(part.size) - part.size
+    told = []
+    for nodes in (100, 3000, 20_000):
+        budget = Budget(1e9, nodes)
+        offsets, source = placer._started(part, 1, tall, "tall", budget)
+        told += [offsets, source, budget.spent]
+    assert outcome(told) == STARTED
+    assert placer._started(part, int(part.size.sum()), tall, "tall", Budget(1e9, 9))[1] == "tall"
+
+
+STARTED = "a5f3cdbdd156"
+
+
+def test_names_of_programs():
+    assert Programs("highs").name == "big-m" and Programs("cpsat").name == "no-overlap"
+    assert Programs("cpsat", form="big-m").name == "big-m"
+    assert dataclasses.replace(Programs(), watch=print) == Programs()
+
+
+@settings(deadline=None, max_examples=150)
+@given(tensor_graphs(max_operators=7))
+def test_the_joint_program_s_places_by_name(graph):
+    """Condensed or not, each tensor with bytes gets its place; the referee judges them."""
+    counted = joint._counted(graph)
+    whole = GraphArrays.of(counted)
+    prepared, packing = joint._placed(counted, range(whole.n), 1.0)
+    program = joint._Program(prepared.arrays, 0, packing.height)
+    x, base = program.start(prepared.start, packing), program.ilp.scale.base
+    offsets = joint._by_name(counted, whole, prepared.arrays, program.offsets(x) + base, base)
+    assert set(offsets) == {t.name for t in counted.tensors if t.bytes}
+    height = max((offsets[t.name] + t.bytes for t in counted.tensors if t.bytes), default=0)
+    assert height <= base + packing.height
+    order = prepared.back(prepared.start).tolist()
+    check_placement(counted, order, joint._places(counted, offsets), height)

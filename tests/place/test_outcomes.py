@@ -1,0 +1,399 @@
+"""What the placers find, to the last byte and the last unit of effort.
+
+Brute force tells whether a packing is right, and bounds whether it is good; a random choice, a
+count of nodes or a tie that is broken otherwise shows in neither. Equal problems, limits and seeds
+are promised equal packings: these are the packings, as they were looked at. A change of the search,
+of its order or of its counts changes them; whoever means one writes the new outcome here.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from olla_xla.place import PlacementProblem, place
+from olla_xla.place.dead_space import least_height, waste
+from olla_xla.place.exact.descend import _backtrack, _candidate, _place, descend
+from olla_xla.place.exact.frames import activate, split
+from olla_xla.place.exact.inference import infer, lift_all, lift_passed, pass_over
+from olla_xla.place.exact.model import model_of
+from olla_xla.place.exact.restarts import Budget, Search, searchable
+from olla_xla.place.exact.state import (
+    ACTIVE,
+    BOUNDS,
+    DEPTH,
+    FRAMES,
+    HI,
+    LEVEL,
+    LO,
+    NEXT,
+    RANK,
+    RESTS,
+    start,
+)
+from olla_xla.place.items import independent, items_of, load_bound, step_items, subset
+from olla_xla.place.placed_parts import HIGHEST, LOWEST, TIGHTEST, Shapes, fit, put
+from olla_xla.place.relocate import relocate
+from olla_xla.place.repair import repaired
+from olla_xla.place.rules.best_fit import best_fit
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.place.rules.peak_first import peak_orders
+from tests.support.outcomes import outcome
+
+LONG = 1e9  # seconds; nodes are what ends a search here
+
+
+def made(seed, n, *, groups=False, align=(1,), pins=False, span=40, most=64, **more):
+    """A random problem."""
+    random = np.random.default_rng(seed)
+    lower = random.integers(0, span, n)
+    upper = lower + random.integers(1, span // 3, n)
+    size = random.integers(1, most, n)
+    group = np.arange(n)
+    if groups:
+        group = np.where(random.random(n) < 0.4, random.integers(0, n, n), group)
+    alignment = random.choice(align, n)
+    fixed = np.full(n, -1)
+    if pins:  # one above the other
+        for k in range(2):
+            fixed[group == group[k]] = 5040 * k
+    return PlacementProblem.of(
+        lower, upper, size, group=group, alignment=alignment, fixed=fixed, **more
+    )
+
+
+PROBLEMS = {
+    "plain": made(1, 40),
+    "tight": made(2, 60, most=6, span=20),
+    "groups": made(3, 40, groups=True),
+    "aligned": made(4, 40, align=(1, 2, 4, 6)),
+    "pinned": made(5, 30, groups=True, align=(1, 4), pins=True),
+    "spaces": made(6, 50, groups=False, space=np.arange(50) % 3),
+    "limited": made(7, 40, capacity=424),
+    "large": made(8, 600, span=300),
+    "large, aligned": made(9, 520, span=200, align=(8,)),
+}
+
+
+def found(problem, method, nodes=6000):
+    packing = place(problem, method=method, time_limit=LONG, node_limit=nodes)
+    return outcome(
+        packing.offsets, packing.heights, packing.bounds, str(packing.status),
+        str(packing.stopped_by), packing.source, packing.nodes, packing.height, packing.bound,
+    )  # fmt: skip
+
+
+METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first")
+PACKINGS = {
+    "plain": (
+        "68702ad5e3ca",
+        "57933981119a",
+        "5a111ad109c3",
+        "3b669f47cf94",
+        "e6e2dcd68f19",
+        "a41c17f4e850",
+        "68702ad5e3ca",
+    ),
+    "tight": (
+        "25a7cd8d9fdb",
+        "19bc0ca6e344",
+        "25a7cd8d9fdb",
+        "c2e7108b64b3",
+        "56d6ebefcc1c",
+        "90dc2c3f96e3",
+        "303a0615de29",
+    ),
+    "groups": (
+        "c34cdb7c2d28",
+        "315edc60c424",
+        "30d1833608f1",
+        "1bb3de23fe68",
+        "070c46a9058a",
+        "e955e21a73a4",
+        "c34cdb7c2d28",
+    ),
+    "aligned": (
+        "e6e540549fec",
+        "e6e540549fec",
+        "c7deca320fbf",
+        "97c5ff5b1d78",
+        "5eff11ed27b4",
+        "bd54314331f0",
+        "666fcfd2b71a",
+    ),
+    "pinned": (
+        "839b2208e5aa",
+        "c13ef5ebaf01",
+        "839b2208e5aa",
+        "64bea30457ec",
+        "91da7ff1f025",
+        "7594f09a96a7",
+    ),
+    "spaces": (
+        "eb186005b683",
+        "18e7d3fea17a",
+        "960481bbe66d",
+        "daf6af98c4f5",
+        "054f9a750e93",
+        "ef3080a7d880",
+        "1583c7de1ee5",
+    ),
+    "limited": (
+        "0be79c2636d3",
+        "3d02485e162a",
+        "e87f0c9a9f3d",
+        "e3c9a89baddd",
+        "6042df2c5fb2",
+        "4d91def73ecd",
+        "0be79c2636d3",
+    ),
+    "large": (
+        "104e4d461d71",
+        "a0eed0306c0b",
+        "732767581679",
+        "73cb9ee56f6e",
+        "751379a1a739",
+        "1ae81c40df04",
+        "27c347205f8e",
+    ),
+    "large, aligned": (
+        "faa2b68b9692",
+        "b7a23ab73264",
+        "77617629f47d",
+        "5b5afb5d24b0",
+        "8053763d2a19",
+        "4e71950be274",
+        "b09b83544f21",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_packings(name):
+    methods = [m for m in METHODS if not (m == "best_fit" and name == "pinned")]
+    assert tuple(found(PROBLEMS[name], m) for m in methods) == PACKINGS[name]
+
+
+def arrays(items):
+    fields = vars(items)
+    return {name: fields[name] for name in sorted(fields)}
+
+
+def known_of(name):
+    """What is known of a problem's items before any is placed."""
+    told = []
+    for space in np.unique(PROBLEMS[name].space).tolist():
+        items, item = items_of(PROBLEMS[name], space)
+        told += [arrays(items), item, load_bound(items), least_height(items), items.loads()]
+        told += [vars(waste(items)), vars(waste(items, 10)), greedy_orders(items)]
+        told += [list(peak_orders(items)), searchable(items)]
+        told.append([arrays(part) for part in independent(items)])
+        told.append(arrays(subset(items, np.arange(0, len(items), 2))))
+    told.append(arrays(step_items(PROBLEMS[name])))
+    return outcome(told)
+
+
+KNOWN = {
+    "plain": "01e144d71e8c",
+    "tight": "218c0b057f76",
+    "groups": "350a94008eda",
+    "aligned": "1fadf28107f3",
+    "pinned": "6b12dd206e24",
+    "spaces": "8b147b8e3d59",
+    "limited": "66256e93f37a",
+    "large": "26ee4354a1ed",
+    "large, aligned": "ece33415dc5a",
+}
+
+
+def test_what_is_known_of_items():
+    assert {name: known_of(name) for name in PROBLEMS} == KNOWN
+
+
+def part_of(name):
+    return max(independent(items_of(PROBLEMS[name], 0)[0]), key=len)
+
+
+def searched(name):
+    """Models, descents under growing limits and weights, and searches of a part."""
+    part = part_of(name)
+    model, bound = model_of(part), least_height(part)
+    told = [tuple(model)]
+    for more in (-1, 0, 1, bound // 8):
+        weight = np.zeros(part.count)
+        for limit in (1, 40, 500):
+            rank = np.argsort(np.argsort(-part.size, kind="stable"))
+            told += [
+                *descend(model, rank, bound + more, limit, weight, 4_000_000)[:2],
+                weight.copy(),
+            ]
+        search, budget = Search(part), Budget(LONG, 9000)
+        ended, offsets = search.within(bound + more, budget, 4000)
+        told += [ended, offsets if ended == 1 else None, budget.spent, search._weights]
+    return outcome(told)
+
+
+SEARCHES = {
+    "plain": "58f3bdf322be",
+    "tight": "1d9ffd140f65",
+    "groups": "4bc0de813b17",
+    "aligned": "f1f892877ed2",
+    "pinned": "62a5ad1f52f4",
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "tight", "groups", "aligned", "pinned"])
+def test_searches(name):
+    assert searched(name) == SEARCHES[name]
+
+
+def told_of(state):
+    """All that a state holds but for unused room on its trails."""
+    fields = state._asdict()
+    used = state.count.tolist()
+    for trail, length in (("rests", used[RESTS]), ("bounds", used[BOUNDS])):
+        fields[trail] = fields[trail][:length]
+    fields["stack"] = fields["stack"][: used[DEPTH]]
+    fields["frames"] = fields["frames"][: used[FRAMES]]
+    return fields
+
+
+def walked(name):
+    """Each state of a few hundred steps down and back, with the work that was done until then."""
+    part = part_of(name)
+    model, bound = model_of(part), least_height(part)
+    rank = np.argsort(np.argsort(-part.size, kind="stable"))
+    state = start(model, bound, np.zeros(part.count), 100_000)
+    good = lift_all(model, state) and infer(model, state, bound)
+    told = [good, told_of(state)]
+    for _ in range(300):
+        i = _candidate(model, state, rank) if good else -1
+        if i < 0:
+            i = _backtrack(model, state)
+            if i < 0:
+                break
+            state.count[LEVEL], state.count[RANK] = state.rest[i], rank[i]
+            good = pass_over(model, state, i) and infer(model, state, bound)
+        else:
+            good, separable = _place(model, state, rank, i)
+            good = good and lift_passed(model, state, rank) and infer(model, state, bound)
+            told.append(separable)
+            if good and separable:
+                split(model, state)
+        told.append(outcome(i, good, told_of(state)))
+        frame = state.frames[state.count[ACTIVE]]
+        if frame[LO] == frame[HI]:
+            if frame[NEXT] < 0:
+                break
+            activate(state, frame[NEXT])
+    return outcome(told)
+
+
+WALKS = {
+    "plain": "c8d0462e5d74",
+    "tight": "676e79fb551f",
+    "groups": "45dbd50c1362",
+    "aligned": "5a48f8df67e2",
+    "pinned": "e31fc2fcb1f6",
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "tight", "groups", "aligned", "pinned"])
+def test_every_state_of_a_descent(name):
+    assert walked(name) == WALKS[name]
+
+
+def mended(name):
+    """Repairs of a part from a poor start, for some seeds."""
+    part = part_of(name)
+    shapes = Shapes(part.part_ptr, part.part_first, part.part_last, part.part_height, part.size)
+    begin = first_fit(part, np.arange(len(part)))
+    target = least_height(part)
+    told = [begin]
+    for seed in range(6):
+        told.append(relocate(begin.copy(), shapes, target, 900, seed))
+        budget = Budget(LONG, 20 * len(part))
+        told += [repaired(part, target, begin, budget, seed), budget.spent]
+    return outcome(told)
+
+
+REPAIRS = {
+    "plain": "e792b07680f1",
+    "tight": "0a82486d4cdd",
+    "groups": "94047e2c3635",
+    "large": "6734ccbea2c8",
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "tight", "groups", "large"])
+def test_repairs(name):
+    assert mended(name) == REPAIRS[name]
+
+
+def test_best_fit_of_items_of_several_parts():
+    told = [best_fit(items_of(PROBLEMS[name], 0)[0]) for name in ("groups", "aligned", "large")]
+    assert outcome(told) == BEST_FIT
+
+
+BEST_FIT = "33e57c725e36"
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(1, 5), st.integers(0, 4)),
+    min_size=1,
+    max_size=7,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(ROWS, st.lists(st.integers(0, 14), min_size=7, max_size=7), st.integers(3, 20))
+def test_the_gaps_by_a_plain_second_writing(rows, at, target):
+    """The gap that is taken, of items of one part or two, by a look at every gap."""
+    lower, length, size, again = (np.array(column) for column in zip(*rows, strict=True))
+    twice = again > 1  # lives again, later
+    number = np.arange(len(rows))
+    problem = PlacementProblem.of(
+        [*lower, *(lower + length + again)[twice]],
+        [*(lower + length), *(lower + length + again + 1)[twice]],
+        [*size, *((size + 1) // 2)[twice]],
+        group=[*number, *number[twice]],
+    )
+    items, _ = items_of(problem, 0)
+    shapes = Shapes(
+        items.part_ptr, items.part_first, items.part_last, items.part_height, items.size
+    )
+    placed, count = np.empty((5, len(shapes.first)), np.int64), 0
+    last = len(items) - 1
+    owner = items.owner()
+    rows_placed = []
+    for i in range(last):
+        count = put(i, at[i], shapes, placed, count)
+        for q in np.flatnonzero(owner == i):
+            top = at[i] + shapes.height[q]
+            rows_placed.append((shapes.first[q], shapes.last[q], at[i], top, i))
+    assert sorted(map(tuple, placed[:, :count].T.tolist())) == sorted(rows_placed)
+    assert (np.diff(placed[2, :count]) >= 0).all()
+    mine = [(items.part_first[q], items.part_last[q]) for q in np.flatnonzero(owner == last)]
+    met = [
+        (low, top)
+        for first, stop, low, top, _ in placed[:, :count].T.tolist()
+        if any(a <= stop and first <= b for a, b in mine)
+    ]
+    height = int(items.size[last])
+    gaps, x = [], 0  # (foot, roof): between what is met, lowest first
+    for low, top in met:
+        if top > x:
+            if low - x >= height:
+                gaps.append((x, low))
+            x = top
+    lowest = gaps[0][0] if gaps else x
+    assert fit(last, shapes, target, LOWEST, placed, count) == lowest
+    tight = [(roof - foot - height, foot) for foot, roof in gaps]
+    if x + height <= target:
+        tight.append((target - x - height, x))
+    least = min((spare for spare, _ in tight), default=None)
+    expected = next((foot for spare, foot in tight if spare == least), x)
+    assert fit(last, shapes, target, TIGHTEST, placed, count) == expected
+    below = [roof - height for _, roof in gaps if roof <= target]
+    if x + height <= target:
+        below.append(target - height)
+    assert fit(last, shapes, target, HIGHEST, placed, count) == max(below, default=x)

@@ -1,0 +1,243 @@
+"""The allocators that replay, to the last byte: random loops, small recorded ones, and by hand.
+
+Seconds are left out, and placements are counted: no machine is too slow for the same places.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks import profiles
+from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
+from benchmarks.profile_replay.record_arrays import recorded
+from benchmarks.profile_replay.replay import LearningAllocator
+from benchmarks.recordings.recording import Recording
+from olla_xla.errors import CheckError, InputError
+from tests.support.outcomes import outcome
+
+LONG = 1e9
+
+
+def loop(seed, count=8):
+    """Iterations of (request, size or -1), which share beginnings and part."""
+    random = np.random.default_rng(seed)
+    kinds = []
+    for _ in range(3):
+        events, live, made = [], [], 0
+        for _ in range(int(random.integers(8, 40))):
+            if live and random.random() < 0.45:
+                events.append((live.pop(int(random.integers(len(live)))), -1))
+            else:
+                events.append((made, int(random.integers(1, 40))))
+                live.append(made)
+                made += 1
+        kinds.append([*events, *((k, -1) for k in live)])
+    iterations = []
+    for _ in range(count):
+        events = list(kinds[int(random.integers(3))])
+        if random.random() < 0.5:  # one request grows, or shrinks
+            at = int(random.integers(len(events)))
+            if events[at][1] > 0:
+                events[at] = (events[at][0], max(events[at][1] + int(random.integers(-5, 20)), 0))
+        if random.random() < 0.3:  # one is released at the end
+            ends = [k for k, (_, size) in enumerate(events) if size < 0]
+            events.append(events.pop(ends[int(random.integers(len(ends)))]))
+        iterations.append(tuple(events))
+    return iterations
+
+
+def planned(seed):
+    iterations = loop(seed)
+    recorder = Recorder()
+    for number, size in iterations[0]:
+        recorder.allocate(size) if size >= 0 else recorder.free(number)
+    problem = recorder.problem(alignment=1 + 3 * (seed % 2))
+    allocator = PlannedAllocator(problem, time_limit=LONG, node_limit=300)
+    told = [problem.lower, problem.upper, problem.size]
+    for events in iterations:
+        allocator.begin()
+        served = {}
+        for number, size in events:
+            if size >= 0:
+                found = allocator.allocate(size)
+                told.append(found)
+                if found is not None:
+                    served[number] = found[0]
+            elif number in served:
+                allocator.free(served[number])
+        told.append((allocator.arena_bytes, allocator.replans))
+    return told
+
+
+def learned(seed):
+    allocator = LearningAllocator(most_profiles=2 + seed % 3, time_limit=LONG, node_limit=300)
+    told = []
+    for events in loop(seed, 12):
+        allocator.begin()
+        for number, size in events:
+            told.append(allocator.allocate(size) if size >= 0 else allocator.free(number))
+        told.append((allocator.arena_bytes, allocator.largest_arena_bytes))
+        told.append((allocator.recorded, allocator.profiles))
+    return told
+
+
+SERVED = {
+    "planned": lambda: outcome([planned(seed) for seed in range(25)]),
+    "learned": lambda: outcome([learned(seed) for seed in range(25)]),
+}
+
+
+def test_random_loops():
+    assert {name: told() for name, told in SERVED.items()} == SERVED_TOLD
+
+
+def counts(row):
+    return {k: v for k, v in dataclasses.asdict(row).items() if "seconds" not in k}
+
+
+def test_a_loop_by_hand():
+    """Two kinds of iterations; the second's own profile, and what goes on past the first's end."""
+    first = ((0, 512), (1, 1024), (0, -1), (2, 512), (1, -1), (2, -1))
+    longer = (*first, (3, 4096), (4, 2048), (3, -1), (4, -1))
+    grown = ((0, 512), (1, 2048), (0, -1), (2, 512), (1, -1), (2, -1))
+    found = profiles.replayed(Recording("by hand", (first, longer, grown, first), (0, 0, 1, 0)))
+    assert counts(found) == {
+        "loop": "by hand",
+        "iterations": 4,
+        "requests": 3 + 5 + 3 + 3,
+        "live_bytes": 6144,
+        "caching_bytes": 2 << 20,
+        "arena_bytes": 2560,  # of 512 + 1024 and of 512 + 2048
+        "profiles": 2,
+        "replans": 0,
+        "elsewhere": 2,
+        "elsewhere_bytes": 2 << 20,
+        "learned": 3,
+        "learned_bytes": 6144,  # the arena holds the largest iteration it knows
+        "learning_bytes": 6144,
+    }
+    grows = profiles.replayed(Recording("grows", (first, grown), (0, 0)))
+    assert (grows.replans, grows.elsewhere, grows.profiles) == (1, 0, 1)
+    # Block 1 lies below block 0, which is live when it grows: 2048 bytes go above both.
+    assert (grows.arena_bytes, grows.live_bytes) == (512 + 1024 + 2048, 2560)
+    assert (grows.learned, grows.learned_bytes) == (2, 0)
+    assert grows.planned_seconds > grows.serving_seconds > 0
+    assert min(grows.caching_seconds, grows.malloc_seconds, grows.learned_seconds) > 0
+
+
+def test_requests_end_to_end():
+    iterations = [[(0, 8), (1, 0), (0, -1)], [(0, 4), (0, -1)]]
+    assert profiles._numbered(iterations) == ([1, 2, -1, 3, -3], [8, 1, 4])
+    flat = list(profiles._flat(iterations))
+    assert [row[:2] for row in flat] == [(0, 8), (1, 0), (0, -1), (0, 4), (0, -1)]
+    assert flat[0][2] is flat[2][2] and flat[0][2] is not flat[3][2]
+
+
+def test_places_that_overlap_are_seen():
+    places = profiles._Places()
+    places.take(0, 8, 8)
+    places.take(1, 0, 8)
+    places.take(2, 16, 1)
+    for at, size in ((15, 1), (8, 1), (7, 2), (0, 99)):
+        with pytest.raises(CheckError, match="request 3"):
+            places.take(3, at, size)
+    places.release(0)
+    places.take(3, 8, 8)
+
+
+def test_loops_that_are_recorded(monkeypatch):
+    """How many iterations, of which lengths and profiles; what each asks for."""
+    monkeypatch.setattr(profiles, "_WIDTH", 4)
+    monkeypatch.setattr(profiles, "_BATCH", 2)
+    found = {name: profiles.record(name) for name in profiles.LOOPS}
+    assert {len(found[name].iterations) for name in found if "ten" not in name} == {20}
+    for name, recording in found.items():
+        own = recording.profiles
+        if "one length" in name or "changing" in name:
+            assert set(own) == {0}
+        elif "four" in name:
+            assert set(own) <= {10, 20, 30, 40}
+        else:
+            rounds = [sorted(own[k : k + 10]) for k in range(0, 40, 10)]
+            assert rounds == [list(range(13, 41, 3))] * 4
+        for events in recording.iterations:  # all that is made is released
+            assert sorted(k for k, size in events if size >= 0) == sorted(
+                k for k, size in events if size < 0
+            )
+    steps = {
+        name: len(recording.iterations[0]) // 2
+        for name, recording in found.items()
+        if name.endswith("one length")
+    }
+    # One state in front, then four arrays a step.
+    assert steps["inference, one length"] == 1 + 4 * 40
+    assert steps["seq2seq inference, one length"] == 1 + 4 * 40 + 3 * 30
+    assert steps == STEPS
+    # In inference a state, two products and their sum are live at a time, whatever the length.
+    most = {name: most_live(found[name].iterations[0]) for name in steps}
+    assert most == MOST
+    assert set(map(len, found["inference, changing lengths"].iterations)) <= {
+        2 * (1 + 4 * length) for length in range(10, 40)
+    }
+
+
+def most_live(events):
+    live = most = 0
+    for _, size in events:
+        live += 1 if size >= 0 else -1
+        most = max(most, live)
+    return most
+
+
+MOST = {
+    "training, one length": 45,
+    "inference, one length": 4,
+    "seq2seq training, one length": 76,
+    "seq2seq inference, one length": 4,
+}
+STEPS = {
+    "training, one length": 404,
+    "inference, one length": 161,
+    "seq2seq training, one length": 647,
+    "seq2seq inference, one length": 251,
+}
+
+
+def test_states_of_a_recurrent_network():
+    """As NumPy has them; the last alone unless all are to be kept."""
+    random = np.random.default_rng(0)
+    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
+    expected = [inputs[0] @ u]
+    for x in inputs:
+        expected.append(np.tanh(x @ u + expected[-1] @ w))
+    found = profiles._forward(inputs, [u, w], keep=True)
+    assert np.array_equal(found, expected)
+    (last,) = profiles._forward(inputs, [u, w], keep=False)
+    assert np.array_equal(last, expected[-1])
+
+
+def test_arrays_are_recorded_once():
+    recorder = Recorder()
+    given = recorded(np.ones((4, 8)), recorder)
+    assert recorded(given[1:], recorder)[0].shape == (8,) and not len(recorder.problem())
+    made = given * 2
+    views = [made[1:], made.T, made.reshape(-1)]
+    assert recorder.problem().size.tolist() == [256]
+    del made
+    assert recorder.problem().upper.tolist() == [2]  # views hold it
+    del views
+    recorder.allocate(8)
+    assert recorder.problem().upper.tolist() == [1, 4]  # to the end
+    with pytest.raises(InputError, match="not allocated"):
+        recorder.free(0)
+    with pytest.raises(InputError, match="not allocated"):
+        recorder.free(2)
+    recorder.free(1)
+    assert recorder.problem(alignment=8).alignment.tolist() == [8, 8]
+
+
+SERVED_TOLD = {
+    "planned": "47b8fee7407e",
+    "learned": "fa1d1b843027",
+}

@@ -1,0 +1,245 @@
+"""The rows of every formulation, as they were looked at.
+
+Whatever its rows, a formulation must have the optimum that all orders have, and the tests beside
+this one hold it to that. Many rows only make it tighter, though, and a span that is a step too wide
+takes no order away: such a fault costs time alone. So here are all columns and rows of some graphs.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from benchmarks.ilp_forms.interval_form import interval_model
+from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
+from benchmarks.made_graphs import random_graph
+from benchmarks.place_ilp import joint, located, windows
+from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
+from benchmarks.place_ilp.pyramid import pyramid
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.place import PlacementProblem, place
+from olla_xla.place.exact.model import model_of
+from olla_xla.place.items import independent, items_of
+from olla_xla.schedule.exact import plain_graph
+from olla_xla.schedule.exact.control import control_edges
+from olla_xla.schedule.exact.prepared import prepare
+from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING
+from olla_xla.schedule.exact.running_ilp import RunningIlp
+from olla_xla.schedule.exact.scale import Scale
+from olla_xla.schedule.exact.sharing import Sharing
+from olla_xla.schedule.exact.size import coefficients
+from olla_xla.schedule.exact.spans import Reach, spans
+from tests.support.graphs import train_step
+from tests.support.outcomes import outcome
+
+
+def paired(graph):
+    """The graph with every pair of an output and an input of one size that may be in place."""
+    pairs = tuple(
+        (b, a)
+        for b, late in enumerate(graph.tensors)
+        for a, early in enumerate(graph.tensors)
+        if late.source in early.sinks and early.bytes == late.bytes and late.buffer != early.buffer
+    )
+    return dataclasses.replace(graph, inplace=pairs)
+
+
+GRAPHS = [*(paired(random_graph(seed)) for seed in range(40)), train_step(1), train_step(3)]
+
+
+def largest(g):
+    """A bound below which no peak is: the largest tensor."""
+    return int(g.bytes.max(initial=0))
+
+
+def rows(model):
+    """All that a linear model is made of, names too."""
+    arrays = model.arrays()
+    fields = [getattr(arrays, f.name) for f in dataclasses.fields(arrays)]
+    names = [model.variable_name(k) for k in range(model.variables)]
+    return [*fields, names, [model.row_name(k) for k in range(model.rows)]]
+
+
+def formulated(build):
+    """Rows, the point of an order, and the order of that point."""
+    told = []
+    for graph in GRAPHS:
+        g = GraphArrays.of(graph)
+        order = np.arange(g.n)
+        built = build(g)
+        start = built.start(order)
+        assert built.decode(start).tolist() == order.tolist()
+        told.append([*rows(built.model), start, built.scale.to_bytes(built.model.value(start))])
+    return outcome(told)
+
+
+def known_before():
+    """Spans, what may be shared, sizes and scales."""
+    told = []
+    for graph in GRAPHS:
+        g = GraphArrays.of(graph)
+        reach = Reach.of(g)
+        for off in ({}, {"operators": False}, {"useful": False}, {"held": False}):
+            told.append(vars(spans(g, reach, **off)))
+        told += [sorted(reach.direct(g)), coefficients(g)]
+        sharing = vars(Sharing.of(g, reach))
+        told.append({k: repr(sharing[k]) for k in ("pairs", "of_input", "forced", "others")})
+        told += [sharing["must"], sharing["strict"]]
+        scale = Scale.of(g)
+        told += [vars(scale), [scale.to_units(b) for b in range(0, 40, 3)]]
+        told.append([scale.to_bytes_up(b) for b in (-1.0, 0.0, 0.3, 1.0, 2.00001)])
+    return outcome(told)
+
+
+def prepared(**asked):
+    told = []
+    for graph in GRAPHS:
+        start = np.arange(len(graph.operators))
+        for edges in ((), control_edges(graph)):
+            for first in (None, start):
+                found = prepare(graph, edges=edges, start=first, **asked)
+                back = found.back(np.arange(found.arrays.n))
+                told += [repr(found.graph), found.start, back, found.arrays.bytes]
+                told += [found.arrays.pred_idx, found.arrays.pair_a]
+    return outcome(told)
+
+
+ORDERS = {
+    "running": lambda: formulated(RunningIlp),
+    **{
+        f"running without ({e})": lambda e=e: formulated(
+            lambda g: RunningIlp(g, equations=set(RUNNING) - {e}, bound_bytes=largest(g))
+        )
+        for e in RUNNING
+    },
+    "lifetimes": lambda: formulated(LifetimeIlp),
+    **{
+        f"lifetimes without ({e})": lambda e=e: formulated(
+            lambda g: LifetimeIlp(g, equations=set(EQUATIONS) - {e}, bound_bytes=largest(g))
+        )
+        for e in EQUATIONS
+        if e not in DEFINING
+    },
+    "plain": lambda: outcome([
+        rows(LifetimeIlp(GraphArrays.of(plain_graph(graph)), plain=True).model) for graph in GRAPHS
+    ]),
+    "intervals": lambda: outcome([
+        repr(interval_model(g := GraphArrays.of(graph), bound_bytes=largest(g)))
+        for graph in GRAPHS
+    ]),
+    "known before": known_before,
+    "prepared": prepared,
+    "prepared, plain": lambda: prepared(plain=True),
+    "prepared, not condensed": lambda: prepared(reduce=False),
+}  # fmt: skip
+
+
+def parts():
+    """Independent parts of random problems, each with a packing of it."""
+    random = np.random.default_rng(0)
+    for align in ((1,), (4,), (1, 2, 6)):
+        for _ in range(4):
+            n = int(random.integers(5, 12))
+            lower = random.integers(0, 9, n)
+            upper = lower + random.integers(1, 7, n)
+            group = np.where(random.random(n) < 0.3, 0, np.arange(n))
+            problem = PlacementProblem.of(
+                lower, upper, random.integers(1, 9, n), alignment=random.choice(align, n),
+                group=group,
+            )  # fmt: skip
+            for part in independent(items_of(problem, 0)[0]):
+                steps = part.size + part.align.max() * 60
+                yield part, (np.cumsum(steps) - steps) // 60 * 60
+
+
+def placed(**asked):
+    told = []
+    for part, offsets in parts():
+        near = model_of(part)
+        begin = in_order_of_twins(near, offsets)
+        units = Units(part, begin, {0: int(begin[0])} if asked.get("pruned", True) else {})
+        most = int((begin + part.need).max())
+        built = LocationIlp(part, near, units, bound=most // 3, most=most, **asked)
+        start = built.start(begin)
+        told += [*rows(built.model), start, built.offsets(start), begin, pyramid(part)]
+        told.append(repr(located._rectangles(part, near, units, most // 3, most, begin)))
+        below, rest = located._standing(part)
+        told += [below, rest.ids, located._numbers(part, rest), located._under(part, below, begin)]
+    return outcome(told)
+
+
+def windowed():
+    """What windows of a packing are chosen, with the rows of their programs."""
+    random = np.random.default_rng(3)
+    lower = random.integers(0, 30, 60)
+    upper = lower + random.integers(1, 12, 60)
+    items, _ = items_of(PlacementProblem.of(lower, upper, random.integers(1, 9, 60)), 0)
+    offsets = np.cumsum(items.size) - items.size
+    near, units = model_of(items), Units(items, offsets, {})
+    run = windows._Run(items, near, units, offsets, 60, seed=2)
+    told = []
+    for size in (3, 5, 8, 12) * 4:
+        window, chosen = run.window(size)
+        told += [chosen, run.left()]
+        if window is None:
+            continue
+        told += [window.gaps, window.target_height, window.most, window.begin]
+        built = LocationIlp(
+            window.part, window.near, window.units, bound=0,
+            most=window.most, gaps=window.gaps, target_height=window.target_height,
+        )  # fmt: skip
+        told += [*rows(built.model), built.start(window.begin)]
+        lowered = np.array([ranges[0][0] for ranges in window.gaps]) * units.unit
+        told.append(run.take(chosen[:1], lowered[:1]))
+    return outcome([*told, run.offsets])
+
+
+def joint_programs():
+    told = []
+    for graph in GRAPHS[:20]:
+        prepared = prepare(joint._counted(graph))
+        g = prepared.arrays
+        packing = place(joint._Program.problem(g, prepared.start), method="greedy_size")
+        program = joint._Program(g, packing.height // 2, packing.height)
+        told += [*rows(program.model), program.start(prepared.start, packing), packing.offsets]
+    return outcome(told)
+
+
+PLACES = {
+    "locations": placed,
+    "locations, every pair": lambda: placed(pruned=False),
+    "windows": windowed,
+    "joint": joint_programs,
+}
+
+
+def test_orders():
+    assert {name: told() for name, told in ORDERS.items()} == ORDERS_TOLD
+
+
+def test_places():
+    assert {name: told() for name, told in PLACES.items()} == PLACES_TOLD
+
+
+ORDERS_TOLD = {
+    "running": "1e613688d565",
+    "running without (10)": "79809e74cd8f",
+    "running without (11)": "f6896f8cd96c",
+    "running without (12)": "093b2604e5fc",
+    "lifetimes": "557a5cb56294",
+    "lifetimes without (1)": "69aeb5daac32",
+    "lifetimes without (10)": "b2ab4b06341e",
+    "lifetimes without (11)": "02750de9dc6e",
+    "lifetimes without (12)": "7dba0384370f",
+    "plain": "2fe6b1c74b85",
+    "intervals": "057b487e9047",
+    "known before": "eb5afa866a58",
+    "prepared": "2a7cb61b9c64",
+    "prepared, plain": "5262fe0dec40",
+    "prepared, not condensed": "85802da6e440",
+}
+PLACES_TOLD = {
+    "locations": "b382fd3164c3",
+    "locations, every pair": "196751dce3a6",
+    "windows": "2fba01397f93",
+    "joint": "0583ee8e4be2",
+}

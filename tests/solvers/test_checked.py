@@ -1,0 +1,264 @@
+"""What becomes of a solver's answer, case by case; and what each solver is told."""
+
+import math
+import queue
+import types
+
+import highspy
+import numpy as np
+import pytest
+from gurobipy import GRB
+
+from olla_xla.errors import InputError, LimitError, SolverError
+from olla_xla.solvers import apart
+from olla_xla.solvers.backends import cpsat, gurobi, highs
+from olla_xla.solvers.bounds import known, whole_units
+from olla_xla.solvers.linear import (
+    INFINITY,
+    ROUNDING_TOLERANCE,
+    ROW_TOLERANCE,
+    Arrays,
+    Limits,
+    Model,
+    Result,
+    Status,
+    round_point,
+    violation,
+)
+from olla_xla.solvers.solve import _checked
+from olla_xla.solvers.terms import Terms
+
+
+def counted(*, integer=True, offset=0.0):
+    """Minimise x + offset with 2 <= x <= 9."""
+    model = Model()
+    model.add_variable(2, 9, cost=1, integer=integer)
+    model.offset = offset
+    return model
+
+
+def at(value):
+    return np.array([float(value)])
+
+
+FEASIBLE, OPTIMAL, UNKNOWN = Status.FEASIBLE, Status.OPTIMAL, Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "expected"),
+    [
+        ((FEASIBLE, 5, 3.2), None, (FEASIBLE, 5, 4)),  # a bound of whole numbers goes up
+        ((FEASIBLE, 5, 4.0000005), None, (FEASIBLE, 5, 4)),  # but for rounding
+        ((FEASIBLE, 5, 4.2), None, (OPTIMAL, 5, 5)),
+        ((FEASIBLE, 5, -math.inf), None, (FEASIBLE, 5, -math.inf)),
+        ((FEASIBLE, 5, 1e30), None, (FEASIBLE, 5, -math.inf)),
+        ((OPTIMAL, 5, 5), None, (OPTIMAL, 5, 5)),
+        ((UNKNOWN, None, 3), None, (UNKNOWN, None, 3)),
+        ((UNKNOWN, None, 3), 6, (FEASIBLE, 6, 3)),
+        ((UNKNOWN, None, 6), 6, (OPTIMAL, 6, 6)),
+        ((FEASIBLE, 7, 3), 6, (FEASIBLE, 6, 3)),  # the start is better
+        ((FEASIBLE, 6, 3), 6, (FEASIBLE, 6, 3)),
+        ((FEASIBLE, 5, 3), 6, (FEASIBLE, 5, 3)),
+        ((FEASIBLE, 5, 5.5), None, "claims the bound 6"),
+        ((OPTIMAL, 5, 3), None, "its bound is 3"),
+        ((OPTIMAL, 7, 7), 6, "but the start has 6"),
+        ((OPTIMAL, 6, 6), 6, (OPTIMAL, 6, 6)),
+    ],
+)
+def test_what_comes_of_an_answer(given, start, expected):
+    for offset in (0.0, 0.25):
+        model = counted(offset=offset)
+        status, value, bound = given
+        result = Result(status, bound=bound + offset, x=None if value is None else at(value))
+        begun = None if start is None else Result(FEASIBLE, start + offset, x=at(start))
+        if isinstance(expected, str):
+            with pytest.raises(SolverError):
+                _checked(model, result, begun)
+            continue
+        found = _checked(model, result, begun)
+        value = None if expected[1] is None else expected[1] + offset
+        assert (found.status, found.value) == (expected[0], value)
+        assert found.bound == expected[2] + offset
+        better = start is not None and (given[1] is None or start < given[1])
+        assert ("nothing better than the start" in found.message) == better
+        assert found.x is None if value is None else found.x == at(expected[1])
+
+
+def test_fractions_are_held_to_a_tolerance():
+    model = counted(integer=False)
+    ok = _checked(model, Result(FEASIBLE, bound=3.25, x=at(5)), None)
+    assert (ok.status, ok.bound) == (FEASIBLE, 3.25)
+    near = Result(OPTIMAL, bound=5 - 4e-6, x=at(5))
+    assert _checked(model, near, None).status is OPTIMAL  # within 1e-6 of 5
+    for bound in (5 - 6e-6, 5 + 6e-6):
+        with pytest.raises(SolverError):
+            _checked(model, Result(OPTIMAL, bound=bound, x=at(5)), None)
+
+
+def test_tolerances():
+    arrays = counted().arrays()
+    assert round_point(arrays, at(3 + 0.9 * ROUNDING_TOLERANCE)) == 3
+    with pytest.raises(SolverError, match="integer variable 0"):
+        round_point(arrays, at(3 + 1.1 * ROUNDING_TOLERANCE))
+    model = counted(integer=False)
+    model.add_row([0], [100.0], lower=250.0, upper=700.0, tag="row")
+    size = 700 * ROW_TOLERANCE  # relative to the row's terms
+    for x, broken in ((7 + 0.009 * size, None), (7 + 0.011 * size, "row#0")):
+        assert broken in (violation(model, at(x)) or "") if broken else not violation(model, at(x))
+    for x in (2.5 - 0.011 * 250 * ROW_TOLERANCE, 1.9, 9.1):
+        assert violation(model, at(x))
+    free = counted(integer=False)
+    for x in (2 - 0.9 * ROW_TOLERANCE, 9 + 0.9 * ROW_TOLERANCE):
+        assert violation(free, at(x)) is None
+    for x in (2 - 1.1 * ROW_TOLERANCE, 9 + 1.1 * ROW_TOLERANCE):
+        assert "outside [2.0, 9.0]" in violation(free, at(x))
+
+
+def test_models_change_what_they_tell():
+    model = Model()
+    first = model.add_variables(2, 0, 4, cost=1.5, name=lambda k: f"a{k}")
+    model.add_variables(0)
+    second = model.add_variables(2, -1, 1, integer=False)
+    assert (first, second) == (range(2), range(2, 4)) and model.offset == 0
+    assert [model.variable_name(k) for k in range(4)] == ["a0", "a1", "x2", "x3"]
+    assert not model.arrays().integral and not model.arrays().integral_objective
+    model.bound(2, 0, 0)
+    model.fix(3, 1)
+    assert model.arrays().upper.tolist() == [4, 4, 0, 1]
+    model.relax()
+    assert not model.arrays().integer.any()
+    model.add_row([0, 1], [1, 2], tag="open")
+    assert (model.arrays().row_lower, model.arrays().row_upper) == (-INFINITY, INFINITY)
+    model.offset = 2.5
+    assert model.value(np.array([1, 1, 0, 1])) == 5.5
+    for value in (0, -1):
+        with pytest.raises(LimitError):
+            Limits(work_limit=value)
+    assert Limits(seed=2**31 - 1).seed and Limits(time_limit=1e-9)
+    with pytest.raises(LimitError):
+        Limits(seed=2**31)
+
+
+def test_sums_become_rows():
+    model = counted()
+    terms = Terms().plus(0, 2).plus_constant(3).plus(0).plus_constant(-1)
+    terms.into(model, lower=4, upper=9, tag="t")
+    arrays = model.arrays()
+    assert arrays.row_val.tolist() == [3] and arrays.row_col.tolist() == [0]
+    assert (arrays.row_lower, arrays.row_upper, model.row_name(0)) == (2, 7, "t#0")
+    Terms().plus_constant(3).into(model, lower=3, upper=3)
+    assert model.rows == 1
+    for value in (2, 4):
+        with pytest.raises(SolverError, match="cannot hold"):
+            Terms().plus_constant(value).into(model, lower=3, upper=3)
+
+
+def test_bounds():
+    assert known(9.99e19) == 9.99e19 and known(-9.99e19) == -9.99e19
+    assert [whole_units(b) for b in (2 + 0.9e-6, 2 + 1.1e-6, -0.5, 0.5)] == [2, 3, 0, 1]
+
+
+# A process of its own.
+
+
+def followed(*said, left=5.0):
+    messages = queue.SimpleQueue()
+    for message in said:
+        messages.put(message)
+    told = []
+    limits = Limits(watch=lambda value, bound: told.append((value, bound)))
+    until = apart.time.monotonic() - apart._GRACE + left
+    return apart._followed(messages, limits, until), told
+
+
+def test_what_a_process_says():
+    result = Result(OPTIMAL, 1.0, 1.0)
+    assert followed(("progress", (3.0, 1.0)), ("result", result)) == (result, [(3.0, 1.0)])
+    late, told = followed(
+        ("progress", (None, 1.0)), ("point", at(4)), ("progress", (4.0, 0.5)), ("point", at(3)),
+        left=0.05,
+    )  # fmt: skip
+    assert (late.status, late.bound, late.x) == (FEASIBLE, 1.0, at(3))
+    assert told == [(None, 1.0), (4.0, 0.5)]
+    assert followed(left=-1.0)[0].status is UNKNOWN
+    for message, words in ((None, "without a result"), (("error", "E: broken"), "E: broken")):
+        with pytest.raises(SolverError, match=words):
+            followed(message)
+
+
+# What each solver is told.
+
+LIMITS = Limits(time_limit=7.5, threads=3, seed=11, work_limit=2.5, node_limit=13)
+
+
+def test_cpsat_is_told_the_limits():
+    parameters = cpsat.configured(LIMITS).parameters
+    assert parameters.max_time_in_seconds == 7.5 and parameters.num_workers == 3
+    assert parameters.random_seed == 11 and parameters.max_deterministic_time == 2.5
+    assert cpsat.configured(Limits()).parameters.max_deterministic_time == INFINITY
+
+
+def test_gurobi_is_told_the_limits():
+    program = types.SimpleNamespace(Params=types.SimpleNamespace())
+    gurobi._set_parameters(program, LIMITS)
+    assert vars(program.Params) == {
+        "TimeLimit": 7.5, "Threads": 3, "Seed": 11, "MIPGap": 0.0, "MIPGapAbs": 0.0,
+        "IntFeasTol": 1e-9, "FeasibilityTol": 1e-9, "WorkLimit": 2.5, "NodeLimit": 13,
+    }  # fmt: skip
+
+
+def test_highs_is_told_the_limits():
+    arrays = counted(offset=1.5).arrays()
+    solver = highs._solver(arrays, LIMITS)
+    told = {
+        "output_flag": False, "time_limit": 7.5, "threads": 3, "random_seed": 11,
+        "mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "mip_feasibility_tolerance": 1e-9,
+        "primal_feasibility_tolerance": 1e-9, "mip_max_nodes": 13,
+    }  # fmt: skip
+    assert {name: solver.getOptionValue(name)[1] for name in told} == told
+    lp = highs._lp(arrays)
+    assert (lp.num_col_, lp.num_row_, lp.offset_) == (1, 0, 1.5)
+    assert list(lp.integrality_) == [highspy.HighsVarType.kInteger]
+    assert list(highs._lp(counted(integer=False).arrays()).integrality_) == []
+
+
+def ended(status, *, points=1, integer=True):
+    program = types.SimpleNamespace(
+        Status=status, SolCount=points, ObjBound=4.0, ObjVal=5.0, getAttr=lambda *_: [5.0]
+    )
+    found = gurobi._result(program, [], counted(integer=integer).arrays())
+    return found.status, found.bound, found.x is not None
+
+
+def test_how_gurobi_ends():
+    assert ended(GRB.OPTIMAL) == (OPTIMAL, 4.0, True)
+    assert ended(GRB.OPTIMAL, integer=False) == (OPTIMAL, 5.0, True)
+    assert ended(GRB.INFEASIBLE, points=0) == (Status.INFEASIBLE, -INFINITY, False)
+    for limit in (GRB.TIME_LIMIT, GRB.SUBOPTIMAL, GRB.ITERATION_LIMIT, GRB.SOLUTION_LIMIT):
+        assert ended(limit) == (FEASIBLE, 4.0, True)
+        assert ended(limit, points=0) == (UNKNOWN, 4.0, False)
+        assert ended(limit, integer=False) == (FEASIBLE, -INFINITY, True)
+    assert ended(GRB.NUMERIC)[0] is Status.ERROR
+
+
+def test_a_row_without_variables():
+    def alone(lower, upper):
+        empty = np.zeros(0)
+        model = Arrays(
+            empty, empty, empty, np.zeros(0, np.bool_), np.zeros(2, np.int64),
+            np.zeros(0, np.int64), empty, np.array([lower]), np.array([upper]), 2.0,
+        )  # fmt: skip
+        found = highs._without_variables(model)
+        return found.status, found.bound
+
+    assert alone(0.0, 0.0) == alone(-1.0, 1.0) == (OPTIMAL, 2.0)
+    assert alone(1.0, 1.0)[0] is alone(-1.0, -1.0)[0] is Status.INFEASIBLE
+
+
+def test_starts_that_are_no_points():
+    model = counted()
+    model.start = at(2.5)
+    from olla_xla.solvers.solve import solve
+
+    with pytest.raises(InputError, match="the start is integer variable 0"):
+        solve(model)
