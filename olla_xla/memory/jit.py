@@ -52,10 +52,17 @@ class Loop:
             if "compiled" in self.__dict__:  # by another thread meanwhile
                 return self.__dict__["compiled"]
             try:
-                return njit(no_cfunc_wrapper=True, **self._options)(self.interpreted)
+                made = njit(no_cfunc_wrapper=True, **self._options)(self.interpreted)
+                if self._options.get("cache"):
+                    _know_by(made, self._source)
+                return made
             except RuntimeError:  # read-only installation and no writable user cache directory
                 options = {**self._options, "cache": False}
                 return njit(no_cfunc_wrapper=True, **options)(self.interpreted)
+
+    @functools.cached_property
+    def _source(self) -> str:
+        return code_store.source(self.interpreted, lambda x: getattr(x, "interpreted", None))
 
     @property
     def _numba_type_(self) -> Any:
@@ -95,10 +102,6 @@ class _Kept(Loop):
     def _name(self) -> str:
         return f"{self.interpreted.__module__}.{self.interpreted.__qualname__}"
 
-    @functools.cached_property
-    def _source(self) -> str:
-        return code_store.source(self.interpreted, lambda x: getattr(x, "interpreted", None))
-
     def _link(self, kinds: Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
         with _compiling:
             if kinds in self._linked:  # by another thread meanwhile
@@ -109,6 +112,15 @@ class _Kept(Loop):
                 code_store.save(self._name, kinds, self._source, code)
             run = self._linked[kinds] = code.linked(self._name)
         return run
+
+
+def _know_by(compiled: Any, source: str) -> None:
+    """Has machine code on disk taken for a function's only if what it calls is the same, too.
+
+    numba asks for its own file alone, and runs what was compiled of callees as they were before.
+    """
+    kept = compiled._cache._cache_file
+    kept._source_stamp = (kept._source_stamp, source)
 
 
 _lock = threading.Lock()
