@@ -214,8 +214,11 @@ def _repeats(
     np.maximum.at(last, arrays.in_idx, np.where(arrays.free[rows], -1, rows))
     found: dict[int, tuple[Repeat, ...]] = {}
     for group in groups:
-        known = [(number[r.value], r) for r in group if number.get(r.value, -1) >= 0]
-        (t, first), *later = [(k, r) for k, r in known if usable[k]] or [(-1, group[0])]
+        known = [(number[r.value], r) for r in group if r.value in number]
+        results = [(k, r) for k, r in known if usable[k]]
+        if not results:
+            continue
+        (t, first), *later = results
         before, kept = t, []
         for k, result in later:
             # What is still read when it is gathered anew is no repetition but a second copy.

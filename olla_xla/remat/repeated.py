@@ -40,9 +40,8 @@ def repeated_results(
 ) -> list[tuple[Result, ...]]:
     """Results of transfers that hold the same, each group in execution order.
 
-    The transfers compute nothing (`hlo.exchange.MOVING`), and those after a group's first are made
-    of parameters and constants alone, without transfers before them, so that they may run at any
-    earlier time.
+    The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
+    and constants alone, without transfers before it, so that they may run at any earlier time.
 
     Args:
       dataflow: of the module. instructions: of one computation, in execution order.
@@ -103,8 +102,10 @@ class _Expressions:
 
     def add(self, i: Instruction) -> None:
         """Numbers an instruction whose operands have been added."""
-        known = i.opcode in FORWARDING or i.opcode in ("constant", "parameter") or pure(i)
-        if not known or i.control_predecessors or any(o not in self._at for o in i.operands):
+        if i.control_predecessors or any(o not in self._at for o in i.operands):
+            return
+        # Last, for it looks into fusions, and few are made of parameters alone.
+        if i.opcode not in FORWARDING and i.opcode not in ("constant", "parameter") and not pure(i):
             return
         size = 1 + sum(self._at[o][1] for o in i.operands)
         if size <= _LARGEST:
