@@ -1,6 +1,6 @@
 """Small train steps as other libraries' users write them: what planning costs programs like these.
 
-Each function is a model as `bench.models` takes it. The libraries are no dependencies of this
+Each function is a model as `benchmarks` takes it. The libraries are no dependencies of this
 package: `uv run --group libraries` has them.
 """
 
@@ -21,12 +21,17 @@ from olla_xla.errors import InputError
 
 __all__ = [
     "CASES",
+    "blackjax_nuts",
     "diffrax_ode",
     "equinox_mlp",
     "haiku_lstm",
     "jraph_network",
+    "linen_attention",
     "made_optimizer",
+    "nnx_convolutions",
     "numpyro_svi",
+    "optimistix_fit",
+    "tinygp_fit",
     "updated",
 ]
 
@@ -191,9 +196,139 @@ def numpyro_svi(*, batch_size: int, optimizer: str) -> Built:
     return inference.update, (state, x, y), {"donate_argnums": 0}
 
 
+def blackjax_nuts(*, batch_size: int, optimizer: str) -> Built:
+    """A draw from the posterior of a regression by each of some chains (blackjax)."""
+    import blackjax
+
+    made_optimizer(optimizer)  # a sampler has none, but a wrong name is an error
+    x, y = jnp.ones((512, 16)), jnp.ones(512)
+
+    def log_density(weights: Any) -> Any:
+        return -((x @ weights - y) ** 2).sum() - (weights**2).sum()
+
+    sampler = blackjax.nuts(log_density, 1e-2, jnp.ones(16))
+
+    def step(keys: Any, states: Any) -> Any:
+        return jax.vmap(sampler.step)(keys, states)
+
+    states = jax.vmap(sampler.init)(jnp.zeros((batch_size, 16)))
+    return step, (jax.random.split(jax.random.key(0), batch_size), states), {"donate_argnums": 1}
+
+
+def linen_attention(*, batch_size: int, optimizer: str) -> Built:
+    """Two layers of attention over short sequences (flax.linen)."""
+    import flax.linen as nn
+
+    class Encoder(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for _ in range(2):
+                x = x + nn.SelfAttention(num_heads=4)(nn.LayerNorm()(x))
+                x = x + nn.Dense(64)(nn.gelu(nn.Dense(256)(nn.LayerNorm()(x))))
+            return nn.Dense(1)(x)[..., 0]
+
+    net = Encoder()
+    x = jnp.zeros((batch_size, 32, 64))
+    params = net.init(jax.random.key(0), x)
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        return ((net.apply(params, x) - y) ** 2).mean()
+
+    rule = made_optimizer(optimizer)
+    arguments = (params, rule.init(params), x, jnp.zeros((batch_size, 32)))
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
+def nnx_convolutions(*, batch_size: int, optimizer: str) -> Built:
+    """A small image classifier with batch statistics (flax.nnx)."""
+    import optax
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.first = nnx.Conv(3, 16, (3, 3), rngs=rngs)
+            self.norm = nnx.BatchNorm(16, rngs=rngs)
+            self.second = nnx.Conv(16, 32, (3, 3), strides=2, rngs=rngs)
+            self.out = nnx.Linear(32, 10, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            x = nnx.relu(self.norm(self.first(x)))
+            return self.out(nnx.relu(self.second(x)).mean((1, 2)))
+
+    graph, params, rest = nnx.split(Net(nnx.Rngs(0)), nnx.Param, ...)
+
+    def loss(params: Any, rest: Any, x: Any, y: Any) -> Any:
+        net = nnx.merge(graph, params, rest, copy=True)
+        value = optax.softmax_cross_entropy_with_integer_labels(net(x), y).mean()
+        return value, nnx.split(net, nnx.Param, ...)[2]
+
+    rule = made_optimizer(optimizer)
+
+    def step(params: Any, state: Any, rest: Any, x: Any, y: Any) -> Any:
+        (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest, x, y)
+        updates, state = rule.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, rest, value
+
+    batch = (jnp.zeros((batch_size, 32, 32, 3)), jnp.zeros((batch_size,), jnp.int32))
+    return step, (params, rule.init(params), rest, *batch), {"donate_argnums": (0, 1, 2)}
+
+
+def optimistix_fit(*, batch_size: int, optimizer: str) -> Built:
+    """Weights of residuals, learned through the least squares that they make (optimistix)."""
+    import optimistix
+
+    solver = optimistix.LevenbergMarquardt(rtol=1e-4, atol=1e-4)
+    times = jnp.linspace(0.0, 1.0, 64)
+
+    def fitted(weights: Any, seen: Any) -> Any:
+        def residuals(rates: Any, _: Any) -> Any:
+            return weights * (jnp.exp(-times[:, None] * rates).sum(1) - seen)
+
+        return optimistix.least_squares(
+            residuals, solver, jnp.array([0.5, 2.0]), max_steps=32, throw=False
+        ).value
+
+    def loss(weights: Any, seen: Any, wanted: Any) -> Any:
+        return ((jax.vmap(fitted, (None, 0))(weights, seen) - wanted) ** 2).mean()
+
+    rule = made_optimizer(optimizer)
+    weights = jnp.ones(64)
+    arguments = (
+        weights, rule.init(weights), jnp.ones((batch_size, 64)), jnp.ones((batch_size, 2)),
+    )  # fmt: skip
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
+def tinygp_fit(*, batch_size: int, optimizer: str) -> Built:
+    """Kernel parameters by the marginal likelihood of a Gaussian process (tinygp)."""
+    import tinygp
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        kernel = jnp.exp(params["amplitude"]) * tinygp.kernels.Matern32(jnp.exp(params["scale"]))
+        process = tinygp.GaussianProcess(kernel, x, diag=jnp.exp(params["noise"]))
+        return -process.log_probability(y)
+
+    rule = made_optimizer(optimizer)
+    params = {name: jnp.zeros(()) for name in ("amplitude", "noise", "scale")}
+    x = jnp.linspace(0.0, 1.0, 16 * batch_size)
+    arguments = (params, rule.init(params), x, jnp.sin(x))
+    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+
+
 CASES = tuple(
     Case(f"{__name__}:{name}", batch_size, "adam", "cpu")
-    for name in ("diffrax_ode", "equinox_mlp", "haiku_lstm", "jraph_network", "numpyro_svi")
+    for name in (
+        "blackjax_nuts",
+        "diffrax_ode",
+        "equinox_mlp",
+        "haiku_lstm",
+        "jraph_network",
+        "linen_attention",
+        "nnx_convolutions",
+        "numpyro_svi",
+        "optimistix_fit",
+        "tinygp_fit",
+    )  # fmt: skip
     for batch_size in (8, 64)
 )
 """What `benchmarks first_call --libraries` times."""

@@ -39,6 +39,10 @@ _RECOMPUTE_PART, _RECOMPUTE_PER_SHARE = 0.5, 4.0
 """The part of XLA's own time up to its schedule that looking for what to compute again may take: a
 constant, and this much times the part of the total that could go."""
 
+_QUICK = 2.0
+"""Seconds up to XLA's schedule below which the second part is less, in proportion: who waits for a
+second notices another one, and the first choices that are tried gain most."""
+
 _NEGLIGIBLE = 1e-4
 """Part of the module's total below which what a loop or branch could gain is not looked for."""
 
@@ -151,6 +155,6 @@ def recomputation_limit(
         return LONGEST if options.time_limit is None else options.time_limit
     if total - least < _LITTLE_BYTES:
         return spent + _SHORTEST
-    share = (total - least) / total
+    share = (total - least) / total * min(schedule_seconds / _QUICK, 1.0)
     seconds = schedule_seconds * (_RECOMPUTE_PART + _RECOMPUTE_PER_SHARE * share)
     return spent + min(max(seconds, _SHORTEST_WHERE_LARGE), LONGEST)

@@ -60,6 +60,8 @@ def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
         return recomputation_limit(options, schedule_seconds, spent, total, least)
 
     assert limit(2.0, 1000 * MIB, 750 * MIB) == pytest.approx(1 + 2 * (0.5 + 4 * 0.25))
+    # Below two seconds the part that is for what could go shrinks.
+    assert limit(1.0, 1000 * MIB, 750 * MIB) == pytest.approx(1 + 0.5 + 4 * 0.25 / 2)
     assert limit(0.01, 1000 * MIB, 750 * MIB) == 1.25
     assert limit(100.0, 1000 * MIB, 0) == 21.0
     assert limit(100.0, 2 * MIB - 1, MIB) == 1.15  # nothing that would be worth it

@@ -1,8 +1,8 @@
 """Orders in which transfers hide less: what that saves, and the time that it may take.
 
 By default whatever XLA has run between the start of a transfer and its done stays there. Some of it
-may take memory that is missed elsewhere. How long a transfer takes is not known here, so all that
-no longer stands between counts as added time, which is never too little.
+may take memory that is missed elsewhere. What a run takes longer on a device's streams counts as
+added time, as in every other pass: work that runs after a transfer has ended hides nothing of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from olla_xla.planner.state import WORTH, ModuleState
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.hidden import hidden_seconds
+from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 __all__ = ["exposed", "relaxed", "run", "to_fit"]
@@ -121,12 +122,20 @@ def relaxed(
         most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
         if found.predicted_bytes > most:
             break
-        lost = exposed(module, base, found, cost)
-        if (seconds := sum(lost.values())) <= allowance:
+        lost, seconds = exposed(module, base, found, cost), _longer(module, base, found, cost)
+        # What each one hides less, in that measure: together they may all have hidden the same.
+        part = seconds / max(sum(lost.values()), seconds) if seconds else 1.0
+        if seconds <= allowance:
             best = found, seconds
             allowance = _LESS * seconds
-        starts = _cheapest(lost, starts, allowance)
+        starts = _cheapest({name: part * s for name, s in lost.items()}, starts, allowance)
     return best
+
+
+def _longer(module: Module, base: Plan, plan: Plan, cost: CostModel) -> float:
+    """Predicted seconds that a run takes longer under one plan than under another."""
+    before, after = (path_seconds(module, cost, p.order) for p in (base, plan))
+    return max(after - before, 0.0)
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
