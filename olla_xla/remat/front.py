@@ -41,6 +41,7 @@ _ABOVE_ALLOWANCE = (
 )
 _PATIENCE = 4  # targets in a row that are all more expensive than allowed before the walk ends
 _GRACE = 3  # times its time that a choice may overrun
+_LEAST_SOLVING = 0.25  # seconds; a solver is loaded and begun in less, and finds nothing
 _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 """Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
 
@@ -193,10 +194,12 @@ class Front:
         """The cheapest choice for a target, and a lower bound on what any takes.
 
         The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
-        cheaper, the choice stays. The bound is 0 where none is known, as where transfers are
-        repeated: the program knows nothing of what may be read of them.
+        cheaper, or there is no time for it, the choice stays. The bound is 0 where none is known,
+        as where transfers are repeated: the program knows nothing of what may be read of them.
         """
-        limits = Limits(time_limit=max(seconds, 0.1))
+        if seconds < _LEAST_SOLVING:
+            return point, 0.0
+        limits = Limits(time_limit=seconds)
         found = choose_exactly(self.graph.without_repeats(), target, limits)
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))
