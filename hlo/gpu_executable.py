@@ -82,6 +82,7 @@ class GpuExecutable:
       parameters: allocation -> (parameter number, index) whose memory it is.
       outputs: index of a result -> where it is.
       scheduling_mode: number of XLA's CommandBufferSchedulingMode that it was compiled with.
+      mocks_calls: whether custom calls whose code was not there have no thunk.
     """
 
     thunks: tuple[GpuThunk, ...]
@@ -90,6 +91,7 @@ class GpuExecutable:
     parameters: Mapping[int, tuple[int, ShapeIndex]]
     outputs: Mapping[ShapeIndex, Output]
     scheduling_mode: int
+    mocks_calls: bool = False
 
     @property
     def all_thunks(self) -> Iterator[GpuThunk]:
@@ -130,7 +132,7 @@ def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
     assignment = proto.blob(2)
     if not allocations or not assignment:
         raise HloError("the executable has no buffer assignment")
-    config = Message(Message(proto.blob(1)).blob(2))
+    options = Message(Message(Message(proto.blob(1)).blob(2)).blob(14))  # DebugOptions
     return GpuExecutable(
         thunks=_sequence(proto.messages(13)),
         assignment=assignment,
@@ -139,7 +141,8 @@ def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
             a.integer(1): (a.integer(6), _integers(a, 10)) for a in allocations if a.integer(5)
         },
         outputs=dict(map(_output, proto.messages(11))),
-        scheduling_mode=Message(config.blob(14)).integer(404),
+        scheduling_mode=options.integer(404),
+        mocks_calls=bool(options.integer(245)),
     )
 
 

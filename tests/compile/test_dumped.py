@@ -1,17 +1,23 @@
 """Dumps from before XLA's pipeline: compiled and planned as the steps that they are of."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import olla_xla
+from hlo.gpu_executable import read_gpu_executable
 from hlo.lowered import read_lowered
 from olla_xla import targets
+from olla_xla.check.executable import check_executable
 from olla_xla.compile import dumped
-from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.dumped import DumpedStage
-from olla_xla.errors import InputError, OllaError
+from olla_xla.compile.gpu_code import serialized_executable
+from olla_xla.errors import CheckError, InputError, OllaError
+from olla_xla.memory.snappy import unsnapped
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets import Target
 from tests.support.compiles import h100_device
@@ -164,6 +170,26 @@ def test_calls_of_libraries_that_are_not_here_are_compiled_for_an_absent_gpu(tmp
     path.write_text(CALLS)
     compiled = DumpedStage(read_lowered(path), target_of("h100")).compiled()
     assert assigned_bytes(compiled) >= 2 * 4 * 128 * 256
+
+
+def test_what_runs_no_thunk_where_its_code_is_not_there_is_planned_all_the_same():
+    def calling(weights, x):
+        call = jax.ffi.ffi_call("of_another_library", jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return *step(weights, x), call(jnp.sin(x))
+
+    arguments = target_of("h100").place(SHAPES)
+    mocked = {"xla_gpu_mock_custom_calls": True}
+    planned = olla_xla.plan(calling, donate_argnums=0, **LIMITS).lower(*arguments)
+    compiled = planned.compile(compiler_options=mocked)
+    assert compiled.planned, compiled.reason
+    # That is no excuse where XLA was not told to leave it out.
+    own = jax.jit(calling).lower(*arguments).compile(compiler_options=mocked)
+    executable = read_gpu_executable(serialized_executable(own), unsnapped)
+    module = final_module(own)
+    check_executable(module, "cuda", executable=executable)
+    with pytest.raises(CheckError, match="no thunk runs ffi_call"):
+        executable = dataclasses.replace(executable, mocks_calls=False)
+        check_executable(module, "cuda", executable=executable)
 
 
 def test_what_xla_cannot_compile_is_said_in_a_line(tmp_path):
