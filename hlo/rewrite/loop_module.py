@@ -135,18 +135,17 @@ class LoopModule:
         )
 
     def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
-        """What an instruction gives, or an element of it."""
-        if not index:
-            return whole
-        (k,) = index
-        leaf = _Instruction(
-            name=self.names.new(f"{whole.name}.element"),
-            opcode="get-tuple-element",
-            operand_ids=[whole.id],
-            tuple_index=k,
-        )
-        leaf.shape.CopyFrom(whole.shape.tuple_shapes[k])
-        return body.add(leaf)
+        """What an instruction gives, or an element of it, which may be one of a tuple inside it."""
+        for k in index:
+            element = _Instruction(
+                name=self.names.new(f"{whole.name}.element"),
+                opcode="get-tuple-element",
+                operand_ids=[whole.id],
+                tuple_index=k,
+            )
+            element.shape.CopyFrom(whole.shape.tuple_shapes[k])
+            whole = body.add(element)
+        return whole
 
     def finish(self) -> None:
         """Puts what is new in its place in each computation, and lists new ones."""
