@@ -101,6 +101,16 @@ def _top(env: Any, node: Any, values: Any) -> list[Any]:
     return [values[1] + best.mean(-1, keepdims=True)]
 
 
+def _largest(env: Any, node: Any, values: Any) -> list[Any]:
+    """The largest of each row or column and where it is, beside a slice of the same."""
+    a, b = values[:2]
+    axis = node.k % 2
+    at = jnp.argmax(a, axis, keepdims=True)
+    here = jnp.arange(a.shape[axis]).reshape((-1, 1) if axis == 0 else (1, -1)) == at
+    first = jax.lax.slice_in_dim(a, 0, 1, axis=1)
+    return [jnp.where(here, a, 0.5 * b), b + 0.3 * first * jnp.cos(at.astype(a.dtype))]
+
+
 ARRAYS: dict[str, Operator] = {
     "split": _split,
     "concat": _concat,
@@ -118,5 +128,6 @@ ARRAYS: dict[str, Operator] = {
     "scatter": _scatter,
     "set": _set,
     "top": _top,
+    "largest": _largest,
 }
 """Name -> operator."""
