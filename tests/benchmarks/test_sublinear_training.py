@@ -70,8 +70,9 @@ def test_stages_of_a_resnet(monkeypatch, depth, stages):
     """Of ResNet-152 the published ones, and about as many layers as were asked for."""
     made = []
     monkeypatch.setattr(bench, "ResNet", lambda stages, block: made.append((stages, block)))
+    monkeypatch.setattr(bench.common, "image_batches", lambda *given: made.append(given))
     network = bench.resnet(depth)
-    assert made == [(stages, bench.Bottleneck)]
+    assert made == [(stages, bench.Bottleneck), (224, 3, 1000)]
     assert (network.name, network.size) == ("resnet", 2 + 3 * sum(stages))
     assert network.size <= max(depth, 14) < network.size + 3
 
@@ -218,7 +219,7 @@ def test_arrays_by_shape():
         "weight": jax.ShapeDtypeStruct((10, 40, 50), jnp.float32),
         "wide": jax.ShapeDtypeStruct((20_000, 5), jnp.float32),
     }  # fmt: skip
-    found = bench._arrays(asked)
+    found = jax.tree.map(np.asarray, bench._arrays(asked))
     assert jax.tree.map(lambda a: (a.shape, a.dtype), found) == jax.tree.map(
         lambda a: (a.shape, a.dtype), asked
     )
@@ -227,7 +228,7 @@ def test_arrays_by_shape():
     assert float(found["weight"].std()) == pytest.approx(400**-0.5, rel=0.03)
     assert float(found["wide"].std()) == pytest.approx(4096**-0.5, rel=0.03)
     assert abs(float(found["weight"].mean())) < 1e-3
-    again = bench._arrays(asked)
+    again = jax.tree.map(np.asarray, bench._arrays(asked))
     assert all((again[name] == found[name]).all() for name in asked)
 
 

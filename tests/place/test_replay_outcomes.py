@@ -217,6 +217,48 @@ def test_states_of_a_recurrent_network():
     assert np.array_equal(last, expected[-1])
 
 
+class Kept(np.ndarray):
+    """Notes each array that begins as nothing, for what is summed up in it."""
+
+    begun: list[np.ndarray] = []
+
+    def __mul__(self, other):
+        made = np.asarray(super().__mul__(other))
+        if isinstance(other, float) and other == 0.0:
+            self.begun.append(made)
+        return made.view(type(self)) if made.shape != (3, 3) else made
+
+
+@pytest.mark.parametrize("translates", [False, True])
+def test_gradients_are_those_of_small_differences(translates):
+    """Half the square of what the last state is off 1; the first state is given."""
+    random = np.random.default_rng(3)
+    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
+    given = inputs[0] @ u
+
+    def half(u, w):
+        state = given
+        for x in inputs:
+            state = np.tanh(x @ u + state @ w)
+        if translates:
+            last = state
+            for _ in range(3):  # three quarters of five steps
+                state = np.tanh(state @ w + last)
+        return ((state - 1) ** 2).sum() / 2
+
+    Kept.begun.clear()
+    run = profiles._translation_training if translates else profiles._training
+    run(inputs.view(Kept), [u.view(Kept), w.view(Kept)])
+    sums = [made for made in Kept.begun if made.shape == (3, 3)]
+    assert len(sums) == 2
+    for k, found in enumerate(sums):
+        for at in np.ndindex(3, 3):
+            step = np.zeros((2, 3, 3))
+            step[k][at] = 1e-6
+            above, below = half(u + step[0], w + step[1]), half(u - step[0], w - step[1])
+            assert found[at] == pytest.approx((above - below) / 2e-6, abs=1e-6)
+
+
 def test_arrays_are_recorded_once():
     recorder = Recorder()
     given = recorded(np.ones((4, 8)), recorder)
