@@ -184,15 +184,12 @@ def test_pins_that_clash_by_a_look_at_every_pair(blocks):
     assert placer._pins_clash(items) == clash
 
 
-def test_parts_of_a_space(monkeypatch):
+def test_parts_of_a_space():
     """The highest bound first; one target height for all; what the worst of them came to."""
     problem = PlacementProblem.of([0, 0, 5, 5, 9], [3, 3, 8, 8, 10], [4, 2, 7, 1, 3])
     items, _ = items_of(problem, 0)
-    seen = []
-    for capacity, off, source, reason, bound in itertools.product(
-        (None, 7, 8, 9, 10), (-1, 0, 1, 4), ("search", "rule", "ilp, windows"),
-        (StopReason.PROOF, StopReason.CAPACITY, StopReason.TIME_LIMIT), (0, 1),
-    ):  # fmt: skip
+
+    def came(items, capacity=None, off=0, source="rule", reason=StopReason.PROOF, bound=0):
         asked = []
 
         def place_part(part, least, target, capacity):
@@ -204,13 +201,17 @@ def test_parts_of_a_space(monkeypatch):
             stopped = reason if len(asked) == 2 else placer.enough(capacity)
             return PartPacking(least + bound, Status.FEASIBLE, stopped, name, at)
 
-        found = placer._place_space(items, capacity, place_part)
-        seen.append((told(found), asked))
+        return told(placer._place_space(items, capacity, place_part)), asked
+
+    cases = itertools.product(
+        (None, 7, 8, 9, 10), (-1, 0, 1, 4), ("search", "rule", "ilp, windows"),
+        (StopReason.PROOF, StopReason.CAPACITY, StopReason.TIME_LIMIT), (0, 1),
+    )  # fmt: skip
+    seen = [came(items, *case) for case in cases]
     pinned = PlacementProblem.of([0, 0], [2, 2], [4, 4], fixed=[0, 3])
-    seen.append(told(placer._place_space(items_of(pinned, 0)[0], None, place_part)))
     none = PlacementProblem.of([0], [1], [0])
-    seen.append(told(placer._place_space(items_of(none, 0)[0], None, place_part)))
-    assert outcome(seen) == "618947919a7b"
+    seen += [came(items_of(problem, 0)[0]) for problem in (pinned, none)]
+    assert outcome(seen) == "1f1b93d51928"
 
 
 def test_spaces_together(monkeypatch):
@@ -219,11 +220,9 @@ def test_spaces_together(monkeypatch):
         [0, 0, 0, 0], [2, 2, 2, 2], [4, 2, 3, 1], space=[0, 0, 1, 2], fixed=[-1, 4, -1, -1],
         capacity={1: 8},
     )  # fmt: skip
-    seen = []
-    statuses = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
-    for made in itertools.product(statuses, repeat=3):
-        given = iter(made)
-        asked = []
+
+    def came(*statuses):
+        asked, given, clock = [], iter(statuses), iter([2.0, 5.5])
 
         def place_space(items, capacity, place_part):
             asked.append((len(items), capacity))
@@ -233,16 +232,19 @@ def test_spaces_together(monkeypatch):
             return PartPacking(len(asked), status, StopReason.PROOF, f"way {len(asked)}", at)
 
         monkeypatch.setattr(placer, "_place_space", place_space)
-        clock = iter([2.0, 5.5])
         monkeypatch.setattr(placer.time, "monotonic", lambda: next(clock))
-        budget = types.SimpleNamespace(spent=17)
-        found = placer.place_by(problem, lambda *given: 1 / 0, budget)
+        found = placer.place_by(problem, lambda *given: 1 / 0, types.SimpleNamespace(spent=17))
         assert (found.nodes, found.seconds) == (17, 3.5)
-        seen.append((
-            asked, None if found.offsets is None else found.offsets.tolist(), found.heights,
-            found.bounds, str(found.status), str(found.stopped_by), found.source,
-        ))  # fmt: skip
-    assert outcome(seen) == "217cd2a99ee6"
+        at = None if found.offsets is None else found.offsets.tolist()
+        return (
+            asked, at, found.heights, found.bounds, str(found.status), str(found.stopped_by),
+            found.source,
+        )  # fmt: skip
+
+    statuses = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
+    assert (
+        outcome([came(*made) for made in itertools.product(statuses, repeat=3)]) == "217cd2a99ee6"
+    )
 
 
 @pytest.mark.parametrize(("capacity", "reason"), [(None, "PROOF"), (0, "CAPACITY")])
