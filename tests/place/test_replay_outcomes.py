@@ -4,6 +4,9 @@ Seconds are left out, and placements are counted: no machine is too slow for the
 """
 
 import dataclasses
+import functools
+import itertools
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from benchmarks.profile_replay.record_arrays import recorded
 from benchmarks.profile_replay.replay import LearningAllocator
 from benchmarks.recordings.recording import Recording
 from olla_xla.errors import CheckError, InputError
+from olla_xla.place import PlacementProblem
 from tests.support.outcomes import outcome
 
 LONG = 1e9
@@ -124,6 +128,80 @@ def test_a_loop_by_hand():
     assert (grows.learned, grows.learned_bytes) == (2, 0)
     assert grows.planned_seconds > grows.serving_seconds > 0
     assert min(grows.caching_seconds, grows.malloc_seconds, grows.learned_seconds) > 0
+
+
+def test_random_recordings_with_a_clock(monkeypatch):
+    """Rows to the last number; each look at the clock takes a second, malloc what it is asked."""
+    clock = itertools.count(0.0)
+    fake = types.SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(profiles, "time", fake)
+    monkeypatch.setattr(profiles, "malloc_seconds", lambda asked, sizes: len(asked) + sum(sizes))
+    for module, name in ((profiles, "PlannedAllocator"), (profiles, "LearningAllocator")):
+        kind = functools.partial(getattr(module, name), time_limit=LONG, node_limit=300)
+        monkeypatch.setattr(module, name, kind)
+    told = []
+    for seed in range(12):
+        iterations = tuple(loop(seed, 6))
+        keys = tuple(int(k) for k in np.random.default_rng(seed).integers(0, 2, 6))
+        told.append(repr(profiles.replayed(Recording("r", iterations, keys))))
+        told.append(repr(profiles.learn(iterations)[1:]))
+    assert outcome(told) == "bb2d82c22031"
+    # The step itself is timed over its iterations, of which the median counts.
+    took = iter([3.0, 1.0, 9.0])
+    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 29.0])
+    monkeypatch.setattr(fake, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(profiles, "record", lambda name, seed: (name, seed))
+    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(recording))
+    monkeypatch.setattr(
+        profiles, "_iterations",
+        lambda *given: [(lambda *_: next(took), given, None, 0)] * 3,
+    )  # fmt: skip
+    row = profiles.measure("training, one length", 5)
+    assert (row.recording, row.step_seconds) == (("training, one length", 5), 3.0)
+
+
+@dataclasses.dataclass
+class Timed:
+    recording: tuple
+    step_seconds: float | None = None
+
+
+def test_a_first_iteration_needs_no_beginning():
+    allocator = LearningAllocator(most_profiles=1)
+    assert allocator.allocate(8) == (0, 0)
+    allocator.free(0)
+    allocator.begin()
+    assert (allocator.recorded, allocator.profiles) == (1, 1)
+    assert (allocator.arena_bytes, allocator.largest_arena_bytes) == (8, 8)
+    planned = PlannedAllocator(profiles._profile([(0, 8), (0, -1)]))
+    assert planned.allocate(8) == (0, 0) and planned.allocate(1) is None
+
+
+def test_requests_that_are_none():
+    recorder = Recorder()
+    planned = PlannedAllocator(profiles._profile([(0, 8), (1, 4), (0, -1), (1, -1)]))
+    for allocator in (recorder, planned):
+        with pytest.raises(InputError, match="a request of -1 bytes"):
+            allocator.allocate(-1)
+        assert allocator.allocate(0) is not None
+        with pytest.raises(InputError, match="request 5 is not allocated"):
+            allocator.free(5)
+    with pytest.raises(InputError, match="request 0 was not freed"):
+        planned.begin()
+    planned.free(0)
+    planned.begin()
+    planned.interrupt()
+    assert planned.allocate(8) is None
+    planned.resume()
+    assert planned.allocate(8) == (0, 0)
+    planned.interrupt()
+    planned.free(0)
+    planned.begin()  # a new iteration is not interrupted
+    assert planned.allocate(8) == (0, 0) and planned.replans == 0
+    for wrong in ({"space": [0, 1]}, {"fixed": [-1, 0]}):
+        with pytest.raises(InputError, match="one memory space"):
+            PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
+    assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
 
 
 def test_requests_end_to_end():

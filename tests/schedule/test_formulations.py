@@ -8,6 +8,7 @@ takes no order away: such a fault costs time alone. So here are all columns and 
 import dataclasses
 
 import numpy as np
+import pytest
 
 from benchmarks.ilp_forms.interval_form import interval_model
 from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
@@ -15,6 +16,7 @@ from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
 from benchmarks.place_ilp.pyramid import pyramid
+from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
@@ -229,6 +231,13 @@ PLACES = {
 
 def test_orders():
     assert {name: told() for name, told in ORDERS.items()} == ORDERS_TOLD
+
+
+def test_equations_that_there_are_not():
+    g = GraphArrays.of(GRAPHS[0])
+    for program in (RunningIlp, LifetimeIlp):
+        with pytest.raises(InputError, match="no equations .'13'.; there are"):
+            program(g, equations=("10", "13"))
 
 
 def test_places():
