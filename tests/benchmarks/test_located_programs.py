@@ -59,6 +59,8 @@ class Solver:
             return Result(Status.ERROR, failures=("highs: broken",), message="no")
         if self.kind == "said":
             return Result(Status.ERROR, message="said so")
+        if self.kind == "feasible":
+            return Result(Status.FEASIBLE, value=1.0, bound=self.bound, x=point, message="late")
         if self.kind == "none" or point is None:
             return Result(Status.UNKNOWN, bound=low, message="none")
         return Result(Status.OPTIMAL, value=1.0, bound=low, x=point, message="found")
@@ -208,6 +210,20 @@ def test_a_joint_program_s_answers(monkeypatch):
         seen.append([vars(found), solver.asked, list(WATCHED)])
         WATCHED.clear()
     assert outcome(seen) == "33feb5c3f0f8"
+
+
+def test_what_a_joint_program_proves(monkeypatch):
+    """Its height is least where the bound meets it, whatever the status says."""
+    graph = train_step(2)
+    order = list(range(len(graph.operators)))
+    solver = Solver(monkeypatch, "found")
+    height = joint.joint_program(graph, start=order, cut=False).height
+    solver.kind = "feasible"
+    for bound, optimal in ((height + 0.0, True), (height - 1.0, False), (-np.inf, False)):
+        solver.bound = bound
+        found = joint.joint_program(graph, start=order, cut=False)
+        assert (found.optimal, found.height, found.cut) == (optimal, height, 0)
+        assert found.bound == max(bound, 0)
 
 
 def test_the_time_for_a_joint_program_s_start(monkeypatch):

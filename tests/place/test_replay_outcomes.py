@@ -168,6 +168,9 @@ class Timed:
 
 def test_a_first_iteration_needs_no_beginning():
     allocator = LearningAllocator(most_profiles=1)
+    allocator.begin()
+    assert (allocator.arena_bytes, allocator.largest_arena_bytes, allocator.recorded) == (0, 0, 0)
+    allocator = LearningAllocator(most_profiles=1)
     assert allocator.allocate(8) == (0, 0)
     allocator.free(0)
     allocator.begin()
