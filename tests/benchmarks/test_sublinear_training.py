@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import sublinear_training as bench
+from benchmarks.eager.static import assign
 from olla_xla.errors import OllaError
 
 pytestmark = pytest.mark.quick
@@ -158,6 +159,38 @@ def test_what_is_counted_of_a_network(monkeypatch):
     assert plain.exact_bytes is None and plain.recursive_bytes is None
     assert plain.least_bytes == plain.sublinear_bytes
     assert dataclasses.replace(plain, exact_bytes=7).least_bytes == 7
+
+
+def test_feature_maps_are_counted_and_checked(monkeypatch):
+    network = bench.layers(4, width=8, batch_size=16)
+    found = bench._lowered(network.loss, network.shapes)
+    lowered = jax.jit(jax.value_and_grad(network.loss, has_aux=True)).lower(*network.shapes)
+    by = {
+        (a, b): assign(found, in_place=a, sharing=b).bytes
+        for a in (False, True)
+        for b in (False, True)
+    }
+    assert len(set(by.values())) == 4
+    for (a, b), size in by.items():
+        assert bench._planned(found, in_place=a, sharing=b) == size
+    assert bench._allocated(lowered) == by[True, True]
+    checked = []
+    monkeypatch.setattr(bench, "check_storages", lambda *given: checked.append(given))
+    bench._planned(found, in_place=True, sharing=True)
+    ((graph, storage, sizes),) = checked
+    assert graph is found.graph and len(storage) == len(graph.tensors) and sum(sizes) == by[1, 1]
+
+
+def test_the_loss_of_a_resnet(monkeypatch):
+    """Its statistics come from the batch, and what becomes of them stands beside the loss."""
+    network = types.SimpleNamespace(
+        apply=lambda *given: (("outputs", *given), "updated"), loss=lambda *given: given
+    )
+    monkeypatch.setattr(bench.common, "linen_network", lambda *given: network)
+    batch = {"statistics": 1, "inputs": 2, "labels": 3}
+    assert bench.resnet(50).loss("params", batch) == (
+        (("outputs", "params", 1, 2), 3), "updated"
+    )  # fmt: skip
 
 
 def test_what_is_timed_of_a_network(monkeypatch):

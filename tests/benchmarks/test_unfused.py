@@ -143,6 +143,22 @@ ENTRY main (w: f32[8]) -> f32[8] {
     assert (found.argument_bytes, found.output_bytes) == (32, 0)
 
 
+def test_a_constant_replaces_no_argument():
+    text = """
+HloModule two, input_output_alias={ {0}: (0, {}), {1}: (1, {}) }
+ENTRY main (w: f32[], x: f32[]) -> (f32[], f32[]) {
+  w = f32[] parameter(0)
+  x = f32[] parameter(1)
+  c = f32[] constant(3)
+  n = f32[] add(w, x)
+  ROOT r = (f32[], f32[]) tuple(c, n)
+}
+"""
+    first, second, third = program(module_from_bytes(from_hlo_text(text))).graph.tensors
+    assert not first.live_out and not second.live_out  # both are donated
+    assert (first.buffer, third.buffer) == (0, second.buffer)
+
+
 def test_what_is_timed(monkeypatch):
     """All that is made is freed in the end, arguments are neither."""
     monkeypatch.setattr(allocator_time, "malloc_seconds", lambda *given: given)
