@@ -78,9 +78,11 @@ def test_charts_of_the_other_papers(canvases):
     less = next(chart for chart in charts if chart.name == "profile_less")
     lines = {label: (-150.0, *values[1:]) for label, values in less.lines.items()}
     charts.append(dataclasses.replace(less, name="far_below", lines=lines))
+    first = {label: values[:1] for label, values in less.lines.items()}
+    charts.append(dataclasses.replace(less, name="one", at=less.at[:1], lines=first))
     for chart in charts:
         benchmark_figures.write_png(chart, Path(chart.name))
-    assert outcome(*map(drawn, canvases)) == "65a43d2a114c"
+    assert outcome(*map(drawn, canvases)) == "24190795825f"
 
 
 def test_curves(canvases):

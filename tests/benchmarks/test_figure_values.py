@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import math
 import types
 from pathlib import Path
@@ -177,6 +178,12 @@ def test_the_hardest_rows():
     for name in ("m1/1", "m3/2"):
         with pytest.raises(InputError, match="no unfused row"):
             curves.row_of(rows, name)
+
+
+def test_each_limit_of_a_curve_is_twice_the_one_before():
+    limits = curves._ORDER_SECONDS
+    assert [after / before for before, after in itertools.pairwise(limits)] == [2] * 7
+    assert limits[-1] == 32
 
 
 def test_curves_that_cannot_be_read(tmp_path):

@@ -144,6 +144,13 @@ def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
     assert ("too large" in found.message) == (not expected)
 
 
+def test_no_windows_around_a_pin(monkeypatch):
+    monkeypatch.setattr(module, "_FEW", 2)
+    run = Turns(Programs())
+    run._solved(dataclasses.replace(PART, fixed=np.array([0, -1, -1])), STACK, 6, 7)
+    assert [kind for kind, *_ in run.asked] == ["whole"]
+
+
 def test_what_windows_end(monkeypatch):
     monkeypatch.setattr(module, "_FEW", 2)
     for found, more in (
