@@ -261,6 +261,9 @@ def test_arrays_by_shape():
     assert float(found["weight"].std()) == pytest.approx(400**-0.5, rel=0.03)
     assert float(found["wide"].std()) == pytest.approx(4096**-0.5, rel=0.03)
     assert abs(float(found["weight"].mean())) < 1e-3
+    (wide,) = bench._arrays([asked["wide"]])
+    drawn = np.random.default_rng(0).standard_normal((20_000, 5), np.float32)
+    assert (np.asarray(wide) == drawn / 64).all()  # at most 4096 come in
     again = jax.tree.map(np.asarray, bench._arrays(asked))
     assert all((again[name] == found[name]).all() for name in asked)
 
