@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import profiles
+from benchmarks.eager.allocator import BlockSplittingAllocator
 from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
 from benchmarks.profile_replay.record_arrays import recorded
 from benchmarks.profile_replay.replay import LearningAllocator
@@ -225,6 +226,32 @@ def test_places_that_overlap_are_seen():
             places.take(3, at, size)
     places.release(0)
     places.take(3, 8, 8)
+
+
+def test_every_place_that_is_served_is_looked_at(monkeypatch):
+    class Low:
+        """Serves all requests at the bottom."""
+
+        replans = recorded = arena_bytes = made = 0
+
+        def begin(self):
+            self.made = 0
+
+        def allocate(self, size):
+            self.made += 1
+            return self.made - 1, 0
+
+        def free(self, request):
+            assert request < self.made
+
+    monkeypatch.setattr(profiles, "LearningAllocator", Low)
+    apart, meet = [(0, 8), (0, -1), (1, 8), (1, -1)], [(0, 8), (1, 8), (0, -1), (1, -1)]
+    for replay in (
+        profiles.learn, lambda rows: profiles._replay(rows, Low(), BlockSplittingAllocator())
+    ):  # fmt: skip
+        replay([apart, apart])
+        with pytest.raises(CheckError, match="request 1 at 0"):
+            replay([apart, meet])
 
 
 def test_loops_that_are_recorded(monkeypatch):
