@@ -151,6 +151,12 @@ def test_no_windows_around_a_pin(monkeypatch):
     assert [kind for kind, *_ in run.asked] == ["whole"]
 
 
+def test_no_pyramid_of_pins_or_alignments():
+    assert module.pyramid(PART)
+    for changed in ({"fixed": np.array([0, -1, -1])}, {"align": np.array([1, 1, 4])}):
+        assert module.pyramid(dataclasses.replace(PART, **changed)) == {}
+
+
 def test_what_windows_end(monkeypatch):
     monkeypatch.setattr(module, "_FEW", 2)
     for found, more in (

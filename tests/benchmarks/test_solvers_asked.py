@@ -16,6 +16,9 @@ from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.place import PlacementProblem
+from olla_xla.place.dead_space import least_height
+from olla_xla.place.items import items_of
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.planner import ilp
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.condense import reduce_graph
@@ -142,7 +145,11 @@ def test_rows_of_places(monkeypatch):
     ticking(monkeypatch, ilp_steps)
     seconds = itertools.count(7.0, 0.25)
     monkeypatch.setattr(ilp_steps, "_cpu_seconds", lambda: next(seconds))
-    problem = PlacementProblem.of([0, 0, 2, 2], [1, 3, 3, 3], [8, 5, 6, 4])
+    random = np.random.default_rng(2)
+    lower = random.integers(0, 9, 15)
+    problem = PlacementProblem.of(
+        lower, lower + random.integers(1, 7, 15), random.integers(1, 20, 15)
+    )
     step = types.SimpleNamespace(case="small", problem=problem)
     seen = []
 
@@ -157,8 +164,14 @@ def test_rows_of_places(monkeypatch):
     done = [("places", "no bound", "highs")]
     rows = list(ilp_steps.places(step, ["highs", "cpsat"], 2.0, done))
     assert len(rows) == len(ilp_steps.keys(["highs", "cpsat"], ["places"])) - 1
-    assert outcome(seen, [repr(row) for row in rows]) == "c9b9ac480e11"
-    assert {(row.value_bytes, row.least_bytes, row.limit) for row in rows} == {(16, 15, 2.0)}
+    assert outcome(seen, [repr(row) for row in rows]) == "078bbaf4acfa"
+    items, _ = items_of(problem, 0)
+    heights = [
+        int((first_fit(items, order) + items.need).max()) for order in greedy_orders(items).values()
+    ]
+    assert min(heights) < max(heights)
+    found = {(row.value_bytes, row.least_bytes, row.limit) for row in rows}
+    assert found == {(min(heights) + 1, least_height(items), 2.0)}
 
 
 def test_rows_of_orders(monkeypatch):
