@@ -39,7 +39,9 @@ def drawn(canvas):
         for line in axes.lines
     ]  # fmt: skip
     bars = [numbers(p.get_x(), p.get_y(), p.get_width(), p.get_height()) for p in axes.patches]
-    dots = [(c.get_label(), numbers(*c.get_offsets().ravel())) for c in axes.collections]
+    dots = [
+        (c.get_label(), numbers(*c.get_offsets().ravel(), *c.get_sizes())) for c in axes.collections
+    ]
     sides = []
     for axis in (axes.xaxis, axes.yaxis):
         scale, ticks = axis.get_transform(), axis.get_major_locator()
@@ -95,4 +97,4 @@ def test_curves(canvases):
     ]  # fmt: skip
     curves.write_best_fit_png("by mode", mine, Path("modes"))
     curves.write_best_fit_png("of one", mine[:2], Path("one"))
-    assert outcome(*map(drawn, canvases)) == "52a3b7efcebf"
+    assert outcome(*map(drawn, canvases)) == "dc73ea46bbd6"
