@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.eager import allocator_time, static, unfused
 from benchmarks.eager.graph import program
+from benchmarks.eager.storages import check_storages
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from olla_xla.errors import InputError
@@ -271,6 +272,15 @@ def test_a_row_of_a_program(monkeypatch):
     assert unfused.plan_unfused("m", 2.0, step_limit=5) == (
         ((found, "m"), 2.0), {"step_limit": 5, "seed": 0}
     )  # fmt: skip
+
+
+def test_operators_without_a_colour_share_nothing(monkeypatch):
+    """Those that the longest path leaves over may run in parallel to each other."""
+    coloured = static.colours
+    monkeypatch.setattr(static, "colours", lambda graph: coloured(graph, 1))
+    for p in PROGRAMS:
+        made = static.assign(p, in_place=True, sharing=True, parallel="colour")
+        check_storages(p.graph, made.storage, made.sizes, parallel=True)
 
 
 def test_limits_of_rules(monkeypatch):
