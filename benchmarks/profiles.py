@@ -48,7 +48,6 @@ class RequestLog:
 
     def __init__(self) -> None:
         self.iterations: list[list[Event]] = []
-        self._count = 0
 
     def begin(self) -> None:
         """A new iteration."""

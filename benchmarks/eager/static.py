@@ -190,8 +190,7 @@ class _Planner:
                     read[v].append(number)
         options: dict[int, list[int]] = {}
         for b, a in self.graph.inplace if in_place else ():
-            if a not in self.fixed and b not in self.fixed:
-                options.setdefault(b, []).append(a)
+            options.setdefault(b, []).append(a)
         for v in range(len(self.graph.operators)):
             for b in made[v]:
                 self._overwrite(b, options.get(b, ()), v)

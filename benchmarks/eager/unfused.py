@@ -165,9 +165,9 @@ def plan_program(
 
 def load_machine_code(arrays: GraphArrays) -> None:
     """Bounds, rules and search once, so that what loads or compiles their loops is not timed."""
-    bound = forced_live_bound(arrays)[0]
+    forced_live_bound(arrays)
     starts = {"program": np.arange(arrays.n), **schedule.candidates(arrays)}
-    phases.search(arrays, starts, time_limit=_LOAD_SECONDS, bound_bytes=bound)
+    phases.search(arrays, starts, time_limit=_LOAD_SECONDS)
 
 
 def _best_fit(graph: TensorGraph, order: list[int]) -> Packing:

@@ -108,7 +108,6 @@ class PlannedAllocator:
         self._late: set[int] = set()  # live past their recorded end
         self._next = 0
         self._paused = False
-        self._stale = False
         self._place()
 
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import math
 import types
 from pathlib import Path
@@ -116,6 +117,24 @@ def test_marks_of_charts():
     assert outcome([(f.name, f.marks and repr(f.marks)) for f in sweep_figures.FIGURES]) == BARS
 
 
+def test_every_figure_of_a_sweep():
+    """Of a row in which each column is a number of its own; modes that no stored row has, too."""
+    row = {name: str(2.0 + k) for k, name in enumerate(sweep_figures.COLUMNS)}
+    told = []
+    for figure in sweep_figures.FIGURES:
+        mine = {**row, "mode": figure.mode}
+        told += [figure.number, figure.name, figure.title, figure.unit, figure.mode, figure.needs]
+        told += [figure.limit, figure.log, [(k, value(mine)) for k, value in figure.values.items()]]
+        told += [figure.shows(mine), figure.shows({**mine, figure.needs: ""})]
+        told.append(figure.shows({**mine, "mode": "nothing"}))
+    assert outcome(told) == FIGURES
+    assert {f.limit for f in sweep_figures.FIGURES} == {None, 300.0}  # five minutes
+    late = next(f for f in sweep_figures.FIGURES if f.limit is not None)
+    mine = {**row, "mode": late.mode, "order_seconds": "200", "place_seconds": "100"}
+    assert late.shows(mine) and not late.shows({**mine, "place_seconds": "100.1"})
+
+
+FIGURES = "bc692247cadf"
 MARKS = "e7541c75c832"
 BARS = "e5cb83cc61f4"
 
@@ -159,6 +178,44 @@ def test_the_hardest_rows():
     for name in ("m1/1", "m3/2"):
         with pytest.raises(InputError, match="no unfused row"):
             curves.row_of(rows, name)
+
+
+def test_each_limit_of_a_curve_is_twice_the_one_before():
+    limits = curves._ORDER_SECONDS
+    assert [after / before for before, after in itertools.pairwise(limits)] == [2] * 7
+    assert limits[-1] == 32
+
+
+def test_curves_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        curves.read_curves(str(tmp_path / "none.csv"))
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="bytes.csv: not text"):
+        curves.read_curves(str(tmp_path / "bytes.csv"))
+    with pytest.raises(InputError, match="bytes.csv: not JSON"):
+        benchmark_figures.profile_charts([tmp_path / "bytes.csv"])
+    with pytest.raises(InputError, match="bytes.csv: not text"):
+        sweep_figures.read_rows(str(tmp_path / "bytes.csv"))
+    (tmp_path / "other.csv").write_text("name,seconds\na,1\n")
+    with pytest.raises(InputError, match="no progress"):
+        curves.read_curves(str(tmp_path / "other.csv"))
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(InputError, match="is not what benchmarks sublinear --out writes"):
+        benchmark_figures.sublinear_charts([tmp_path / "list.json"])
+
+
+def test_the_curve_of_places(monkeypatch):
+    found = [
+        types.SimpleNamespace(seconds=at, bytes=size, source="way", live_bytes=size - 5)
+        for at, size in ((3.0, 20), (1.0, 30), (9.0, 20))
+    ]
+    asked = []
+    monkeypatch.setattr(curves, "arenas", lambda *given: asked.append(given) or found)
+    curve = curves.place_curve("c", "graph", [1, 0], 7.0)
+    assert asked == [("graph", [1, 0], 7.0)] and curve.bound_bytes == 15
+    assert [(p.seconds, p.bytes) for p in curve.points] == [(1.0, 30), (3.0, 20), (9.0, 20)]
+    curves.place_curve("c", "graph", [])
+    assert asked[-1][2] == 120.0  # two minutes
 
 
 @settings(deadline=None)

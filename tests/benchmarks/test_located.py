@@ -144,6 +144,19 @@ def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
     assert ("too large" in found.message) == (not expected)
 
 
+def test_no_windows_around_a_pin(monkeypatch):
+    monkeypatch.setattr(module, "_FEW", 2)
+    run = Turns(Programs())
+    run._solved(dataclasses.replace(PART, fixed=np.array([0, -1, -1])), STACK, 6, 7)
+    assert [kind for kind, *_ in run.asked] == ["whole"]
+
+
+def test_no_pyramid_of_pins_or_alignments():
+    assert module.pyramid(PART)
+    for changed in ({"fixed": np.array([0, -1, -1])}, {"align": np.array([1, 1, 4])}):
+        assert module.pyramid(dataclasses.replace(PART, **changed)) == {}
+
+
 def test_what_windows_end(monkeypatch):
     monkeypatch.setattr(module, "_FEW", 2)
     for found, more in (
@@ -157,10 +170,12 @@ def test_what_windows_end(monkeypatch):
     low = Turns(Programs(), **{"windows 0.6": lambda *given: Located(STACK, 6, FEASIBLE)})
     low._solved(PART, STACK, 6, 8)  # low enough
     assert len(low.asked) == 1
-    late = Turns(Programs())
-    late._deadline = 0.0
-    late._solved(PART, STACK, 6, 7)
-    assert len(late.asked) == 1
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 8.0))
+    for deadline, asked in ((8.0, 1), (8.5, 2)):
+        late = Turns(Programs())
+        late._deadline = deadline
+        late._solved(PART, STACK, 6, 7)
+        assert len(late.asked) == asked
 
 
 def test_a_pyramid_first(monkeypatch):
@@ -185,6 +200,14 @@ def test_a_pyramid_first(monkeypatch):
     asked.clear()
     found = run._whole(part, near, tall, 1, 8)
     assert [row[2] for row in asked] == [30, 100] and asked[1][0] == [-1] * 3
+    for seconds, count in ((0.5, 2), (0.0, 1)):
+        asked.clear()
+        late = Programmed(Limits(time_limit=9.0), Programs(bound=False))
+        late._deadline = seconds
+        late._whole(part, near, tall, 1, 8)
+        assert len(asked) == count
+    asked.clear()
+    run._whole(part, near, tall, 1, 8)
     assert (found.variables, found.rows, found.by) == (4, 6, "program")
     for programs in (Programs(pyramid=False), Programs("cpsat")):
         asked.clear()

@@ -289,9 +289,14 @@ def test_what_is_always_live_lies_at_the_bottom():
     assert found.offsets["v"] == found.offsets["v2"] and found.optimal
 
 
-def test_a_joint_program_that_is_too_large_is_refused():
+def test_a_joint_program_that_is_too_large_is_refused(monkeypatch):
+    graph = train_step(2)
+    pairs = len(joint._Program._pairs(prepare(joint._counted(graph)).arrays))
+    monkeypatch.setattr(joint, "MOST_PAIRS", pairs)
+    assert joint_program(graph, start=range(len(graph.operators)), backend="cpsat").optimal
+    monkeypatch.setattr(joint, "MOST_PAIRS", pairs - 1)
     with pytest.raises(InputError, match="find the order first"):
-        joint_program(train_step(200))
+        joint_program(graph, start=range(len(graph.operators)))
 
 
 def test_the_command_places_a_trace(capsys, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead_space import least_height, waste
 from olla_xla.place.exact.descend import _backtrack, _candidate, _place, descend
@@ -328,6 +329,13 @@ REPAIRS = {
 @pytest.mark.parametrize("name", ["plain", "tight", "groups", "large"])
 def test_repairs(name):
     assert mended(name) == REPAIRS[name]
+
+
+def test_best_fit_has_no_rule_for_pins():
+    pinned = items_of(PlacementProblem.of([0, 0], [1, 1], [4, 4], fixed=[0, -1]), 0)[0]
+    with pytest.raises(InputError, match="pinned"):
+        best_fit(pinned)
+    assert not len(best_fit(items_of(PlacementProblem.of([], [], []), 0)[0]))
 
 
 def test_best_fit_of_items_of_several_parts():

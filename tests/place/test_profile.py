@@ -1,6 +1,7 @@
 """Arrays of NumPy programs as they are recorded, replayed from a planned arena."""
 
 import doctest
+import functools
 import json
 import re
 from pathlib import Path
@@ -45,24 +46,39 @@ def test_what_is_made_while_interrupted_is_not_recorded():
     assert len(recorder.problem()) == 1
 
 
-def test_a_loop_of_one_length_is_served_as_recorded():
+@pytest.fixture
+def small(monkeypatch):
+    """Small arrays."""
+    monkeypatch.setattr(profiles, "_WIDTH", 64)
+    monkeypatch.setattr(profiles, "_BATCH", 8)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Little time for each placement."""
+    for name in ("PlannedAllocator", "LearningAllocator"):
+        quick = functools.partial(getattr(profiles, name), time_limit=0.05)
+        monkeypatch.setattr(profiles, name, quick)
+
+
+def test_a_loop_of_one_length_is_served_as_recorded(small):
     row = profiles.measure("training, one length")
     assert row.replans == row.elsewhere == 0
     assert row.live_bytes == row.arena_bytes <= row.caching_bytes
 
 
-def test_a_profile_for_each_length():
+def test_a_profile_for_each_length(small):
     row = profiles.measure("training, a profile for each of four lengths")
     assert row.replans == row.elsewhere == 0 and 1 < row.profiles <= 4
     assert row.live_bytes == row.arena_bytes
 
 
-def test_changing_lengths_outgrow_one_profile():
+def test_changing_lengths_outgrow_one_profile(small, hasty):
     row = profiles.measure("inference, changing lengths")
     assert row.live_bytes <= row.arena_bytes + row.elsewhere_bytes
 
 
-def test_seq2seq_is_served_as_recorded():
+def test_seq2seq_is_served_as_recorded(small):
     row = profiles.measure("seq2seq training, one length")
     assert row.replans == row.elsewhere == 0
     assert row.live_bytes == row.arena_bytes <= row.caching_bytes
@@ -100,7 +116,7 @@ RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[p.stem for p in RECORDINGS])
-def test_recordings_of_the_repository(path, tmp_path):
+def test_recordings_of_the_repository(path, tmp_path, hasty):
     """Replayed; the command fails where blocks that are live together overlap."""
     out = tmp_path / "rows.json"
     assert main(["benchmarks", "profile", f"--trace={path}", f"--out={out}"]) == 0

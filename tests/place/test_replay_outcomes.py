@@ -4,16 +4,21 @@ Seconds are left out, and placements are counted: no machine is too slow for the
 """
 
 import dataclasses
+import functools
+import itertools
+import types
 
 import numpy as np
 import pytest
 
 from benchmarks import profiles
+from benchmarks.eager.allocator import BlockSplittingAllocator
 from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
 from benchmarks.profile_replay.record_arrays import recorded
 from benchmarks.profile_replay.replay import LearningAllocator
 from benchmarks.recordings.recording import Recording
 from olla_xla.errors import CheckError, InputError
+from olla_xla.place import PlacementProblem
 from tests.support.outcomes import outcome
 
 LONG = 1e9
@@ -29,7 +34,7 @@ def loop(seed, count=8):
             if live and random.random() < 0.45:
                 events.append((live.pop(int(random.integers(len(live)))), -1))
             else:
-                events.append((made, int(random.integers(1, 40))))
+                events.append((made, max(int(random.integers(-3, 40)), 0)))
                 live.append(made)
                 made += 1
         kinds.append([*events, *((k, -1) for k in live)])
@@ -38,7 +43,7 @@ def loop(seed, count=8):
         events = list(kinds[int(random.integers(3))])
         if random.random() < 0.5:  # one request grows, or shrinks
             at = int(random.integers(len(events)))
-            if events[at][1] > 0:
+            if events[at][1] >= 0:
                 events[at] = (events[at][0], max(events[at][1] + int(random.integers(-5, 20)), 0))
         if random.random() < 0.3:  # one is released at the end
             ends = [k for k, (_, size) in enumerate(events) if size < 0]
@@ -126,6 +131,83 @@ def test_a_loop_by_hand():
     assert min(grows.caching_seconds, grows.malloc_seconds, grows.learned_seconds) > 0
 
 
+def test_random_recordings_with_a_clock(monkeypatch):
+    """Rows to the last number; each look at the clock takes a second, malloc what it is asked."""
+    clock = itertools.count(0.0)
+    fake = types.SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(profiles, "time", fake)
+    monkeypatch.setattr(profiles, "malloc_seconds", lambda asked, sizes: len(asked) + sum(sizes))
+    for module, name in ((profiles, "PlannedAllocator"), (profiles, "LearningAllocator")):
+        kind = functools.partial(getattr(module, name), time_limit=LONG, node_limit=300)
+        monkeypatch.setattr(module, name, kind)
+    told = []
+    for seed in range(12):
+        iterations = tuple(loop(seed, 6))
+        keys = tuple(int(k) for k in np.random.default_rng(seed).integers(0, 2, 6))
+        told.append(repr(profiles.replayed(Recording("r", iterations, keys))))
+        told.append(repr(profiles.learn(iterations)[1:]))
+    assert outcome(told) == "017e7d9eeba1"
+    # The step itself is timed over its iterations, of which the median counts.
+    took = iter([3.0, 1.0, 9.0])
+    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 29.0])
+    monkeypatch.setattr(fake, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(profiles, "record", lambda name, seed: (name, seed))
+    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(recording))
+    monkeypatch.setattr(
+        profiles, "_iterations",
+        lambda *given: [(lambda *_: next(took), given, None, 0)] * 3,
+    )  # fmt: skip
+    row = profiles.measure("training, one length", 5)
+    assert (row.recording, row.step_seconds) == (("training, one length", 5), 3.0)
+
+
+@dataclasses.dataclass
+class Timed:
+    recording: tuple
+    step_seconds: float | None = None
+
+
+def test_a_first_iteration_needs_no_beginning():
+    allocator = LearningAllocator(most_profiles=1)
+    allocator.begin()
+    assert (allocator.arena_bytes, allocator.largest_arena_bytes, allocator.recorded) == (0, 0, 0)
+    allocator = LearningAllocator(most_profiles=1)
+    assert allocator.allocate(8) == (0, 0)
+    allocator.free(0)
+    allocator.begin()
+    assert (allocator.recorded, allocator.profiles) == (1, 1)
+    assert (allocator.arena_bytes, allocator.largest_arena_bytes) == (8, 8)
+    planned = PlannedAllocator(profiles._profile([(0, 8), (0, -1)]))
+    assert planned.allocate(8) == (0, 0) and planned.allocate(1) is None
+
+
+def test_requests_that_are_none():
+    recorder = Recorder()
+    planned = PlannedAllocator(profiles._profile([(0, 8), (1, 4), (0, -1), (1, -1)]))
+    for allocator in (recorder, planned):
+        with pytest.raises(InputError, match="a request of -1 bytes"):
+            allocator.allocate(-1)
+        assert allocator.allocate(0) is not None
+        with pytest.raises(InputError, match="request 5 is not allocated"):
+            allocator.free(5)
+    with pytest.raises(InputError, match="request 0 was not freed"):
+        planned.begin()
+    planned.free(0)
+    planned.begin()
+    planned.interrupt()
+    assert planned.allocate(8) is None
+    planned.resume()
+    assert planned.allocate(8) == (0, 0)
+    planned.interrupt()
+    planned.free(0)
+    planned.begin()  # a new iteration is not interrupted
+    assert planned.allocate(8) == (0, 0) and planned.replans == 0
+    for wrong in ({"space": [0, 1]}, {"fixed": [-1, 0]}):
+        with pytest.raises(InputError, match="one memory space"):
+            PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
+    assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
+
+
 def test_requests_end_to_end():
     iterations = [[(0, 8), (1, 0), (0, -1)], [(0, 4), (0, -1)]]
     assert profiles._numbered(iterations) == ([1, 2, -1, 3, -3], [8, 1, 4])
@@ -144,6 +226,32 @@ def test_places_that_overlap_are_seen():
             places.take(3, at, size)
     places.release(0)
     places.take(3, 8, 8)
+
+
+def test_every_place_that_is_served_is_looked_at(monkeypatch):
+    class Low:
+        """Serves all requests at the bottom."""
+
+        replans = recorded = arena_bytes = made = 0
+
+        def begin(self):
+            self.made = 0
+
+        def allocate(self, size):
+            self.made += 1
+            return self.made - 1, 0
+
+        def free(self, request):
+            assert request < self.made
+
+    monkeypatch.setattr(profiles, "LearningAllocator", Low)
+    apart, meet = [(0, 8), (0, -1), (1, 8), (1, -1)], [(0, 8), (1, 8), (0, -1), (1, -1)]
+    for replay in (
+        profiles.learn, lambda rows: profiles._replay(rows, Low(), BlockSplittingAllocator())
+    ):  # fmt: skip
+        replay([apart, apart])
+        with pytest.raises(CheckError, match="request 1 at 0"):
+            replay([apart, meet])
 
 
 def test_loops_that_are_recorded(monkeypatch):
@@ -217,6 +325,48 @@ def test_states_of_a_recurrent_network():
     assert np.array_equal(last, expected[-1])
 
 
+class Kept(np.ndarray):
+    """Notes each array that begins as nothing, for what is summed up in it."""
+
+    begun: list[np.ndarray] = []
+
+    def __mul__(self, other):
+        made = np.asarray(super().__mul__(other))
+        if isinstance(other, float) and other == 0.0:
+            self.begun.append(made)
+        return made.view(type(self)) if made.shape != (3, 3) else made
+
+
+@pytest.mark.parametrize("translates", [False, True])
+def test_gradients_are_those_of_small_differences(translates):
+    """Half the square of what the last state is off 1; the first state is given."""
+    random = np.random.default_rng(3)
+    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
+    given = inputs[0] @ u
+
+    def half(u, w):
+        state = given
+        for x in inputs:
+            state = np.tanh(x @ u + state @ w)
+        if translates:
+            last = state
+            for _ in range(3):  # three quarters of five steps
+                state = np.tanh(state @ w + last)
+        return ((state - 1) ** 2).sum() / 2
+
+    Kept.begun.clear()
+    run = profiles._translation_training if translates else profiles._training
+    run(inputs.view(Kept), [u.view(Kept), w.view(Kept)])
+    sums = [made for made in Kept.begun if made.shape == (3, 3)]
+    assert len(sums) == 2
+    for k, found in enumerate(sums):
+        for at in np.ndindex(3, 3):
+            step = np.zeros((2, 3, 3))
+            step[k][at] = 1e-6
+            above, below = half(u + step[0], w + step[1]), half(u - step[0], w - step[1])
+            assert found[at] == pytest.approx((above - below) / 2e-6, abs=1e-6)
+
+
 def test_arrays_are_recorded_once():
     recorder = Recorder()
     given = recorded(np.ones((4, 8)), recorder)
@@ -238,6 +388,6 @@ def test_arrays_are_recorded_once():
 
 
 SERVED_TOLD = {
-    "planned": "47b8fee7407e",
-    "learned": "fa1d1b843027",
+    "planned": "4fc021346dba",
+    "learned": "17d518fbd872",
 }

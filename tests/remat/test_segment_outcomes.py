@@ -100,6 +100,13 @@ def test_segments():
     assert {name: told() for name, told in SEGMENTS.items()} == SEGMENTS_TOLD
 
 
+def test_nothing_is_cut_of_nothing():
+    for depth, budget in ((1, None), (2, 8), (None, None)):
+        assert plan_segments(Walk.of([], []), depth=depth, budget=budget) == ()
+    assert mirrored_segments(Walk.of([], []), []) == ()
+    assert cost(Walk.of([], []), []) == (0, 0)
+
+
 def test_the_least_of_a_range():
     random = np.random.default_rng(0)
     for n in (1, 2, 3, 7, 8, 9, 33):

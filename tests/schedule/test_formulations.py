@@ -8,6 +8,7 @@ takes no order away: such a fault costs time alone. So here are all columns and 
 import dataclasses
 
 import numpy as np
+import pytest
 
 from benchmarks.ilp_forms.interval_form import interval_model
 from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
@@ -15,6 +16,7 @@ from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
 from benchmarks.place_ilp.pyramid import pyramid
+from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
@@ -43,7 +45,22 @@ def paired(graph):
     return dataclasses.replace(graph, inplace=pairs)
 
 
-GRAPHS = [*(paired(random_graph(seed)) for seed in range(40)), train_step(1), train_step(3)]
+def larger(graph, times):
+    """The graph with so many bytes for each."""
+    return dataclasses.replace(
+        graph,
+        operators=tuple(
+            dataclasses.replace(o, transient_bytes=times * o.transient_bytes)
+            for o in graph.operators
+        ),
+        tensors=tuple(dataclasses.replace(t, bytes=times * t.bytes) for t in graph.tensors),
+    )
+
+
+GRAPHS = [
+    *(larger(paired(random_graph(seed)), 1 + 11 * (seed % 2)) for seed in range(40)),
+    train_step(1), train_step(3),
+]  # fmt: skip
 
 
 def largest(g):
@@ -136,15 +153,15 @@ ORDERS = {
 def parts():
     """Independent parts of random problems, each with a packing of it."""
     random = np.random.default_rng(0)
-    for align in ((1,), (4,), (1, 2, 6)):
-        for _ in range(4):
+    for align, times in (((1,), 1), ((1,), 12), ((4,), 1), ((1, 2, 6), 1), ((4,), 12)):
+        for _ in range(3):
             n = int(random.integers(5, 12))
             lower = random.integers(0, 9, n)
             upper = lower + random.integers(1, 7, n)
             group = np.where(random.random(n) < 0.3, 0, np.arange(n))
             problem = PlacementProblem.of(
-                lower, upper, random.integers(1, 9, n), alignment=random.choice(align, n),
-                group=group,
+                lower, upper, times * random.integers(1, 9, n), group=group,
+                alignment=random.choice(align, n),
             )  # fmt: skip
             for part in independent(items_of(problem, 0)[0]):
                 steps = part.size + part.align.max() * 60
@@ -216,30 +233,37 @@ def test_orders():
     assert {name: told() for name, told in ORDERS.items()} == ORDERS_TOLD
 
 
+def test_equations_that_there_are_not():
+    g = GraphArrays.of(GRAPHS[0])
+    for program in (RunningIlp, LifetimeIlp):
+        with pytest.raises(InputError, match="no equations .'13'.; there are"):
+            program(g, equations=("10", "13"))
+
+
 def test_places():
     assert {name: told() for name, told in PLACES.items()} == PLACES_TOLD
 
 
 ORDERS_TOLD = {
-    "running": "1e613688d565",
-    "running without (10)": "79809e74cd8f",
-    "running without (11)": "f6896f8cd96c",
-    "running without (12)": "093b2604e5fc",
-    "lifetimes": "557a5cb56294",
-    "lifetimes without (1)": "69aeb5daac32",
-    "lifetimes without (10)": "b2ab4b06341e",
-    "lifetimes without (11)": "02750de9dc6e",
-    "lifetimes without (12)": "7dba0384370f",
+    "running": "45fa8d24ab2c",
+    "running without (10)": "b6c446fa5458",
+    "running without (11)": "e1fd93481963",
+    "running without (12)": "4649e83134b9",
+    "lifetimes": "f813dc7a82b6",
+    "lifetimes without (1)": "eca15e609b5b",
+    "lifetimes without (10)": "bc239533753e",
+    "lifetimes without (11)": "def529489d15",
+    "lifetimes without (12)": "790fa5338ca8",
     "plain": "2fe6b1c74b85",
     "intervals": "057b487e9047",
-    "known before": "eb5afa866a58",
-    "prepared": "2a7cb61b9c64",
-    "prepared, plain": "5262fe0dec40",
-    "prepared, not condensed": "85802da6e440",
+    "known before": "3ca38d410c88",
+    "prepared": "afa582e59fe2",
+    "prepared, plain": "7edcf2215388",
+    "prepared, not condensed": "41a8c27b4a72",
 }
 PLACES_TOLD = {
-    "locations": "b382fd3164c3",
-    "locations, every pair": "196751dce3a6",
+    "locations": "ce6231f3f393",
+    "locations, every pair": "1b381bfaa871",
     "windows": "2fba01397f93",
-    "joint": "0583ee8e4be2",
+    "joint": "be193c90ea19",
 }

@@ -1,0 +1,252 @@
+"""What is asked of a solver for places, and what becomes of its answers: every switch.
+
+The solver is made up. It answers with the point at which it was to begin, with none, with an error;
+what it was given, and what the programs come to, is held against what was looked at.
+"""
+
+import dataclasses
+import itertools
+import types
+
+import numpy as np
+import pytest
+
+from benchmarks.made_graphs import random_graph
+from benchmarks.place_ilp import joint, located, windows
+from benchmarks.place_ilp.located import Programs
+from benchmarks.place_ilp.locations import Units
+from olla_xla.errors import SolverError
+from olla_xla.place import PlacementProblem
+from olla_xla.place.exact.model import model_of
+from olla_xla.place.items import independent, items_of
+from olla_xla.problem.graph import Tensor
+from olla_xla.solvers.linear import Limits, Result, Status
+from tests.support.graphs import train_step
+from tests.support.outcomes import outcome
+
+WATCHED = []
+
+
+def watch(value, bound):
+    WATCHED.append((value, bound))
+
+
+def part_of(seed, times, count=7):
+    random = np.random.default_rng(seed)
+    lower = random.integers(0, 6, count)
+    problem = PlacementProblem.of(
+        lower, lower + random.integers(2, 7, count), times * random.integers(1, 9, count)
+    )
+    return max(independent(items_of(problem, 0)[0]), key=len)
+
+
+class Solver:
+    """Answers as it is told to; notes what it was given."""
+
+    def __init__(self, monkeypatch, kind):
+        self.kind, self.asked = kind, []
+        monkeypatch.setattr(located, "solve", self.linear)
+        monkeypatch.setattr(located, "solve_special", self.rectangles)
+        monkeypatch.setattr(joint, "solve", self.linear)
+
+    def answer(self, point, low, limits):
+        told = [limits.time_limit, limits.apart, limits.seed, limits.watch is None]
+        if limits.watch is not None:
+            limits.watch(None, 2.5)
+            limits.watch(3.0, 2.0)
+        self.asked.append(told)
+        if self.kind == "error":
+            return Result(Status.ERROR, failures=("highs: broken",), message="no")
+        if self.kind == "said":
+            return Result(Status.ERROR, message="said so")
+        if self.kind == "feasible":
+            return Result(Status.FEASIBLE, value=1.0, bound=self.bound, x=point, message="late")
+        if self.kind == "none" or point is None:
+            return Result(Status.UNKNOWN, bound=low, message="none")
+        return Result(Status.OPTIMAL, value=1.0, bound=low, x=point, message="found")
+
+    def linear(self, model, limits, backends):
+        arrays = model.arrays()
+        point = model.start
+        self.asked.append([
+            backends, [getattr(arrays, f.name) for f in dataclasses.fields(arrays)], point,
+        ])  # fmt: skip
+        if point is None and self.kind == "found":
+            point = self.other(model)
+        return self.answer(point, float(arrays.lower[0]) + 0.4, limits)
+
+    def other(self, model):
+        return np.where(np.isfinite(model.arrays().upper), model.arrays().upper, 0.0)
+
+    def rectangles(self, modules, model, limits, backend):
+        self.asked.append([sorted(modules), backend, repr(model)])
+        point = None if model.start is None else np.array(model.start, float)
+        if point is None and self.kind == "found":
+            point = np.array(model.high, float)
+        return self.answer(point, model.bound + 0.4, limits)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that advances by a quarter of a second at each look."""
+    found = types.SimpleNamespace(now=0.0)
+
+    def monotonic():
+        found.now += 0.25
+        return found.now
+
+    monkeypatch.setattr(located, "time", types.SimpleNamespace(monotonic=monotonic))
+    return found
+
+
+def said(found):
+    return (
+        found.offsets, found.bound, str(found.status), found.variables, found.rows, found.message,
+        found.by,
+    )  # fmt: skip
+
+
+def test_one_program(monkeypatch, clock):
+    seen = []
+    for (backend, form), switches, times, kind, pinned, watched in itertools.product(
+        (("highs", None), ("cpsat", None), ("cpsat", "big-m")),
+        ({}, {"pruned": False}, {"start": False}, {"bound": False}),
+        (1, 12), ("found", "none"), (False, True), (False, True),
+    ):  # fmt: skip
+        solver = Solver(monkeypatch, kind)
+        clock.now = 0.0
+        part = part_of(times, times)
+        begin = (np.cumsum(part.size) - part.size)[::-1].copy()
+        best = begin + times * np.arange(len(part))
+        limits = Limits(time_limit=9.0, seed=5, watch=watch if watched else None)
+        run = located._Run(limits, Programs(backend, form, **switches))
+        run._base = 7
+        pins = {0: int(begin[0])} if pinned else {}
+        found = run._program(part, model_of(part), best, begin, 3, 20 * times, 4.0, pins)
+        seen.append([said(found), solver.asked, list(WATCHED)])
+        WATCHED.clear()
+    assert outcome(seen) == "efef6dcddc04"
+
+
+@pytest.mark.parametrize("backend", ["highs", "cpsat"])
+@pytest.mark.parametrize(("kind", "message"), [("error", "broken"), ("said", "said so")])
+def test_a_solver_that_fails_is_told(monkeypatch, clock, backend, kind, message):
+    Solver(monkeypatch, kind)
+    part = part_of(1, 1)
+    begin = np.cumsum(part.size) - part.size
+    run = located._Run(Limits(), Programs(backend))
+    with pytest.raises(SolverError, match=message):
+        run._program(part, model_of(part), begin, begin, 3, 5, 4.0, {})
+    units = Units(part, begin, {})
+    window = windows.Window(part, model_of(part), units, [[(0, 50)]] * len(part), 10, 60, begin)
+    with pytest.raises(SolverError, match=message):
+        run._window(window, Limits())
+
+
+def test_windows_of_a_part(monkeypatch, clock):
+    """Programs of a few items: what each is given, and what all of them come to."""
+    seen = []
+    for backend, times, lower, watched in itertools.product(
+        ("highs", "cpsat"), (1, 12), (False, True), (False, True)
+    ):
+        clock.now = 0.0
+        part = part_of(3, times)
+        tall = np.cumsum(part.size) - part.size
+        solver = Solver(monkeypatch, "found")
+        limits = Limits(time_limit=8.0, seed=3, watch=watch if watched else None)
+        run = located._Run(limits, Programs(backend))
+        run._base = 11
+
+        def narrowed(
+            part, near, units, offsets, target, solve, *, lower=lower, asked=solver.asked, **more
+        ):
+            gaps = [[(0, 4), (6, 90)]] * len(part)
+            window = windows.Window(part, near, units, gaps, 30, 90, offsets)
+            asked.append([*solve(window, 1.5), *solve(window, 0.5), target, more])
+            return offsets[::-1] // 2 if lower else offsets
+
+        monkeypatch.setattr(located, "narrowed", narrowed)
+        found = run._windows(part, model_of(part), tall, 3, 5, 0.5)
+        seen.append([said(found), solver.asked, list(WATCHED)])
+        WATCHED.clear()
+    assert outcome(seen) == "40622f6a2c56"
+
+
+def standing(graph):
+    """The graph with some of its arguments there to the end, and two more of other sizes."""
+    kept = tuple(
+        dataclasses.replace(t, live_out=True) if t.live_in and k % 2 else t
+        for k, t in enumerate(graph.tensors)
+    )
+    more = tuple(
+        Tensor(f"more{k}", 3 + k, 0, (), 1000 + k, live_in=True, live_out=True) for k in range(2)
+    )
+    return dataclasses.replace(graph, tensors=(*kept, *more))
+
+
+def test_twins_are_in_order():
+    """Three alike change places, the others stay."""
+    near = types.SimpleNamespace(twin=np.array([-1, -1, 0, 2, 1, -1]))
+    assert located.in_order_of_twins(near, np.array([9, 4, 5, 7, 2, 1])).tolist() == [
+        5, 2, 7, 9, 4, 1,
+    ]  # fmt: skip
+
+
+def test_a_joint_program_s_answers(monkeypatch):
+    """In bytes, above what is live all the time; the solver's claim, bound and status."""
+    seen = []
+    graphs = [*map(random_graph, range(5)), train_step(2), standing(train_step(2))]
+    for graph, times, cut, watched in itertools.product(
+        graphs, (1, 12), (False, True), (False, True)
+    ):
+        solver = Solver(monkeypatch, "found")
+        graph = dataclasses.replace(
+            graph,
+            tensors=tuple(dataclasses.replace(t, bytes=times * t.bytes) for t in graph.tensors),
+        )
+        limits = Limits(time_limit=9.0, watch=watch if watched else None)
+        start = list(range(len(graph.operators)))
+        found = joint.joint_program(graph, limits=limits, start=start, cut=cut)
+        seen.append([vars(found), solver.asked, list(WATCHED)])
+        WATCHED.clear()
+    assert outcome(seen) == "33feb5c3f0f8"
+
+
+def test_what_a_joint_program_proves(monkeypatch):
+    """Its height is least where the bound meets it, whatever the status says."""
+    graph = train_step(2)
+    order = list(range(len(graph.operators)))
+    solver = Solver(monkeypatch, "found")
+    height = joint.joint_program(graph, start=order, cut=False).height
+    solver.kind = "feasible"
+    for bound, optimal in ((height + 0.0, True), (height - 1.0, False), (-np.inf, False)):
+        solver.bound = bound
+        found = joint.joint_program(graph, start=order, cut=False)
+        assert (found.optimal, found.height, found.cut) == (optimal, height, 0)
+        assert found.bound == max(bound, 0)
+
+
+def test_the_time_for_a_joint_program_s_start(monkeypatch):
+    """A tenth, at most five seconds, shared by the orders; the least arena is where it begins."""
+    graph = random_graph(3)
+    n = len(graph.operators)
+    asked = []
+    real = joint._placed
+
+    def placed(graph, order, seconds):
+        asked.append((list(order), seconds))
+        prepared, packing = real(graph, order, 1.0)
+        return prepared, dataclasses.replace(packing, heights={0: packing.height + len(asked) % 2})
+
+    def orders(arrays, seconds):
+        asked.append(seconds)
+        return [list(range(n))] * 2
+
+    monkeypatch.setattr(joint, "_placed", placed)
+    monkeypatch.setattr(joint, "_orders", orders)
+    Solver(monkeypatch, "found")
+    for limit in (0.01, 1.0, 30.0, 1000.0):
+        joint.joint_program(graph, limits=Limits(time_limit=limit))
+    assert [row if isinstance(row, float) else row[1] for row in asked] == [
+        0.01, 0.005, 0.005, 0.1, 0.05, 0.05, 3.0, 1.5, 1.5, 5.0, 2.5, 2.5,
+    ]  # fmt: skip

@@ -1,0 +1,293 @@
+"""What solvers of orders and places are asked for, and what is made of what they say."""
+
+import dataclasses
+import itertools
+import types
+
+import numpy as np
+import pytest
+
+from benchmarks import ilp_steps
+from benchmarks.eager import ilp_alone
+from benchmarks.made_graphs import random_graph
+from benchmarks.place_ilp import arenas
+from benchmarks.place_ilp.located import Located
+from olla_xla.errors import InputError, SolverError
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.place import PlacementProblem
+from olla_xla.place.dead_space import least_height
+from olla_xla.place.items import items_of
+from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.planner import ilp
+from olla_xla.problem.options import PlanOptions
+from olla_xla.schedule.condense import reduce_graph
+from olla_xla.schedule.exact.forms import ExactOrder
+from olla_xla.schedule.exact.size import coefficients
+from olla_xla.schedule.search.result import SearchResult
+from olla_xla.solvers.linear import Status
+from tests.support.graphs import train_step
+from tests.support.outcomes import outcome
+
+GRAPH = train_step(2)
+N = len(GRAPH.operators)
+MB = 1 << 20
+
+
+def exact(**changes):
+    given = {
+        "order": np.arange(N)[::-1], "peak_bytes": 10, "bound_bytes": 8, "status": Status.OPTIMAL,
+        "seconds": 0.5, "backend": "cpsat", "message": "said", "failures": (),
+        "variables": 3, "rows": 5, "nonzeros": 7,
+    }  # fmt: skip
+    return ExactOrder(**{**given, **changes})
+
+
+def ticking(monkeypatch, module, step=0.5):
+    """A clock of which each look takes half a second."""
+    ticks = itertools.count(100.0, step)
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("bound", [8, 12])
+def test_a_plan_s_order(monkeypatch, early, bound):
+    asked, told = [], []
+    ticking(monkeypatch, ilp)
+    found = exact(bound_bytes=bound, failures=("broken", "x") if early else ())
+
+    def least_peak(graph, **options):
+        asked.append((graph, options))
+        options["limits"].watch(None, 3.0 * MB)
+        options["limits"].watch(2.5 * MB, 1.0 * MB)
+        return found
+
+    monkeypatch.setattr(ilp, "least_peak", least_peak)
+    monkeypatch.setattr(ilp, "control_edges", lambda graph: [(0, 1)])
+    fields = {f.name: 1 for f in dataclasses.fields(SearchResult)}
+    start = SearchResult(**{**fields, "least_peak_bytes": 30, "bound_bytes": 9})
+    options = PlanOptions(
+        method="ilp", backend="cpsat", seed=2**31 + 5, early_updates=early, time_limit=9
+    )
+    result, proof = ilp.order_by_ilp(GRAPH, start, options, 4.0, told.append)
+    ((graph, given),) = asked
+    limits = given.pop("limits")
+    assert graph is GRAPH and (limits.time_limit, limits.seed, limits.apart) == (4.0, 5, True)
+    edges = given.pop("edges")
+    assert given == {"backends": ["cpsat"], "start": 1, "bound_bytes": 9}
+    assert edges == ([(0, 1)] if early else ())
+    assert told == [
+        f"cpsat, {GRAPH.name}: incumbent none yet, bound 3.00 MB",
+        f"cpsat, {GRAPH.name}: incumbent 2.50 MB, bound 1.00 MB",
+    ]
+    least = min(bound, 10)
+    said = (proof.status, proof.start_bytes, proof.peak_bytes, proof.cut_bytes, proof.bound_bytes)
+    assert said == ("optimal", 30, 10, 9, least)
+    assert (proof.variables, proof.rows, proof.seconds) == (3, 5, 1.0)
+    assert (proof.computation, proof.backend) == (GRAPH.name, "cpsat")
+    assert proof.message == ("broken" if early else "said")
+    assert result.order.tolist() == result.lifetime_order.tolist() == found.order.tolist()
+    assert (result.peak_bytes, result.objective_bytes, result.least_peak_bytes) == (10, 10, 10)
+    assert result.bound_bytes == least
+    # Without seconds, a moment; without a watch, none; too large, the search's.
+    monkeypatch.setattr(ilp, "least_peak", lambda graph, **o: asked.append(o) or found)
+    ilp.order_by_ilp(GRAPH, start, options, -1.0, None)
+    assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (0.01, None)
+    size = coefficients(reduce_graph(GraphArrays.of(GRAPH)).arrays)
+    monkeypatch.setattr(ilp, "_MOST", size)
+    assert ilp.order_by_ilp(GRAPH, start, options, 1.0, None)[0] is not start
+    monkeypatch.setattr(ilp, "_MOST", size - 1)
+    same, proof = ilp.order_by_ilp(GRAPH, start, options, 1.0, None)
+    assert same is start and f"{size:,} coefficients" in proof.message
+    assert (proof.status, proof.variables, proof.rows, proof.seconds) == ("unknown", 0, 0, 0.5)
+    assert (proof.start_bytes, proof.peak_bytes, proof.bound_bytes) == (30, 30, 9)
+
+
+def test_rows_of_a_solver_alone(monkeypatch):
+    """Each form and backend; the search's order and bound beside it."""
+    arrays = GraphArrays.of(GRAPH)
+    case = types.SimpleNamespace(model="m", batch_size=2, optimizer="o", name="m/2/o/cpu")
+    asked = []
+
+    def search(arrays, starts, **options):
+        asked.append((arrays.n, starts["program"].tolist(), options))
+        return types.SimpleNamespace(least_peak_bytes=70, bound_bytes=60)
+
+    monkeypatch.setattr(ilp_alone.models, "build", lambda *given, **more: (given, more))
+    monkeypatch.setattr(ilp_alone, "standing_graph", lambda model: asked.append(model) or GRAPH)
+    monkeypatch.setattr(ilp_alone.phases, "search", search)
+    monkeypatch.setattr(ilp_alone, "forced_live_bound", lambda arrays: (55, "why"))
+    monkeypatch.setattr(ilp_alone, "_row", lambda row, *given, **more: (row, given, more))
+    size = coefficients(reduce_graph(arrays).arrays)
+    for most, built in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(ilp_alone, "_MOST", most)
+        forms = {"running": ["highs", "cpsat"], "intervals": ["cpsat"]}
+        found = ilp_alone.measure(case, forms, [5.0, 1.0])
+        assert [(r.form, r.backend, more["built"]) for r, _, more in found] == [
+            ("running", "highs", built), ("running", "cpsat", built), ("intervals", "cpsat", True),
+        ]  # fmt: skip
+        for row, (graph, limits), _ in found:
+            assert limits == [1.0, 5.0]
+            assert graph is GRAPH
+            assert vars(row) == {
+                "step": "m/2/o/cpu", "form": row.form, "backend": row.backend, "operators": N,
+                "variables": 0, "rows": 0, "program_bytes": peak_bytes(arrays, np.arange(N)),
+                "least_bytes": 70, "search_bound_bytes": 60, "near_seconds": None, "seconds": 0.0,
+                "status": f"not built: {size:,} coefficients", "known": (),
+            }  # fmt: skip
+    assert asked[0] == (("m",), {"batch_size": 2, "optimizer": "o"})
+    options = {"time_limit": ilp_alone._SEARCH_SECONDS, "bound_bytes": 55}
+    assert asked[1] == (N, list(range(N)), options)
+
+
+def test_rows_of_places(monkeypatch):
+    """Which programs are asked for; what was found by them, timed from when they began."""
+    ticking(monkeypatch, ilp_steps)
+    seconds = itertools.count(7.0, 0.25)
+    monkeypatch.setattr(ilp_steps, "_cpu_seconds", lambda: next(seconds))
+    random = np.random.default_rng(2)
+    lower = random.integers(0, 9, 15)
+    problem = PlacementProblem.of(
+        lower, lower + random.integers(1, 7, 15), random.integers(1, 20, 15)
+    )
+    step = types.SimpleNamespace(case="small", problem=problem)
+    seen = []
+
+    def located(items, begin, *, bound, target_height, limits, programs):
+        seen.append((begin, bound, target_height, limits.time_limit, repr(programs)))
+        limits.watch(None, 1.0)
+        limits.watch(16.0, 1.0)
+        limits.watch(15.0, 1.0)
+        return Located(begin + 1, bound, Status.FEASIBLE, 4, 6)
+
+    monkeypatch.setattr(ilp_steps, "located", located)
+    done = [("places", "no bound", "highs")]
+    rows = list(ilp_steps.places(step, ["highs", "cpsat"], 2.0, done))
+    assert len(rows) == len(ilp_steps.keys(["highs", "cpsat"], ["places"])) - 1
+    assert outcome(seen, [repr(row) for row in rows]) == "078bbaf4acfa"
+    items, _ = items_of(problem, 0)
+    heights = [
+        int((first_fit(items, order) + items.need).max()) for order in greedy_orders(items).values()
+    ]
+    assert min(heights) < max(heights)
+    found = {(row.value_bytes, row.least_bytes, row.limit) for row in rows}
+    assert found == {(min(heights) + 1, least_height(items), 2.0)}
+
+
+def test_rows_of_orders(monkeypatch):
+    ticking(monkeypatch, ilp_steps)
+    seconds = itertools.count(7.0, 0.25)
+    monkeypatch.setattr(ilp_steps, "_cpu_seconds", lambda: next(seconds))
+    seen = []
+
+    def searched(graph, seconds):
+        seen.append((len(graph.operators), seconds))
+        return types.SimpleNamespace(
+            least_peak_bytes=100, bound_bytes=60, lifetime_order=[len(graph.operators)]
+        )
+
+    def least_peak(graph, *, backends, limits, **options):
+        seen.append((len(graph.operators), backends, limits.time_limit, options))
+        limits.watch(101.5, 3.0)
+        limits.watch(101.0, 3.0)
+        return exact(status=Status.FEASIBLE)
+
+    monkeypatch.setattr(ilp_steps, "_searched", searched)
+    monkeypatch.setattr(ilp_steps, "least_peak", least_peak)
+    step = types.SimpleNamespace(case="small", graph=GRAPH)
+    arrays = GraphArrays.of(GRAPH)
+    sizes = [coefficients(arrays), coefficients(reduce_graph(arrays).arrays)]
+    for most in (10**9, max(sizes) - 1, min(sizes), min(sizes) - 1):
+        monkeypatch.setattr(ilp_steps, "_MOST", most)
+        seen += [repr(row) for row in ilp_steps.orders(step, ["highs", "cpsat"], 3.0)]
+    assert outcome(seen) == "869cf50971fc"
+
+
+def test_a_search_of_orders(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        ilp_steps.phases, "search", lambda arrays, starts, **o: asked.append((arrays.n, starts, o))
+    )
+    monkeypatch.setattr(ilp_steps, "forced_live_bound", lambda arrays: (55, "why"))
+    ilp_steps._searched(GRAPH, 3.0)
+    ((n, starts, options),) = asked
+    assert n == N and starts["given"].tolist() == list(range(N)) and len(starts) > 1
+    assert options == {"time_limit": 3.0, "bound_bytes": 55}
+
+
+def test_arenas_of_a_module(monkeypatch):
+    """Search, programs, and both at once; a solver that fails is a row that says so."""
+    ticking(monkeypatch, arenas)
+    graph = random_graph(1)
+    asked = []
+    packing = types.SimpleNamespace(
+        status=Status.FEASIBLE, height=40, bound=30, seconds=1.5, source="search"
+    )
+    fail = [False]
+
+    def way(name):
+        def find(problem, *, time_limit, programs=None):
+            asked.append((name, problem, time_limit, programs and programs.backend))
+            if programs is not None:
+                programs.watch(None, 1.0 * MB)
+                programs.watch(3.25 * MB, 2.0 * MB)
+            if fail[0]:
+                raise SolverError("no licence; get one")
+            return packing
+
+        return find
+
+    joint = types.SimpleNamespace(
+        optimal=True, height=50, bound=45, peak_bytes=44, variables=1234, rows=5678, start=9999
+    )
+
+    def joint_program(graph, *, limits, backend):
+        asked.append((graph, limits.time_limit, limits.apart, backend))
+        limits.watch(1.0 * MB, 0.5 * MB)
+        if fail[0]:
+            raise InputError("too large; leave it")
+        return joint
+
+    monkeypatch.setattr(arenas, "graphs", lambda module, platform: ["inner", graph])
+    monkeypatch.setattr(arenas, "graph_problem", lambda *given, **more: (given[1:], more))
+    monkeypatch.setattr(arenas, "load_of", lambda problem: 33)
+    monkeypatch.setattr(arenas, "place", way("search"))
+    monkeypatch.setattr(arenas, "place_by_programs", way("programs"))
+    monkeypatch.setattr(arenas, "offsets_by_name", lambda *given: "offsets")
+    monkeypatch.setattr(arenas, "check_placement", lambda *given: asked.append(given[1:]))
+    monkeypatch.setattr(arenas, "joint_program", joint_program)
+    told = []
+    rows = list(arenas.arenas(b"", "cpu", backend="cpsat", time_limit=3.0, progress=told.append))
+    way_row = ("feasible", 40, 30, 33, 1.5, "by search")
+    assert [tuple(map(plain, vars(row).values())) for row in rows] == [
+        ("places, search", *way_row), ("places, cpsat", *way_row),
+        ("joint, cpsat", "optimal", 50, 45, 44, 0.5,
+         "1,234 variables, 5,678 rows, begun at 9,999; nothing in place by choice"),
+    ]  # fmt: skip
+    order = range(len(graph.operators))
+    problem = ((order,), {"alignment": arenas.PLATFORMS["cpu"].alignment})
+    assert asked == [
+        ("search", problem, 3.0, None), (order, "offsets", 40),
+        ("programs", problem, 3.0, "cpsat"), (order, "offsets", 40), (graph, 3.0, True, "cpsat"),
+    ]  # fmt: skip
+    assert told == [
+        "places, cpsat: incumbent none yet, bound 1.00 MB",
+        "places, cpsat: incumbent 3.25 MB, bound 2.00 MB",
+        "joint, cpsat: incumbent 1.00 MB, bound 0.50 MB",
+    ]
+    fail[0] = True
+    monkeypatch.setattr(arenas, "_watch", lambda way, progress: lambda *given: None)
+    failed = list(arenas.arenas(b"", "cpu", backend="cpsat", time_limit=3.0))
+    assert [tuple(map(plain, vars(row).values())) for row in failed] == [
+        *((w, "unknown", 0, 33, 33, 0.0, "no licence; get one")
+          for w in ("places, search", "places, cpsat")),
+        ("joint, cpsat", "unknown", 0, 0, 0, 0.5, "too large"),
+    ]  # fmt: skip
+    fail[0], joint.optimal = False, False
+    assert list(arenas.arenas(b"", "cpu", backend="highs", time_limit=3.0))[-1].status == "feasible"
+    monkeypatch.undo()
+    assert arenas._watch("way", None) is None
+
+
+def plain(value):
+    return str(value) if isinstance(value, Status) else value
