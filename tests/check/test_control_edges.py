@@ -118,9 +118,7 @@ def placed(data, **offsets):
                 number = len(found.logical_buffers) + 1
                 where = found.logical_buffers.add(id=number, size=16).defined_at
                 where.instruction_id = i.id
-                allocation.assigned.add(
-                    logical_buffer_id=number, offset=offsets[name], size=16
-                )
+                allocation.assigned.add(logical_buffer_id=number, offset=offsets[name], size=16)
     return found.SerializeToString()
 
 

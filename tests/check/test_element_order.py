@@ -47,7 +47,9 @@ def memory(array_shape, values):
 def test_how_elements_lie_in_memory(array):
     assert places(orders.lying(array)).tolist() == memory(array, row(array)).tolist()
     assert orders.is_row_major(orders.row_major(array))
-    assert orders.is_row_major(array) == (array.minor_to_major[::-1] == tuple(range(row(array).ndim)))
+    assert orders.is_row_major(array) == (
+        array.minor_to_major[::-1] == tuple(range(row(array).ndim))
+    )
     there = places(orders.as_dimensions(array))
     assert memory(array, row(array))[there].tolist() == list(range(array.num_elements))
 

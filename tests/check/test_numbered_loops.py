@@ -70,9 +70,7 @@ def test_neither_order_nor_what_else_there_is_leaves_a_trace():
     assert alone == loop(
         root="tuple(n, c, d, a)", more="d = f32[4] sine(b)", begin="tuple(zero, y, x, z)", result=2
     )
-    assert alone == loop(
-        root="tuple(n, d, o, c)", more="d = f32[4] sine(a)\n o = f32[4] cosine(b)"
-    )
+    assert alone == loop(root="tuple(n, d, o, c)", more="d = f32[4] sine(a)\n o = f32[4] cosine(b)")
     assert alone == loop(  # a second copy
         root="tuple(n, d, o, c)",
         more="d = f32[4] sine(a)\n o = f32[4] sine(b)",

@@ -21,9 +21,7 @@ def cut(*ranges, stride=1, source=ARRAY):
     for start, limit in ranges:
         proto.slice_dimensions.add(start=start, limit=limit, stride=stride)
     dimensions = tuple(b - a for a, b in ranges)
-    return Op(
-        opcode="slice", proto=proto, shape=shape(*dimensions), operands=[Op(shape=source)]
-    )
+    return Op(opcode="slice", proto=proto, shape=shape(*dimensions), operands=[Op(shape=source)])
 
 
 def joining(made=ARRAY, operands=(), target="ConcatBitcast"):
