@@ -169,7 +169,7 @@ def test_what_goes_is_computed_again_in_the_other_loop(target, at):
     assert [m.original.split(".")[0] for m in edit.made if m.original] == ["y"]
 
 
-@TARGETS
+@pytest.mark.parametrize("target", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize("at", ["i", "back"])
 def test_what_reads_the_iteration_reads_that_of_the_other_loop(target, at):
     counted = writer("add(x, wide)", at=at).replace(
