@@ -109,6 +109,9 @@ def test_a_tensor_dies_at_the_hot_step_or_before(kind):
             others = [v for v in state.order[lo : hi + 1] if state.marked[v] != state.counters[0]]
             assert max(place[v] for v in moved) < min((place[v] for v in others), default=10**6)
             tried += 1
+            state.counters[0] += 1
+            late = proposals._die_sooner(problem, state, step + 1, kind, int(a), step)
+            assert late == (step + 1, state.last[a]), "what comes first stays first"
     assert tried > 5
 
 
