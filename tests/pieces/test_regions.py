@@ -1,4 +1,4 @@
-"""What of a function runs in pieces, by its equations alone: regions, and what is chosen of them."""
+"""What of a function runs in pieces, by its equations alone: regions, and which are chosen."""
 
 import types
 
@@ -111,9 +111,7 @@ def test_the_axis_through_the_largest_values_is_cut():
     large = jax.ShapeDtypeStruct((WIDTH, 64 * WIDTH), jnp.float32)
     cut = chosen(wide, X, large)
     (region,) = cut.regions
-    assert {"dot_general", "exp", "tanh"} <= set(
-        named(region.graph, region.members)
-    )
+    assert {"dot_general", "exp", "tanh"} <= set(named(region.graph, region.members))
     whole = Cut(cut.graph, (cut.graph,), jnp.float32)
     assert cut.peak(16) < 0.2 * whole.peak(16)
     assert cut.peak(64) < cut.peak(4)
