@@ -130,20 +130,24 @@ def lstm(
         return total / (steps * batch_size), ()
 
     def make(key: jax.Array) -> tuple[Any, Any]:
+        keys = iter(jax.random.split(key, 2 * layers + 3))
+
+        def normal(*shape: int) -> jax.Array:
+            return jax.random.normal(next(keys), shape, jnp.float32) / shape[0] ** 0.5
+
         layer_params = [
             {
-                "input": jnp.zeros((width if number else inputs, 4 * width), jnp.float32),
-                "hidden": jnp.zeros((width, 4 * width), jnp.float32),
+                "input": normal(width if number else inputs, 4 * width),
+                "hidden": normal(width, 4 * width),
                 "bias": jnp.zeros((4 * width,), jnp.float32),
             }
             for number in range(layers)
         ]
         batch = {
-            "inputs": jnp.zeros((steps, batch_size, inputs), jnp.float32),
-            "labels": jnp.zeros((steps, batch_size), jnp.int32),
+            "inputs": jax.random.normal(next(keys), (steps, batch_size, inputs), jnp.float32),
+            "labels": jax.random.randint(next(keys), (steps, batch_size), 0, classes, jnp.int32),
         }
-        head = jnp.zeros((width, classes), jnp.float32)
-        return {"layers": layer_params, "head": head}, batch
+        return {"layers": layer_params, "head": normal(width, classes)}, batch
 
     return Network("lstm", steps, loss, make)
 
@@ -157,8 +161,8 @@ def layers(count: int, *, width: int = 1024, batch_size: int = 2048) -> Network:
         return jnp.mean(batch**2), ()
 
     def make(key: jax.Array) -> tuple[Any, Any]:
-        weights = [jnp.zeros((width, width), jnp.float32)] * count
-        return weights, jnp.zeros((batch_size, width), jnp.float32)
+        weights = [jax.random.normal(key, (width, width), jnp.float32) for _ in range(count)]
+        return weights, jax.random.normal(key, (batch_size, width), jnp.float32)
 
     return Network("layers", count, loss, make)
 

@@ -25,10 +25,11 @@ import numpy as np
 from benchmarks.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_rewrite
-from olla_xla.compile.capture import capture, compile_rewritten
+from olla_xla.compile.capture import compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.residual_choices import ResidualChoices
+from tests.support.compiles import xla_schedule
 
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
@@ -83,7 +84,7 @@ def outcomes(layers: Layers) -> list[str]:
     arguments = layers.arguments()
     lowered = jax.jit(layers.step).lower(*arguments)
     expected = _bits(lowered.compile()(*arguments))
-    module = capture(lowered).module
+    module = xla_schedule(lowered)
     choices = ResidualChoices(module_from_bytes(module), "cpu", CostModel(_DEVICE, "cpu"))
     found = []
     for k in range(len(choices)):

@@ -16,6 +16,7 @@ from hlo.parse import from_hlo_text
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest
 from olla_xla.check.executable.same import is_reordered
 from olla_xla.errors import CheckError
+from tests.support.compiles import xla_schedule
 
 SEEDS = 64
 
@@ -493,12 +494,11 @@ def test_faults_of_a_module_for_the_h100():
     """Not run: what is read behind its writer is certainly wrong."""
     import jax
 
-    from olla_xla.compile.capture import capture
     from tests.support.compiles import STEPS, on_h100
 
     step, arguments, donated = STEPS["two_layers"]
     lowered = jax.jit(step, donate_argnums=donated).lower(*on_h100(arguments))
-    module = capture(lowered).module
+    module = xla_schedule(lowered)
     assert not verdict(module, module, "cuda")
     found = [
         mutated(module, kind, str(seed))

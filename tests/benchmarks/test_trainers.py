@@ -6,10 +6,11 @@ import jax
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.trainers import TRAINERS, parse_trainer
+from benchmarks.trainers import TRAINERS, nnx_step, parse_trainer
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import InputError
+from tests.support.compiles import QUICK
 
 
 def test_settings_are_the_trainers_own_or_those_given():
@@ -47,10 +48,14 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
     assert "does not compile" in capsys.readouterr().out
 
 
-def test_a_step_in_pieces():
+def test_a_step_in_pieces(monkeypatch):
+    monkeypatch.setattr(nnx_step, "_LAYERS", 2)
+    monkeypatch.setattr(nnx_step, "_WORDS", 4000)
     trainer = TRAINERS["nnx"]
     whole, cut = (
-        jax.jit(step.function, **step.options).lower(*step.arguments, **step.keywords).compile()
+        jax.jit(step.function, **step.options)
+        .lower(*step.arguments, **step.keywords)
+        .compile(compiler_options=QUICK)
         for step in (
             trainer.step("blocks", {"batch_size": "8", **pieces}, targets.target("cpu"))
             for pieces in ({}, {"pieces": "8"})
@@ -59,7 +64,9 @@ def test_a_step_in_pieces():
     assert assigned_bytes(cut) < assigned_bytes(whole)
 
 
-def test_each_policy_is_a_row(tmp_path, capsys):
+def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
+    """Each in a process of its own; XLA's compile is kept short."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     out = tmp_path / "rows.json"
     command = ["benchmarks", "trainers", "--trainers=nnx:batch_size=1", "--target=cpu"]
     limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4", "--beside"]

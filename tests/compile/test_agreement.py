@@ -86,7 +86,7 @@ def together(acts):
     return runtime, found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.sampled_from(

@@ -10,6 +10,7 @@ import pytest
 import olla_xla
 from olla_xla.cli.main import main
 from olla_xla.errors import BudgetError, InputError
+from tests.support.compiles import QUICK
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"time_limit": 1.0, "step_limit": 200}
@@ -35,7 +36,8 @@ def arguments():
 
 
 def total(function, *args):
-    m = jax.jit(function, donate_argnums=0).lower(*args).compile().memory_analysis()
+    lowered = jax.jit(function, donate_argnums=0).lower(*args)
+    m = lowered.compile(compiler_options=QUICK).memory_analysis()
     sizes = m.argument_size_in_bytes, m.output_size_in_bytes, m.temp_size_in_bytes
     return sum(sizes) - m.alias_size_in_bytes
 

@@ -6,7 +6,7 @@ import textwrap
 from tests import jax_files
 
 
-def test_what_passes_under_jit_only_is_named(tmp_path, capsys):
+def test_what_passes_under_jit_only_is_named(tmp_path, capsys, monkeypatch):
     (tmp_path / "some_test.py").write_text(
         textwrap.dedent("""
             import jax, jax.numpy as jnp
@@ -28,4 +28,13 @@ def test_what_passes_under_jit_only_is_named(tmp_path, capsys):
     assert "  test_only_jit: " in printed and "test_alike" not in printed
     (row,) = json.loads(out.read_text())
     assert row["plan"]["test_neither"][0] == row["jit"]["test_neither"][0] == "failed"
+
+    asked = []
+
+    def alike(path, way, seconds, more):
+        asked.append((way, more))
+        return {"test_alike": ("passed", "")}
+
+    monkeypatch.setattr(jax_files, "outcomes", alike)
     assert jax_files.main([str(tmp_path), "some_test", "--select=alike"]) == 0
+    assert asked == [(way, ["-k", "alike"]) for way in jax_files.WAYS]

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import olla_xla
-from examples.zoo import load
+from examples.zoo import common, load, resnet
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
 from olla_xla.compile import batch_ways
 from olla_xla.compile import max_batch as module
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
-from tests.support.compiles import total_bytes
+from tests.support.compiles import QUICK, total_bytes
 
 MEMORY = 200_000
 W = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 6
@@ -42,12 +42,22 @@ def planned_total(batch):
 
 def test_answers_are_those_of_every_size():
     lines = []
-    memory = total_bytes(lower(40).compile())
+    memory = total_bytes(lower(40).compile(compiler_options=QUICK))
     found = olla_xla.max_batch(lower, memory, compiles=12, options=OPTIONS, progress=lines.append)
-    fits = [n for n in range(30, 60) if total_bytes(lower(n).compile()) <= memory]
+    fits = [
+        n for n in range(30, 60) if total_bytes(lower(n).compile(compiler_options=QUICK)) <= memory
+    ]
     assert found.xla.batch == max(fits)
-    assert found.xla.bytes == total_bytes(lower(found.xla.batch).compile()) <= memory
-    assert found.xla.next_bytes == total_bytes(lower(found.xla.batch + 1).compile()) > memory
+    assert (
+        found.xla.bytes
+        == total_bytes(lower(found.xla.batch).compile(compiler_options=QUICK))
+        <= memory
+    )
+    assert (
+        found.xla.next_bytes
+        == total_bytes(lower(found.xla.batch + 1).compile(compiler_options=QUICK))
+        > memory
+    )
     planned = found.planned
     assert planned.batch > found.xla.batch, "an order helps this step"
     assert planned_total(planned.batch) == planned.bytes <= memory
@@ -57,7 +67,7 @@ def test_answers_are_those_of_every_size():
 
 
 def test_multiples_and_ways():
-    memory = f"{total_bytes(lower(40).compile()) / 1000}KB"
+    memory = f"{total_bytes(lower(40).compile(compiler_options=QUICK)) / 1000}KB"
     found = olla_xla.max_batch(
         lower, memory, multiple_of=16, max_overhead=0, compiles=12, options=OPTIONS
     )
@@ -152,7 +162,7 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
 
     monkeypatch.setattr(batch_ways, "compile_given", compile_given)
     monkeypatch.setattr(batch_ways, "chosen", chosen)
-    memory = total_bytes(lower(400).compile())
+    memory = total_bytes(lower(400).compile(compiler_options=QUICK))
     found = olla_xla.max_batch(lower, memory, options=OPTIONS)
     assert len(refused) == 2  # one plan for each way
     for way in (found.planned, found.recomputed):
@@ -161,9 +171,15 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
     assert "the referee refuses it" in batch_verdict(found)
 
 
+def small_resnet(batch_size, optimizer):
+    network = resnet.ResNet((1, 1), resnet.BasicBlock, 10)
+    network = common.linen_network(network, common.image_batches(32, 3, 10))
+    return common.build(network, batch_size=batch_size, optimizer=optimizer)
+
+
 @pytest.mark.parametrize(
     ("model", "memory", "again"),
-    [("resnet18", "1GiB", 0), ("mlp", "24MiB", 0.05), ("lenet", "64MiB", 0), (None, "2MiB", 0.05)],
+    [("resnet", "64MiB", 0), ("mlp", "24MiB", 0.05), ("lenet", "64MiB", 0), (None, "2MiB", 0.05)],
 )
 def test_six_compiles_for_two_ways_and_three_more_for_the_third(monkeypatch, model, memory, again):
     """Two that predict, and two that confirm for each way, on a line or not."""
@@ -180,7 +196,8 @@ def test_six_compiles_for_two_ways_and_three_more_for_the_third(monkeypatch, mod
     def lowered(batch):
         if model is None:
             return lower(batch)
-        train, arguments, options = load(model)(batch_size=batch, optimizer="sgd")
+        build = small_resnet if model == "resnet" else load(model)
+        train, arguments, options = build(batch_size=batch, optimizer="sgd")
         return jax.jit(train, **options).lower(*arguments)
 
     found = olla_xla.max_batch(lowered, memory, max_overhead=again, options=OPTIONS)

@@ -1,5 +1,7 @@
 """A plan handed over as a policy of `jax.checkpoint`, which put by hand gives the plan's total."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -33,10 +35,16 @@ def step_of(body):
     return step
 
 
+@functools.cache
+def planned_within(overhead):
+    """The planned step, which has its plan, and that as a policy."""
+    planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
+    return planned, planned.as_policy(*ARGUMENTS)
+
+
 @pytest.mark.parametrize("overhead", [0.1, 0.5])
 def test_by_hand_it_gives_the_plans_total(overhead):
-    planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
-    policy = planned.as_policy(*ARGUMENTS)
+    planned, policy = planned_within(overhead)
     assert not policy.unnamed and sorted((*policy.names, *policy.recomputed)) == ["down", "up"]
     assert bool(policy.names) == (overhead == 0.1) and policy.recomputed
     by_hand = step_of(jax.checkpoint(named, policy=policy.policy()))
@@ -56,7 +64,7 @@ def test_what_is_kept_and_has_no_name_is_told_with_its_line():
 
 
 def test_as_maxtexts_flags():
-    policy = olla_xla.plan(step_of(named), max_overhead=0.1, **LIMITS).as_policy(*ARGUMENTS)
+    _, policy = planned_within(0.1)
     (kept,), (made,) = policy.names, policy.recomputed
     assert policy.maxtext() == f"remat_policy=custom {kept}=device {made}=remat"
 

@@ -14,6 +14,7 @@ from olla_xla.memory.analysis.memory_view import memory_view
 from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
+from tests.support.compiles import xla_schedule
 
 LIMITS = {"time_limit": 5, "step_limit": 2000}
 OPTIONS = PlanOptions(**LIMITS)
@@ -22,7 +23,7 @@ OPTIONS = PlanOptions(**LIMITS)
 def _tried(step, arguments, **options):
     jitted = jax.jit(step, **options)
     plan = olla_xla.plan(jitted, **LIMITS).lower(*arguments).compile().plan
-    module = capture(jitted.lower(*arguments)).module
+    module = xla_schedule(jitted.lower(*arguments))
     view = memory_view(PlannedModule(scheduled_module(module), "cpu"), "planned")
     return remedy(module, view, OPTIONS, target="cpu", plan=plan)
 
@@ -100,7 +101,7 @@ def test_analyze_tries_nothing_where_it_is_not_asked_to():
 def test_what_recomputes_already_is_left_alone():
     arguments = jnp.zeros((4, 16, 16)), jnp.zeros((64, 16))
     plan = olla_xla.plan(scanned, time_limit=2).lower(*arguments).compile().plan
-    module = capture(jax.jit(scanned).lower(*arguments)).module
+    module = xla_schedule(jax.jit(scanned).lower(*arguments))
     view = memory_view(PlannedModule(scheduled_module(module), "cpu"), "planned")
     options = PlanOptions(max_overhead=0.1)
     assert remedy(module, view, options, target="cpu", plan=plan) is None
@@ -110,9 +111,9 @@ def test_a_librarys_own_switch():
     nn = pytest.importorskip("flax.linen")
     layer = nn.Dense(8)
     params = layer.init(jax.random.key(0), jnp.zeros((2, 8)))
-    module = capture(jax.jit(layer.apply).lower(params, jnp.zeros((2, 8)))).module
+    module = xla_schedule(jax.jit(layer.apply).lower(params, jnp.zeros((2, 8))))
     assert by_hand(scheduled_module(module)) == "nn.remat"
-    own = capture(jax.jit(scanned).lower(jnp.zeros((4, 8, 8)), jnp.zeros((2, 8)))).module
+    own = xla_schedule(jax.jit(scanned).lower(jnp.zeros((4, 8, 8)), jnp.zeros((2, 8))))
     assert by_hand(scheduled_module(own)) == ""
 
 

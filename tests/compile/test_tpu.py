@@ -136,7 +136,7 @@ def test_a_plan_is_assigned_no_more_than_xla():
     where = v5e()
     arguments = where.place(_of(8192, 512))
     own = jax.jit(_layers, donate_argnums=0).lower(*arguments).compile()
-    planned = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.3, seed=0)
+    planned = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.3, seed=0, step_limit=1000)
     compiled = planned.lower(*arguments).compile()
     assert "objects" not in compiled.reason
     totals = [
@@ -195,7 +195,11 @@ def test_a_step_over_four_chips():
     results = results_digest(found.module, "tpu")
     check_executable(found.final, "tpu", results=results, assignment=found.assignment)
     assert b"all-gather" in found.module or b"all-reduce" in found.module
-    compiled = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.2).lower(*shapes).compile()
+    compiled = (
+        olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.2, step_limit=1000)
+        .lower(*shapes)
+        .compile()
+    )
     assert compiled.plan is not None
     assert assigned_bytes(compiled) <= found.assigned_bytes
 
@@ -217,7 +221,9 @@ def test_scan_residuals_are_recomputed():
     sizes = (8, 256, 1024), (8, 1024, 256), (16384, 256)
     up, down, x = (jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)
     arguments = v5e().place(((up, down), x))
-    compiled = olla_xla.plan(jax.grad(_scanned_loss), max_overhead=1.0, seed=0).lower(*arguments)
+    compiled = olla_xla.plan(
+        jax.grad(_scanned_loss), max_overhead=1.0, seed=0, step_limit=1000
+    ).lower(*arguments)
     compiled = compiled.compile()
     plan = compiled.plan
     assert compiled.planned and plan is not None and plan.loops, compiled.reason
@@ -245,7 +251,7 @@ def test_what_xla_refuses_fits_with_a_plan():
     arguments = v5e().place(((up, down), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         jax.jit(jax.grad(_scanned_loss)).lower(*arguments).compile()
-    step = olla_xla.plan(jax.grad(_scanned_loss), max_overhead=1.0, seed=0)
+    step = olla_xla.plan(jax.grad(_scanned_loss), max_overhead=1.0, seed=0, step_limit=1000)
     compiled = step.lower(*arguments).compile()
     assert compiled.planned, compiled.reason
     assert assigned_bytes(compiled) < 15.75 * 2**30

@@ -10,6 +10,7 @@ import pytest
 
 from examples import zoo
 from examples.zoo import common, gpt, llama, lstm, transformer
+from tests.support.compiles import QUICK
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ BATCH_NORMALIZED = {
 }
 # The unrolled loop is traced at a quarter of its length, to save time.
 FEWER_STEPS = {"lstm": {"sequence_length": 16}}
-# Sizes at which a model compiles in a second or two.
+# Sizes at which a model compiles in a second or two. In bfloat16, too, each kind of layer is there.
 SMALL = {
     "inception_resnet": {"image_size": 75, "num_classes": 10, "blocks": (1, 1, 1)},
     "vit_b16": {"image_size": 32, "num_classes": 10, "layers": 1, "width": 32, "heads": 2},
@@ -130,7 +131,7 @@ def test_one_float32_example(name):
 @pytest.mark.parametrize("name", zoo.MODELS)
 def test_32_bfloat16_examples(name):
     step, example_args, jit_kwargs = zoo.load(name)(
-        batch_size=32, optimizer="sgd", dtype="bfloat16", **FEWER_STEPS.get(name, {})
+        batch_size=32, optimizer="sgd", dtype="bfloat16", **SMALL.get(name, {})
     )
     state, batch = example_args
     assert {leaf.shape[0] for leaf in jax.tree.leaves(batch)} == {32}
@@ -142,6 +143,10 @@ def test_32_bfloat16_examples(name):
     assert (loss.shape, loss.dtype) == ((), jnp.float32)
     assert set(_products(traced.jaxpr.jaxpr)) == {jnp.dtype("bfloat16")}
     assert traced.lower().compiler_ir("stablehlo") is not None
+
+
+def quick(function):
+    return jax.jit(function, compiler_options=QUICK)
 
 
 def _filled(state):
@@ -176,7 +181,7 @@ def test_two_steps(name, optimizer, dtype):
     step, (state, _), jit_kwargs = model(batch_size=2, optimizer=optimizer, dtype=dtype, **sizes)
     batch = model.network(**sizes).make_batch(jax.random.key(0), 2)
     lowered = jax.jit(step, **jit_kwargs).lower(state, batch)
-    compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    compiled = lowered.compile(compiler_options=QUICK)
     state, first = compiled(_filled(state), batch)
     state, second = compiled(state, batch)
     assert math.isfinite(first)
@@ -222,7 +227,7 @@ def test_transformer_sees_the_source_and_only_the_past():
     params = _filled({"params": jax.eval_shape(network.init, jax.random.key(1), inputs)[0]})[
         "params"
     ]
-    apply = jax.jit(lambda inputs: network.apply(params, {}, inputs)[0])
+    apply = quick(lambda inputs: network.apply(params, {}, inputs)[0])
     logits = apply(inputs)
     later = apply(inputs | {"target": inputs["target"].at[0, 2].add(1)})
     assert jnp.allclose(logits[:, :2], later[:, :2], atol=1e-6)
@@ -282,21 +287,21 @@ def test_scanned_gpt_is_the_unrolled_one():
     scanned = SMALL["gpt_scan"]["config"]
     network = gpt.network(scanned)
     inputs = network.make_batch(jax.random.key(0), 2)["inputs"]
-    params, _ = network.init(jax.random.key(1), inputs)
+    params, _ = quick(network.init)(jax.random.key(1), inputs)
     stacked = params["blocks"][0]["stacked"]
     blocks = {k: jax.tree.map(lambda leaf, k=k: leaf[k], stacked) for k in range(scanned.layers)}
     unrolled = gpt.network(dataclasses.replace(scanned, scan=False))
-    expected, _ = unrolled.apply(params | {"blocks": blocks}, {}, inputs)
-    assert jnp.allclose(network.apply(params, {}, inputs)[0], expected, atol=1e-5)
+    expected, _ = quick(unrolled.apply)(params | {"blocks": blocks}, {}, inputs)
+    assert jnp.allclose(quick(network.apply)(params, {}, inputs)[0], expected, atol=1e-5)
 
 
 def test_scanned_lstm_is_the_unrolled_one():
     sizes = SMALL["lstm"]
     network, unrolled = lstm.network(**sizes, scan=True), lstm.network(**sizes)
     inputs = network.make_batch(jax.random.key(0), 2)["inputs"]
-    params, _ = network.init(jax.random.key(1), inputs)
-    expected, _ = unrolled.apply(params, {}, inputs)
-    assert jnp.allclose(network.apply(params, {}, inputs)[0], expected, atol=1e-5)
+    params, _ = quick(network.init)(jax.random.key(1), inputs)
+    expected, _ = quick(unrolled.apply)(params, {}, inputs)
+    assert jnp.allclose(quick(network.apply)(params, {}, inputs)[0], expected, atol=1e-5)
 
 
 def test_gpt2_reads_512_of_its_1024_positions():

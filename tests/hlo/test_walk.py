@@ -12,7 +12,7 @@ from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
-from tests.support.compiles import on_h100
+from tests.support.compiles import on_h100, xla_schedule
 
 
 def _step(params, x):
@@ -72,7 +72,7 @@ def test_a_planned_module_is_walked_as_the_view_lists():
 def test_what_was_not_changed_is_not_read_again(change):
     """The view of a changed module is that of its bytes."""
     lowered = jax.jit(_step, donate_argnums=0).lower(*on_h100(_arguments()))
-    planned = PlannedModule(scheduled_module(capture(lowered).module), "cuda")
+    planned = PlannedModule(scheduled_module(xla_schedule(lowered)), "cuda")
     if change == "rewritten":
         fusion = next(i for i in planned.module.entry.instructions if i.opcode == "fusion")
         found = planned.rewritten({}, planned.orders, {fusion.name: [0]})

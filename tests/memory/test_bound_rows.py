@@ -7,11 +7,11 @@ import pytest
 
 import olla_xla
 from examples.zoo import load
-from olla_xla.compile.capture import capture
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.memory.analysis.terminal import tables_of
 from olla_xla.planner import graphs
+from tests.support.compiles import xla_schedule
 
 
 def scanned(w, x):
@@ -65,5 +65,5 @@ def test_a_plan_s_tables_tell_the_user_s_line_and_no_library_s():
 
     p = jnp.ones((64, 64))
     lowered = jax.jit(step).lower(p, optimizer.init(p), jnp.ones((8, 64)))
-    lines = {op.location for op in graphs(capture(lowered).module, "cpu")[-1].operators}
+    lines = {op.location for op in graphs(xla_schedule(lowered), "cpu")[-1].operators}
     assert {line.rpartition(":")[0] for line in lines if line} == {__file__}

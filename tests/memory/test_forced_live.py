@@ -25,7 +25,7 @@ def _plain_forced(graph: TensorGraph) -> list[int]:
     return forced
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(tensor_graphs())
 def test_no_order_is_below_the_bound(graph):
     bound, v = forced_live.forced_live_bound(graph)

@@ -26,7 +26,7 @@ def _least_by_operator(graph) -> np.ndarray:
     return least
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(tensor_graphs())
 def test_bound_holds_at_every_operator_of_every_order(graph):
     arrays = GraphArrays.of(graph)
@@ -37,7 +37,7 @@ def test_bound_holds_at_every_operator_of_every_order(graph):
         assert not closure.before[v]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tensor_graphs())
 def test_bound_is_exact_at_an_operator_without_in_place_pairs(graph):
     graph = dataclasses.replace(graph, inplace=())
@@ -48,7 +48,7 @@ def test_bound_is_exact_at_an_operator_without_in_place_pairs(graph):
     assert (np.array(bounds) >= forced_live_bytes(arrays)).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tensor_graphs(), st.integers(0, 10**6))
 def test_proofs_hold_for_every_order(graph, draw):
     orders = list(all_orders(graph))
@@ -78,7 +78,7 @@ def test_of_two_that_need_much_one_comes_first():
     assert alone < cuts.bound == 24 <= oracle_peak(graph, start.tolist())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tensor_graphs(), st.integers(0, 10**6))
 def test_improving_by_cuts_is_legal_and_bounded_by_the_optimum(graph, draw):
     orders = list(all_orders(graph))

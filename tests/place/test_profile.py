@@ -1,7 +1,9 @@
 """Arrays of NumPy programs as they are recorded, replayed from a planned arena."""
 
+import dataclasses
 import doctest
 import functools
+import itertools
 import json
 import re
 from pathlib import Path
@@ -117,12 +119,32 @@ RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[p.stem for p in RECORDINGS])
 def test_recordings_of_the_repository(path, tmp_path, hasty):
-    """Replayed; the command fails where blocks that are live together overlap."""
+    """Replayed; the command fails where blocks that are live together overlap.
+
+    The shortest is replayed whole, of the others about as much.
+    """
     out = tmp_path / "rows.json"
+    assert sum(map(len, read_recording(path).iterations)) > 2 * 500
+    if path.stem != "torch_perceptron":
+        path = shortened(path, tmp_path)
     assert main(["benchmarks", "profile", f"--trace={path}", f"--out={out}"]) == 0
     (row,) = json.loads(out.read_text())
-    assert row["loop"] == path.stem and row["requests"] > 500
+    assert row["loop"] == path.stem and row["requests"] > 400
     assert row["live_bytes"] <= row["arena_bytes"] + row["elsewhere_bytes"]
+
+
+def shortened(path, folder):
+    """The first iterations of a recording, of 800 requests and releases or more."""
+    recording = read_recording(path)
+    lengths = list(itertools.accumulate(map(len, recording.iterations)))
+    count = next(k for k, length in enumerate(lengths, 1) if length >= 800 and k > 1)
+    first = dataclasses.replace(
+        recording,
+        iterations=recording.iterations[:count],
+        profiles=recording.profiles[:count],
+    )
+    write_recording(folder / path.name, first)
+    return folder / path.name
 
 
 def test_there_are_recordings():

@@ -6,7 +6,6 @@ import pytest
 
 import olla_xla
 from olla_xla.check.graph import check_schedule
-from olla_xla.compile.capture import capture
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.planner import ilp, plan_module
@@ -14,6 +13,7 @@ from olla_xla.planner.ilp import order_by_ilp
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.schedule.search import phases
+from tests.support.compiles import xla_schedule
 from tests.support.graphs import train_step
 from tests.support.steps import STEPS, arrays, assert_same, branches
 
@@ -23,7 +23,7 @@ LIMITS = {"time_limit": 60, "step_limit": 20_000}
 @pytest.fixture(scope="module")
 def module():
     step, shapes, _ = STEPS["mlp"]()
-    return capture(jax.jit(step).lower(*shapes)).module
+    return xla_schedule(jax.jit(step).lower(*shapes))
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.dropout_steps import layers_10
 from hlo.parse import from_hlo_text
 from olla_xla import planner
-from olla_xla.compile.capture import capture
 from olla_xla.planner import orders, pipeline, warm_up
 from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
+from tests.support.compiles import xla_schedule
 
 
 def test_what_comes_before_the_search_counts(monkeypatch):
@@ -41,7 +41,7 @@ def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound
 
     monkeypatch.setattr(orders, "solve", asked)
     step, arguments, options = layers_10(batch_size=32, optimizer="sgd")
-    module = capture(jax.jit(step, **options).lower(*arguments)).module
+    module = xla_schedule(jax.jit(step, **options).lower(*arguments))
     plan = planner.plan_module(module, PlanOptions(), target="cpu", schedule_seconds=1.0)
     assert plan.predicted_bytes == plan.xla_predicted_bytes
     assert plan.lower_bound_bytes < plan.predicted_bytes < plan.lower_bound_bytes + 2**18

@@ -8,7 +8,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, PlanFileError
@@ -82,6 +82,8 @@ PLANS = st.builds(
 )
 
 
+@settings(max_examples=30)
+@example(dataclasses.replace(PLAN, time_limit=math.inf))
 @given(PLANS)
 def test_round_trip_is_exact(plan):
     text = plan_file.dumps(plan)

@@ -10,9 +10,9 @@ import pytest
 import olla_xla
 from hlo.cpu_code import one_function
 from hlo.module import module_from_bytes
-from olla_xla.compile.capture import capture
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.bodies import bodies_at_peak
+from tests.support.compiles import xla_schedule
 from tests.support.steps import assert_same
 
 LAYERS, WIDTH, BATCH, PARTS = 8, 64, 1024, 3
@@ -58,7 +58,7 @@ def until_small(weights, x):
 @functools.cache
 def charged(step):
     lowered = jax.jit(step).lower(weights(), examples())
-    planned = PlannedModule(module_from_bytes(capture(lowered).module), "cpu")
+    planned = PlannedModule(module_from_bytes(xla_schedule(lowered)), "cpu")
     planned.charge_all()
     return planned
 
@@ -82,7 +82,7 @@ def test_what_is_compiled_as_one_function_with_others_is_left():
         return jax.lax.scan(turn, a, jnp.stack([a, b, a]))[0]
 
     arrays = [np.ones((16, 16), np.float32)] * 2
-    module = module_from_bytes(capture(jax.jit(mixed).lower(*arrays)).module)
+    module = module_from_bytes(xla_schedule(jax.jit(mixed).lower(*arrays)))
     assert one_function(module), "XLA makes one function of a small loop"
     planned = PlannedModule(module, "cpu")
     planned.charge_all()

@@ -9,9 +9,8 @@ import pytest
 
 import olla_xla
 from olla_xla import planner
-from olla_xla.compile.capture import capture
 from olla_xla.problem.options import PlanOptions
-from tests.support.compiles import on_h100
+from tests.support.compiles import on_h100, xla_schedule
 from tests.support.steps import assert_same
 
 ROWS, WIDE = 512, 1024
@@ -49,7 +48,7 @@ def arguments():
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_one_of_two_loops_reads_a_clone(target):
     given = on_h100(arguments()) if target == "cuda" else arguments()
-    module = capture(jax.jit(step).lower(*given)).module
+    module = xla_schedule(jax.jit(step).lower(*given))
     kept, again = (
         planner.plan_module(
             module,

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes, parse_module_proto
-from olla_xla.compile.capture import capture
 from olla_xla.remat.loops.pairs import pairs
-from tests.support.compiles import on_h100
+from tests.support.compiles import on_h100, xla_schedule
 from tests.support.loop_programs import PROGRAMS
 
 pytestmark = pytest.mark.quick
@@ -22,7 +21,7 @@ COUNTER = {"tuple_index": "0", "init": "0", "step": "1"}
 @functools.cache
 def scheduled():
     step, arguments = PROGRAMS[NAME]()
-    return capture(jax.jit(step).lower(*on_h100(jax.tree.map(jnp.asarray, arguments)))).module
+    return xla_schedule(jax.jit(step).lower(*on_h100(jax.tree.map(jnp.asarray, arguments))))
 
 
 def found(**more):

@@ -18,7 +18,7 @@ from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
-from tests.support.compiles import H100, on_h100
+from tests.support.compiles import H100, on_h100, xla_schedule
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same
 
@@ -239,7 +239,7 @@ def test_a_wrong_move_is_refused(opcode, wrong):
     else:
         params = jnp.asarray(np.random.default_rng(5).normal(size=(16, 16, 16)), jnp.float32)
         lowered = jax.jit(_square_slices).lower(params, X[:, :16])
-    module = capture(lowered).module
+    module = xla_schedule(lowered)
     data = _without_moves(module)
     check_rewrite(module, data, "cpu", loops=True)
     proto = parse_module_proto(data)
@@ -322,7 +322,7 @@ def test_converts_of_slices_to_wider_types_are_the_same_bits():
 def test_what_rounds_on_a_cpu_stays():
     """Its code beside a slice is another one, which might round otherwise."""
     p = {"a": jnp.ones((4, 32, 32)), "b": jnp.ones((4, 32, 32))}
-    module = capture(jax.jit(_converted_step).lower(p, X[:, :32])).module
+    module = xla_schedule(jax.jit(_converted_step).lower(p, X[:, :32]))
     assert not sinks(module_from_bytes(module), "cpu")
     names = [sink.move.name for sink in sinks(module_from_bytes(module), "cuda")]
     assert names
@@ -367,7 +367,7 @@ def test_time_that_is_saved_may_be_spent_again():
     x = jnp.concatenate([X] * 16)
     shapes = on_h100(_wide((_params(0), x)))
     lowered = jax.jit(_converted_step, donate_argnums=0).lower(*shapes)
-    module = capture(lowered).module
+    module = xla_schedule(lowered)
 
     def planned(overhead):
         options = PlanOptions(step_limit=500, max_overhead=overhead)

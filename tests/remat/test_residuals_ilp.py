@@ -1,6 +1,7 @@
 """The integer programme for stacks against every subset of them, and what a plan says of it."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import random
@@ -11,7 +12,6 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes
-from olla_xla.compile.capture import capture
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.pairs import pairs
@@ -20,6 +20,7 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.residuals_ilp import least
 from olla_xla.remat.loops.selection import to_try
+from tests.support.compiles import xla_schedule
 from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow
@@ -28,9 +29,10 @@ MOST = 11  # stacks of which all sets are tried
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
+@functools.cache
 def _module(name):
     step, arguments = STEPS[name]()
-    return capture(jax.jit(step).lower(*arguments)).module
+    return xla_schedule(jax.jit(step).lower(*arguments))
 
 
 def _choices(module):
@@ -182,7 +184,7 @@ def _held_inside(w, xs):
 
 def _held():
     arguments = jnp.ones((64, 64)) / 9, jnp.ones((6, 128, 64))
-    return capture(jax.jit(jax.grad(_held_inside)).lower(*arguments)).module
+    return xla_schedule(jax.jit(jax.grad(_held_inside)).lower(*arguments))
 
 
 @pytest.mark.parametrize("name", ["lstm", "gated", "held inside"])

@@ -32,6 +32,7 @@ from olla_xla.remat.segments.budget import (
 from olla_xla.remat.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.remat.segments.transform import explain
 from olla_xla.remat.segments.walk import Walk
+from tests.support.compiles import QUICK
 
 pytestmark = pytest.mark.slow
 
@@ -299,6 +300,15 @@ def compiled(function, *arguments):
     return jax.jit(function).lower(*arguments).compile()
 
 
+def quick(function):
+    """Jitted for what is no test of single bits."""
+    return jax.jit(function, compiler_options=QUICK)
+
+
+def temp_bytes(function, *arguments):
+    return quick(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+
 def assert_equal(a, b, tolerance=0.0):
     leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     for x, y in leaves:
@@ -448,8 +458,7 @@ def test_dots_never_take_more_than_nothing_by_the_exact_budget(caplog):
     weights = layers()
 
     def temp(function):
-        gradient = compiled(jax.grad(function, has_aux=True), weights, X)
-        return gradient.memory_analysis().temp_size_in_bytes
+        return temp_bytes(jax.grad(function, has_aux=True), weights, X)
 
     with caplog.at_level("INFO", "olla_xla"):
         estimated = temp(olla_xla.sublinear(loss, keep="dots"))
@@ -471,7 +480,7 @@ def test_dots_are_kept_where_that_takes_less():
     weights = layers()
     assert any(s.recomputed for s in explain(wide, weights, X, keep="dots").segments)
     temp = [
-        compiled(jax.grad(f, has_aux=True), weights, X).memory_analysis().temp_size_in_bytes
+        temp_bytes(jax.grad(f, has_aux=True), weights, X)
         for f in (olla_xla.sublinear(wide, keep="dots"), wide)
     ]
     assert temp[0] < temp[1]
@@ -537,13 +546,13 @@ def test_calls_loops_and_derivative_rules():
         return jnp.mean(x) + jnp.sum(sums), x
 
     weights, key = layers(3), jax.random.key(3)
+    plain = jax.grad(f, has_aux=True)
     for twice in (True, False):
+        expected = quick(functools.partial(plain, twice=twice))(weights, X[:8], key)
         for depth in (1, None):
             ours = jax.grad(olla_xla.sublinear(f, depth=depth), has_aux=True)
-            plain = jax.grad(f, has_aux=True)
-            a = jax.jit(functools.partial(ours, twice=twice))(weights, X[:8], key)
-            b = jax.jit(functools.partial(plain, twice=twice))(weights, X[:8], key)
-            assert_equal(a, b, 1e-5)
+            made = quick(functools.partial(ours, twice=twice))(weights, X[:8], key)
+            assert_equal(made, expected, 1e-5)
     cut = explain(f, weights, X[:8], key)
     assert "scan" in cut.equations and "dot_general" in cut.equations  # layers are taken apart
 
@@ -693,7 +702,7 @@ def test_results_of_inlined_calls(name, wrap):
 
     x = jnp.ones((256, 32)) / 8
     f = NESTED[name]
-    made, expected = jax.jit(wrap(f))(x), jax.jit(f)(x)
+    made, expected = quick(wrap(f))(x), quick(f)(x)
     assert jax.tree.structure(made) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype

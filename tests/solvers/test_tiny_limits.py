@@ -13,7 +13,6 @@ from benchmarks.place_ilp.arenas import arenas
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import located
 from examples.zoo import load
-from olla_xla.compile.capture import capture
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
@@ -25,6 +24,7 @@ from olla_xla.solvers.linear import Limits, Model, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 from tests.remat.test_remat import front
 from tests.remat.test_residuals_ilp import _choices, _module
+from tests.support.compiles import xla_schedule
 from tests.support.graphs import train_step
 
 SECONDS = (1e-6, 1e-3, 0.05)
@@ -166,7 +166,7 @@ def test_the_places_of_a_plan(backend, seconds, small):
     step, shapes, options = load("mlp")(batch_size=16, optimizer="sgd")
     if small:
         step, shapes, options = (lambda x, w: (x @ w).sum()), (jax.numpy.ones((8, 8)),) * 2, {}
-    module = capture(jax.jit(step, **options).lower(*shapes)).module
+    module = xla_schedule(jax.jit(step, **options).lower(*shapes))
     said = []
     for row in arenas(module, "cpu", backend, seconds, said.append):
         assert 0 <= row.bound <= row.height or row.status is Status.UNKNOWN

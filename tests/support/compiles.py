@@ -11,6 +11,10 @@ import pytest
 from hlo import xla_pb2
 from hlo.buffer_assignment import BufferAssignment, read_dump
 from hlo.module import Module, module_from_proto
+from olla_xla.compile.compiles import Compiles
+
+QUICK = {"xla_backend_optimization_level": 0}
+"""Of XLA's compile, for what is no test of its code: LLVM's optimization takes half of the time."""
 
 H100 = Path(__file__).parents[2] / "olla_xla" / "targets" / "h100.txtpb"
 
@@ -114,6 +118,15 @@ def on_h100(arguments):
     )
 
 
+def xla_schedule(lowered) -> bytes:
+    """The module as XLA scheduled it, serialized; its compile ends there."""
+    compiles = Compiles(lowered, None, {})
+    try:
+        return compiles.capture().module
+    finally:
+        compiles.forget()
+
+
 def total_bytes(compiled) -> int:
     """Arguments + outputs - aliases + temp of a compiled function, as XLA reports them."""
     m = compiled.memory_analysis()
@@ -132,7 +145,7 @@ def dumped_step(name: str, target: str) -> tuple[bytes, int]:
     if target == "cuda":
         arguments = on_h100(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+        options = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True, **QUICK}
         lowered = jax.jit(function, donate_argnums=donated).lower(*arguments)
         compiled = lowered.compile(compiler_options=options)
         dumps = Path(folder).glob("*after_optimizations.hlo.pb")

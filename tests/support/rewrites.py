@@ -6,6 +6,8 @@ from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
 from hlo.values import analyse
 from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.compile.compiles import Compiles
+from tests.support.compiles import QUICK
 
 
 def edit(module):
@@ -17,6 +19,15 @@ def check_cloned(before, after, target):
     """What the planner asks of a module with clones. Raises CheckError."""
     check_rewrite(before, after, target)
     check_executable(after, target)
+
+
+def compiled_quickly(lowered, module):
+    """A serialized module in place of what XLA scheduled, without LLVM's optimization."""
+    compiles = Compiles(lowered, QUICK, {})
+    try:
+        return compiles.rewritten(lambda _: module)
+    finally:
+        compiles.forget()
 
 
 def with_aliases(module, aliases):

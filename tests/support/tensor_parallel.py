@@ -98,6 +98,7 @@ def _compiled_only():
             max_overhead=1.0,
             collectives=collectives,
             time_limit=30,
+            step_limit=2000,
         )
         compiled = planned.lower(params, params, made(*batch)).compile()
         plan = compiled.plan

@@ -1,0 +1,206 @@
+"""Orders of an array's elements as steps, beside NumPy's own transposes and reshapes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hlo.shapes import Shape
+from olla_xla.check.executable import element_order as orders
+from olla_xla.check.executable.element_numbering import ElementNumbering
+
+EXTENTS = st.lists(st.sampled_from([1, 2, 2, 3, 4, 6]), min_size=1, max_size=4)
+
+
+def shape(*dimensions, layout=None):
+    layout = tuple(reversed(range(len(dimensions)))) if layout is None else tuple(layout)
+    return Shape(11, tuple(dimensions), (), layout, 0, 32, b"")
+
+
+@st.composite
+def shapes(draw, dimensions=EXTENTS):
+    found = draw(dimensions)
+    return shape(*found, layout=draw(st.permutations(range(len(found)))))
+
+
+def places(steps):
+    """The places in the row, in the order that steps take them."""
+    found = np.zeros(1, int)
+    for count, distance in steps:
+        found = (found[:, None] + np.arange(count) * distance).reshape(-1)
+    return found
+
+
+def row(array_shape):
+    """Places in its row of an array's elements, by their indices."""
+    return np.arange(array_shape.num_elements).reshape(array_shape.dimensions)
+
+
+def memory(array_shape, values):
+    """An array's values as they lie in memory."""
+    return values.transpose(array_shape.minor_to_major[::-1]).reshape(-1)
+
+
+@given(shapes())
+def test_how_elements_lie_in_memory(array):
+    assert places(orders.lying(array)).tolist() == memory(array, row(array)).tolist()
+    assert orders.is_row_major(orders.row_major(array))
+    assert orders.is_row_major(array) == (
+        array.minor_to_major[::-1] == tuple(range(row(array).ndim))
+    )
+    there = places(orders.as_dimensions(array))
+    assert memory(array, row(array))[there].tolist() == list(range(array.num_elements))
+
+
+@given(shapes(), st.randoms(use_true_random=False))
+def test_dimensions_in_another_order(array, rng):
+    dimensions = rng.sample(range(len(array.dimensions)), len(array.dimensions))
+    expected = row(array).transpose(dimensions).reshape(-1)
+    assert places(orders.permuted(array, dimensions)).tolist() == expected.tolist()
+
+
+@settings(max_examples=200)
+@given(shapes(), st.data())
+def test_steps_over_steps(array, data):
+    """And None only where a digit would end within another one."""
+    inner = orders.lying(array)
+    size = array.num_elements
+    factors = st.lists(st.sampled_from([2, 3, 4]), max_size=3)
+    dimensions = data.draw(factors.filter(lambda f: size % max(np.prod(f, dtype=int), 1) == 0))
+    other = (*dimensions, size // int(np.prod(dimensions, dtype=int)))
+    outer = orders.permuted(shape(*other), data.draw(st.permutations(range(len(other)))))
+    found = orders.composed(inner, outer)
+    expected = places(inner)[places(outer)]
+    if found is not None:
+        assert places(found).tolist() == expected.tolist()
+        assert found == orders.joined(found)
+    if np.gcd.reduce([6, size]) == 1 or len(other) == 1:
+        assert found is not None
+
+
+@pytest.mark.parametrize(
+    ("steps", "digit", "expected"),
+    [
+        (((2, 3), (3, 1)), (6, 1), ((2, 3), (3, 1))),
+        (((3, 1), (2, 3)), (2, 1), ((2, 3),)),
+        (((3, 1), (2, 3)), (3, 2), ((3, 1),)),
+        (((4, 1),), (2, 2), ((2, 2),)),
+        (((4, 1),), (2, 1), ((2, 1),)),
+        (((3, 1), (2, 3)), (3, 1), None),  # ends in the middle of the second of three
+        (((3, 4), (4, 1)), (2, 3), None),
+    ],
+)
+def test_a_digit_of_a_row(steps, digit, expected):
+    assert orders.within(steps, *digit) == expected
+
+
+def test_steps_that_go_on_are_one_and_those_of_one_are_none():
+    assert orders.joined([(2, 12), (1, 5), (3, 4), (4, 1)]) == ((24, 1),)
+    assert orders.joined([(2, 12), (4, 1)]) == ((2, 12), (4, 1))
+    assert orders.joined([(1, 1)]) == ()
+
+
+@given(shapes())
+def test_the_layout_by_which_elements_lie_so(array):
+    found = orders.layout_of(orders.row_major(array), orders.lying(array))
+    assert found is not None
+    assert memory(found, row(array)).tolist() == memory(array, row(array)).tolist()
+
+
+def test_what_no_layout_gives():
+    assert orders.layout_of(shape(4, 6), ((2, 1), (12, 2))) is None
+    assert orders.layout_of(shape(4, 6), ((6, 1),)) is None
+
+
+class Elements(ElementNumbering):
+    def taken(self, number, at, shape, axis):
+        raise AssertionError("nothing is sliced")
+
+
+ARRAY = b"array".ljust(16, b"\0")
+
+
+def moved(numbering, begun, moves):
+    """The number after some casts and transposes, and where in the array each element is from."""
+    number, at, values = ARRAY, begun, row(begun)
+    for kind, new, dimensions in moves:
+        if kind == "cast":
+            number = numbering.cast(number, at, new)
+            there = memory(at, values)
+            inverse = np.argsort(memory(new, row(new)))
+            values = there[inverse].reshape(new.dimensions)
+        else:
+            number = numbering.arranged(number, at, orders.permuted(at, dimensions), new)
+            values = values.transpose(dimensions)
+        at = new
+    return number, memory(at, values).tobytes(), at
+
+
+@st.composite
+def chains(draw, begun):
+    """Casts and transposes one after the other: (kind, shape that is got, dimensions)."""
+    at, found = begun, []
+    for _ in range(draw(st.integers(0, 3))):
+        if draw(st.booleans()):
+            other = draw(st.sampled_from([(12,), (3, 4), (2, 6), (2, 3, 2), (4, 3), (1, 12)]))
+            new = draw(shapes(st.just(other)))
+            found.append(("cast", new, ()))
+        else:
+            dimensions = draw(st.permutations(range(len(at.dimensions))))
+            extents = [at.dimensions[k] for k in dimensions]
+            new = draw(shapes(st.just(extents)))
+            found.append(("transpose", new, tuple(dimensions)))
+        at = new
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_one_number_says_one_order_of_elements(data):
+    """Of an array that is moved in several ways, all seen by one shape at last."""
+    numbering = Elements("cuda")
+    begun = data.draw(shapes(st.just((3, 4))))
+    seen = {}
+    for chain in (data.draw(chains(begun)) for _ in range(4)):
+        number, elements, at = moved(numbering, begun, chain)
+        number = numbering.cast(number, at, shape(12))
+        assert seen.setdefault(number, elements) == elements, chain
+    identity = memory(begun, row(begun)).tobytes()
+    plain = numbering.cast(ARRAY, begun, shape(12))
+    assert seen.get(plain, identity) == identity
+
+
+def test_there_and_back_again_is_nothing():
+    numbering = Elements("cuda")
+    wide, flat = shape(3, 4), shape(12)
+    there = numbering.cast(ARRAY, wide, flat)
+    assert there != ARRAY and numbering.first(there) == ARRAY
+    assert numbering.cast(there, flat, wide) == ARRAY
+    turned = shape(4, 3)
+    across = numbering.arranged(ARRAY, wide, orders.permuted(wide, (1, 0)), turned)
+    assert across != ARRAY and numbering.unmoved(across) == ARRAY
+    assert numbering.arranged(across, turned, orders.permuted(turned, (1, 0)), wide) == ARRAY
+    assert numbering.cast(ARRAY, wide, shape(1, 3, 4, 1)) != ARRAY
+
+
+def test_a_transpose_is_what_a_layout_does():
+    numbering = Elements("cuda")
+    wide, turned = shape(3, 4), shape(4, 3)
+    across = numbering.arranged(ARRAY, wide, orders.permuted(wide, (1, 0)), turned)
+    assert numbering.cast(ARRAY, wide, shape(4, 3, layout=(0, 1))) == across
+    assert numbering.cast(ARRAY, shape(3, 4, layout=(0, 1)), turned) == across
+    for first, second in itertools.permutations([shape(2, 6), shape(6, 2)]):
+        through = numbering.cast(numbering.cast(ARRAY, wide, first), first, second)
+        assert through == numbering.cast(ARRAY, wide, second)
+
+
+def test_what_a_fusion_computes_is_computed_where_it_lies_too():
+    numbering = Elements("cuda")
+    numbering._fused = set()
+    numbering.note_computed(ARRAY)
+    cast = numbering.cast(ARRAY, shape(3, 4), shape(12))
+    assert numbering.is_computed(cast) and not numbering.is_computed(b"other")
+    numbering._fused = None
+    assert not numbering.is_computed(cast)

@@ -1,0 +1,109 @@
+"""What XLA:TPU adds after its scheduler: slices that are brought to VMEM and joined there."""
+
+from types import SimpleNamespace as Op
+
+import pytest
+
+from hlo import xla_pb2
+from hlo.shapes import Shape
+from olla_xla.check.executable.tpu import Parts, decisive_config, joined_at, nowhere
+
+
+def shape(*dimensions, space=0, layout=(1, 0)):
+    return Shape(11, dimensions, (), layout, space, 32, repr((dimensions, space)).encode())
+
+
+ARRAY = shape(8, 6)
+
+
+def cut(*ranges, stride=1, source=ARRAY):
+    proto = xla_pb2.HloInstructionProto(opcode="slice")
+    for start, limit in ranges:
+        proto.slice_dimensions.add(start=start, limit=limit, stride=stride)
+    dimensions = tuple(b - a for a, b in ranges)
+    return Op(opcode="slice", proto=proto, shape=shape(*dimensions), operands=[Op(shape=source)])
+
+
+def joining(made=ARRAY, operands=(), target="ConcatBitcast"):
+    proto = xla_pb2.HloInstructionProto(opcode="custom-call", custom_call_target=target)
+    return Op(opcode="custom-call", proto=proto, shape=made, operands=operands)
+
+
+def joined(cuts, made=ARRAY, sources=None, more=()):
+    """Whether a call that is given these slices is the array."""
+    parts, sources = Parts(), sources or [b"array"] * len(cuts)
+    for k, (one, source) in enumerate(zip(cuts, sources, strict=True)):
+        assert parts.of(one, [source], b"slice %d" % k) == b"slice %d" % k
+    read = [b"slice %d" % k for k in range(len(cuts))]
+    return parts.of(joining(made), [*read, *more], b"call") == b"array"
+
+
+FIRST, SECOND, THIRD = cut((0, 3), (0, 6)), cut((3, 5), (0, 6)), cut((5, 8), (0, 6))
+
+
+def test_slices_that_are_all_of_an_array_are_it_in_any_order():
+    assert joined([FIRST, SECOND, THIRD]) and joined([THIRD, FIRST, SECOND])
+    assert joined([FIRST, SECOND, THIRD], made=shape(8, 6, space=1)), "whatever the memory"
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [FIRST, THIRD],  # a gap
+        [FIRST, SECOND],  # not to the end
+        [SECOND, THIRD],  # not from the start
+        [FIRST, SECOND, SECOND, THIRD],  # one twice
+        [cut((0, 4), (0, 6)), cut((3, 8), (0, 6))],  # they overlap
+        [cut((0, 4), (0, 3)), cut((4, 8), (3, 6))],  # along two dimensions
+        [cut((0, 8), (0, 6))],  # nothing is cut
+        [cut((0, 3), (0, 6)), cut((3, 8), (0, 6), stride=2)],
+        [],
+    ],
+)
+def test_what_is_not_all_of_an_array_is_not_it(cuts):
+    assert not joined(cuts)
+
+
+def test_parts_of_two_arrays_or_in_another_layout_are_none_of_them():
+    both = [FIRST, cut((3, 8), (0, 6))]
+    assert joined(both)
+    assert not joined(both, sources=[b"array", b"other"])
+    assert not joined(both, made=shape(8, 6, layout=(0, 1)))
+    assert not joined(both, made=shape(48))
+    assert not joined(both, more=[b"no slice"])
+    parts = Parts()
+    for k, one in enumerate(both):
+        parts.of(one, [b"array"], b"%d" % k)
+    assert parts.of(joining(target="mine"), [b"0", b"1"], b"call") == b"call"
+
+
+def test_where_each_slice_begins_behind_what_runs_beside():
+    start = Op(opcode="async-start", called=[Op(result=THIRD)])
+    done = Op(opcode="async-done", operands=[Op(opcode="async-update", operands=[start])])
+    assert joined_at(joining(operands=[FIRST, done])) == [(0, 0), (5, 0)]
+    assert joined_at(joining(operands=[FIRST, Op(opcode="copy")])) is None
+    assert joined_at(joining(operands=[FIRST], target="mine")) is None
+
+
+@pytest.mark.parametrize(
+    ("opcode", "config", "decides"),
+    [
+        ("fusion", b'{"window": 1}', b""),
+        ("custom-call", b'{"window": 1}', b""),
+        ("custom-call", b'{"custom_call_config": {"b": 1, "a": 2}, "c": 3}', b'{"a": 2, "b": 1}'),
+        ("custom-call", b"no JSON", b"no JSON"),
+        ("custom-call", b"[1]", b"[1]"),
+    ],
+)
+def test_what_of_a_config_decides_what_is_computed(opcode, config, decides):
+    proto = xla_pb2.HloInstructionProto(backend_config=config)
+    assert decisive_config(Op(opcode=opcode, proto=proto)) == decides
+
+
+def test_a_shape_without_the_memory_that_it_lies_in():
+    proto = xla_pb2.ShapeProto(element_type=13)
+    for space in (1, 0):
+        proto.tuple_shapes.add(element_type=11, dimensions=[4]).layout.memory_space = space
+    nowhere(proto)
+    assert [p.layout.memory_space for p in proto.tuple_shapes] == [0, 0]
+    assert [list(p.dimensions) for p in proto.tuple_shapes] == [[4], [4]]
