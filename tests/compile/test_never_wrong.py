@@ -13,11 +13,10 @@ import pytest
 import olla_xla
 from benchmarks.random_programs.check import check_case
 from benchmarks.random_programs.text import from_text
-from tests.support.compiles import QUICK
 from tests.support.steps import assert_same
 from tests.support.unrolled_nets import llama, lstm
 
-plan = functools.partial(olla_xla.plan, donate_argnums=0, time_limit=120, compiler_options=QUICK)
+plan = functools.partial(olla_xla.plan, donate_argnums=0, time_limit=120)
 
 CASES = {
     "lstm": (functools.partial(lstm, 24, 32, 64, 600), {"step_limit": 100_000}),
@@ -30,8 +29,7 @@ CASES = {
 def test_two_steps_are_those_of_jit(name):
     build, limits = CASES[name]
     step, state, batch = build()
-    plain = jax.jit(step, donate_argnums=0, compiler_options=QUICK)
-    planned = plan(step, **limits)
+    plain, planned = jax.jit(step, donate_argnums=0), plan(step, **limits)
     expected, got = (jax.tree.map(jnp.array, state) for _ in range(2))
     for _ in range(2):
         expected, expected_loss = plain(expected, batch)
