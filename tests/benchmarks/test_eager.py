@@ -144,6 +144,7 @@ def test_forward_only_needs_a_forward_result():
 
 def test_block_splitting_by_hand():
     a = BlockSplittingAllocator()
+    assert (a.allocated, a.peak_allocated, a.reserved) == (0, 0, 0)
     one = a.allocate(1)  # small pool: 512 of a segment of 2 MB
     assert (a.allocated, a.reserved) == (512, 2 * MB)
     two = a.allocate(513)

@@ -120,6 +120,13 @@ def test_what_is_always_live_lies_below_and_the_rest_falls_apart():
     assert len(one.asked) == 1
 
 
+def test_several_that_are_always_live_are_stacked():
+    # 0 and 2 are live all the time; 1 and 3 are apart from 4. Nothing is lowered.
+    part = part_of([0, 0, 0, 1, 3], [6, 2, 6, 3, 6], [3, 4, 2, 5, 7])
+    found = Parts(Programs()).lowered(part, np.array([2, 5, 0, 9, 20]), 14, 14)
+    assert found.offsets.tolist() == [0, 5, 3, 9, 20]
+
+
 @pytest.mark.parametrize(
     ("few", "pairs", "free", "expected"),
     [

@@ -160,11 +160,25 @@ ENTRY main (w: f32[], x: f32[]) -> (f32[], f32[]) {
     assert (first.buffer, third.buffer) == (0, second.buffer)
 
 
+# The first tensor is made in the step, and is a result.
+NO_ARGUMENT = """
+HloModule none
+
+ENTRY main {
+  i = f32[8] iota(), iota_dimension=0
+  s = f32[8] sine(i)
+  ROOT r = (f32[8], f32[8]) tuple(i, s)
+}
+"""
+
+
 def test_what_is_timed(monkeypatch):
     """All that is made is freed in the end, arguments are neither."""
+    bare = program(module_from_bytes(from_hlo_text(NO_ARGUMENT)))
+    assert not any(t.live_in for t in bare.graph.tensors)
     monkeypatch.setattr(allocator_time, "malloc_seconds", lambda *given: given)
     monkeypatch.setattr(allocator_time, "caching_seconds", lambda *given: given)
-    for p in PROGRAMS[:20]:
+    for p in (*PROGRAMS[:20], bare):
         count, malloced, cached = allocator_time.allocator_time(p)
         asked, sizes = malloced
         assert malloced == cached and len(asked) == count

@@ -50,6 +50,29 @@ def restricted(walk, seed):
 WALKS = [*map(made, range(24)), *(restricted(made(seed), seed) for seed in range(24, 32))]
 
 
+def recounted(walk, segments):
+    """Bytes of what earlier segments make and later ones read, and of the segment itself."""
+    of = np.repeat(np.arange(len(segments)), [s.stop - s.start for s in segments])
+    crossing = of[walk.use_step] > of[walk.source[walk.use_value]]
+    kept = np.unique(walk.use_value[crossing])
+    peaks = []
+    for s in segments:
+        part = walk.part(s.start, s.stop)
+        own = recounted(part, s.inner) if s.inner else part.sizes.sum()
+        peaks.append(own + walk.value_bytes[kept[walk.source[kept] < s.start]].sum())
+    return max(peaks)
+
+
+def test_the_estimated_peak():
+    nested = 0
+    for walk in WALKS:
+        for depth in (1, 2):
+            for segments in budget_choices(walk, depth, False).values():
+                assert _peak(walk, segments) == recounted(walk, segments)
+                nested += any(s.inner for s in segments)
+    assert nested
+
+
 def planned(**asked):
     return outcome([repr(plan_segments(walk, **asked)) for walk in WALKS])
 
