@@ -112,7 +112,6 @@ def ran(command, tree, environment):
     return done.stdout
 
 
-@QUICK
 @pytest.mark.parametrize("name", ["layering_test", "problem_test"])
 def test_targets_pass_with_their_own_files_alone(tmp_path, name):
     target, environment = targets()[name], copied(name, tmp_path)
