@@ -211,7 +211,7 @@ def blackjax_nuts(*, batch_size: int, optimizer: str) -> Built:
     def step(keys: Any, states: Any) -> Any:
         return jax.vmap(sampler.step)(keys, states)
 
-    states = jax.vmap(sampler.init)(jnp.zeros((batch_size, 16)))
+    states = jax.vmap(lambda start: sampler.init(start, None))(jnp.zeros((batch_size, 16)))
     return step, (jax.random.split(jax.random.key(0), batch_size), states), {"donate_argnums": 1}
 
 
