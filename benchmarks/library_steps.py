@@ -328,7 +328,7 @@ CASES = tuple(
         "numpyro_svi",
         "optimistix_fit",
         "tinygp_fit",
-    )  # fmt: skip
+    )
     for batch_size in (8, 64)
 )
 """What `benchmarks first_call --libraries` times."""

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
 from hlo.module import HloError, Module, module_from_proto
-from hlo.rewrite.bodies import Body, Names
+from hlo.rewrite.bodies import Body, Names, tuple_element
 from hlo.rewrite.conflicts import Site, conflicts
 from hlo.shapes import TUPLE
 from hlo.values import Value, analyse
@@ -93,7 +93,7 @@ def _copy_at(body: Body, site: Site, names: Names) -> None:
     if taken.opcode == "tuple":
         copy = body.add(_copied(body.operands(taken)[k], names))
     else:
-        copy = body.add(_copied(body.add(_element(taken, k, names)), names))
+        copy = body.add(_copied(body.add(tuple_element(taken, k, names)), names))
     if user is not None:
         taken = _own_tuple(body, user, site.operand, names)
     taken.operand_ids[k] = copy.id
@@ -103,7 +103,7 @@ def _own_tuple(body: Body, user: _Instruction, operand: int, names: Names) -> _I
     """The tuple that an instruction reads there, which nothing else reads from now on."""
     old = body.operands(user)[operand]
     if old.opcode != "tuple":
-        elements = [_element(old, k, names) for k in range(len(old.shape.tuple_shapes))]
+        elements = [tuple_element(old, k, names) for k in range(len(old.shape.tuple_shapes))]
         ids = [body.add(i).id for i in elements]
         new = _Instruction(name=names.new(f"{old.name}.tuple"), opcode="tuple", operand_ids=ids)
         new.shape.CopyFrom(old.shape)
@@ -115,17 +115,6 @@ def _own_tuple(body: Body, user: _Instruction, operand: int, names: Names) -> _I
         new.name = names.new(old.name)
     user.operand_ids[operand] = body.add(new).id
     return new
-
-
-def _element(whole: _Instruction, k: int, names: Names) -> _Instruction:
-    i = _Instruction(
-        name=names.new(f"{whole.name}.element"),
-        opcode="get-tuple-element",
-        operand_ids=[whole.id],
-        tuple_index=k,
-    )
-    i.shape.CopyFrom(whole.shape.tuple_shapes[k])
-    return i
 
 
 def _copied(value: _Instruction, names: Names) -> _Instruction:

@@ -11,7 +11,7 @@ from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
 from hlo.rewrite.walk import after_needs, post_order
 
-__all__ = ["Body", "Names", "list_computations"]
+__all__ = ["Body", "Names", "list_computations", "tuple_element"]
 
 _LOCAL = (1 << 32) - 1
 
@@ -36,6 +36,18 @@ class Names:
             found = f"{name}.{k}"
         self._taken.add(found)
         return found
+
+
+def tuple_element(whole: _Instruction, k: int, names: Names) -> _Instruction:
+    """A get-tuple-element of an instruction, for the computation where that stands."""
+    i = _Instruction(
+        name=names.new(f"{whole.name}.element"),
+        opcode="get-tuple-element",
+        operand_ids=[whole.id],
+        tuple_index=k,
+    )
+    i.shape.CopyFrom(whole.shape.tuple_shapes[k])
+    return i
 
 
 class Body:
@@ -118,14 +130,7 @@ class Body:
                 if i.opcode == "get-tuple-element" and i.tuple_index == k
             ]
             if not found:
-                i = _Instruction(
-                    name=self._names.new(f"{parameter.name}.element"),
-                    opcode="get-tuple-element",
-                    operand_ids=[parameter.id],
-                    tuple_index=k,
-                )
-                i.shape.CopyFrom(parameter.shape.tuple_shapes[k])
-                found = [self.add(i)]
+                found = [self.add(tuple_element(parameter, k, self._names))]
             self._elements[k] = found[0]
         return self._elements[k]
 

@@ -8,7 +8,7 @@ import itertools
 from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.bodies import Body, Names, list_computations, tuple_element
 from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody
 from hlo.shapes import ShapeIndex
@@ -137,14 +137,7 @@ class LoopModule:
     def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
         """What an instruction gives, or an element of it, which may be one of a tuple inside it."""
         for k in index:
-            element = _Instruction(
-                name=self.names.new(f"{whole.name}.element"),
-                opcode="get-tuple-element",
-                operand_ids=[whole.id],
-                tuple_index=k,
-            )
-            element.shape.CopyFrom(whole.shape.tuple_shapes[k])
-            whole = body.add(element)
+            whole = body.add(tuple_element(whole, k, self.names))
         return whole
 
     def finish(self) -> None:

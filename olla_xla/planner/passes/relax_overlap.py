@@ -103,6 +103,7 @@ def relaxed(
       The plan and the seconds it adds; None where none is better than `base` within the allowance.
     """
     starts = {n for n, s in hidden_seconds(module, base.order, cost).items() if s > 0}
+    before = path_seconds(module, cost, base.order) if starts else 0.0
     best: tuple[Plan, float] | None = None
     for _ in range(_TRIES):
         if not starts:
@@ -122,7 +123,8 @@ def relaxed(
         most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
         if found.predicted_bytes > most:
             break
-        lost, seconds = exposed(module, base, found, cost), _longer(module, base, found, cost)
+        lost = exposed(module, base, found, cost)
+        seconds = max(path_seconds(module, cost, found.order) - before, 0.0)
         # What each one hides less, in that measure: together they may all have hidden the same.
         part = seconds / max(sum(lost.values()), seconds) if seconds else 1.0
         if seconds <= allowance:
@@ -130,12 +132,6 @@ def relaxed(
             allowance = _LESS * seconds
         starts = _cheapest({name: part * s for name, s in lost.items()}, starts, allowance)
     return best
-
-
-def _longer(module: Module, base: Plan, plan: Plan, cost: CostModel) -> float:
-    """Predicted seconds that a run takes longer under one plan than under another."""
-    before, after = (path_seconds(module, cost, p.order) for p in (base, plan))
-    return max(after - before, 0.0)
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
