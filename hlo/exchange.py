@@ -8,7 +8,7 @@ from hlo import xla_pb2
 from hlo.device_groups import groups_listed
 from hlo.module import Computation, Instruction
 
-__all__ = ["MOVING", "REPEATABLE", "asked", "reduction", "run_by"]
+__all__ = ["MOVING", "REPEATABLE", "STARTS", "asked", "reduction", "run_by", "started_by"]
 
 MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
 """Collectives that compute nothing: what they give of one operand is no matter of the others."""
@@ -16,6 +16,18 @@ MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
 REPEATABLE = MOVING | {"all-reduce", "all-to-all", "reduce-scatter"}
 """Collectives that give the same values again of the same operands, as XLA's rematerialization has
 it. What they sum they add up in an order that the library chooses for all operands together."""
+
+STARTS = frozenset({"all-gather-start", "collective-permute-start"})
+"""Opcodes that start one of `MOVING`: of their result, element 1 is what it gives, element 0 the
+operand; what follows is the transfer's state."""
+
+
+def started_by(i: Instruction) -> Instruction | None:
+    """The instruction itself, if it starts a transfer of one array in the device's own memory."""
+    if i.opcode not in STARTS or len(i.operands) != 1 or len(i.shape.elements) < 2:
+        return None
+    parts = (i.operands[0].shape, *i.shape.elements[:2])
+    return i if all(p.is_array and p.memory_space == 0 for p in parts) else None
 
 
 def run_by(i: Instruction) -> Instruction | None:

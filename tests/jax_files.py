@@ -25,6 +25,7 @@ import pytest
 
 WAYS = ("jit", "plan")
 _WAY, _RESULTS = "OLLA_XLA_TESTS_WAY", "OLLA_XLA_TESTS_RESULTS"
+_OVERHEAD = "OLLA_XLA_TESTS_MAX_OVERHEAD"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,9 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     import olla_xla
 
+    overhead = float(os.environ[_OVERHEAD])
+
     @functools.wraps(jax.jit)  # libraries ask for its name
     def planned(*functions: Any, **options: Any) -> Any:
-        return olla_xla.plan(*functions, time_limit=0.3, **options)
+        return olla_xla.plan(*functions, time_limit=0.3, max_overhead=overhead, **options)
 
     jax.jit = planned
 
@@ -89,9 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", help="names of files without .py")
     parser.add_argument("--seconds", type=float, default=600, help="of each run")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--max_overhead", type=float, default=0.0, help="of every plan")
     parser.add_argument("--select", default="", help="tests to run, as pytest's -k")
     given = parser.parse_args(argv)
     more = ["-k", given.select] if given.select else []
+    os.environ[_OVERHEAD] = str(given.max_overhead)
     rows, worse = [], 0
     for name in given.files:
         path = (given.tests / f"{name}.py").absolute()

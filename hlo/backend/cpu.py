@@ -25,6 +25,7 @@ CPU = Platform(
     keeps_code=True,
     keeps_results=True,
     allocating_call="",
+    keeps_precision=False,
     emits_any_fusion=True,
     keeps_arrays=True,
     joins_calls=True,  # calls with xla_cpu_small_call

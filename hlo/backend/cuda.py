@@ -25,6 +25,7 @@ CUDA = Platform(
     keeps_code=False,  # not seen otherwise; nothing has been run there
     keeps_results=False,
     allocating_call="",
+    keeps_precision=False,  # not known
     emits_any_fusion=True,
     keeps_arrays=False,
     joins_calls=False,

@@ -43,6 +43,8 @@ class Platform:
         which may round otherwise.
       keeps_arrays: whether a fusion may round otherwise where its arrays lie in other memory, or
         where it puts what it computes, unless element by element, into another array.
+      keeps_precision: whether rounding to the precision of a type leaves its values as they are.
+        XLA:CPU makes one NaN of all of bf16.
       emits_any_fusion: whether code is made for any fusion; else only for such as XLA's own passes
         make: of a slice the array comes before the index, and that is an operand.
       allocating_call: target of the custom call that gives memory as it is; "": there is none.
@@ -90,6 +92,7 @@ class Platform:
     has_tiles: bool
     keeps_code: bool
     keeps_results: bool
+    keeps_precision: bool
     emits_any_fusion: bool
     keeps_arrays: bool
     allocating_call: str

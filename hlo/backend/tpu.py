@@ -25,6 +25,7 @@ TPU = Platform(
     keeps_code=True,  # not known; nothing has been run there
     keeps_results=True,  # its windows are chosen anew
     allocating_call="AllocateBuffer",
+    keeps_precision=True,  # XLA's simplifier takes it away where it is asked to
     emits_any_fusion=False,
     keeps_arrays=False,
     joins_calls=False,

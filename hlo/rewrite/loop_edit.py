@@ -66,6 +66,8 @@ class NewInstruction:
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
       slots: of a fusion that puts results into scan residuals, each operand that is one, and its
         dimension that counts slices: the copy is given scan residuals of `SLOTS` slices.
+      results: of a fusion that runs parts of a transfer, numbers of the results that it computes
+        itself (`hlo.async_collective_fusion`): the copy gives these alone. Else empty.
     """
 
     name: str
@@ -75,6 +77,7 @@ class NewInstruction:
     of_slice: bool = False
     element_type: int = 0
     slots: tuple[tuple[int, int], ...] = ()
+    results: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from hlo.rewrite.fused_body import FusedBody, scalar_constant, slice_shape
 from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.slots import put_into_slots
+from hlo.rewrite.trim import without_transfer
 from hlo.shapes import ShapeIndex
 
 __all__ = ["Maker"]
@@ -104,18 +105,17 @@ class Maker:
         if made.root:
             self._rebuild_fusion(copy, made)
         else:
-            given = dict(made.operands)
-            updated = {k for k, _ in made.slots}
             operands = {
-                k: self._body.cast(self.value(given[k]), shapes[k]).id
-                for k in numbers
-                if k not in updated
+                int(k): self._body.cast(self.value(value), shapes[int(k)]).id
+                for k, value in made.operands
             }
             if copy.opcode == "fusion":
                 inner = self._own(copy.called_computation_ids[0])
                 copy.called_computation_ids[0] = inner.id
                 for operand, axis in made.slots:
                     operands[operand] = self._with_slots(copy, inner, operand, axis).id
+                if made.results:
+                    numbers = without_transfer(copy, inner, made.results)
             copy.operand_ids[:] = [operands[k] for k in numbers]
         self._made[made.name] = self._body.add(copy)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["FORWARDING", "without_unread"]
+__all__ = ["FORWARDING", "without_transfer", "without_unread"]
 
 FORWARDING = ("bitcast", "get-tuple-element")
 """Opcodes that hand their operand on."""
@@ -108,13 +108,11 @@ class _Trimmer:
         used = sorted({i.tuple_index for i in readers})
         if len(used) == len(result.operand_ids):
             return
+        _keep_outputs(fusion, body, used)
         if len(used) > 1:
-            _keep_outputs(fusion, result, used)
             for reader in readers:
                 reader.tuple_index = used.index(reader.tuple_index)
         else:
-            fusion.shape.CopyFrom(_copy(fusion.shape.tuple_shapes[used[0]]))
-            body.root_id = result.operand_ids[used[0]]
             for reader in readers:
                 self._replace(reader, fusion)
         before = dict.fromkeys(fusion.operand_ids)
@@ -161,14 +159,41 @@ def _copy(shape: xla_pb2.ShapeProto) -> xla_pb2.ShapeProto:
 
 
 def _keep_outputs(
-    fusion: xla_pb2.HloInstructionProto, result: xla_pb2.HloInstructionProto, used: Sequence[int]
+    fusion: xla_pb2.HloInstructionProto, body: xla_pb2.HloComputationProto, used: Sequence[int]
 ) -> None:
-    """Leaves a fusion and the tuple at its body's end with some of their elements."""
+    """Leaves a fusion with several results with those of some numbers; with one, without a tuple.
+
+    Its body keeps what only the others needed: see `_sweep`.
+    """
+    result = next(i for i in body.instructions if i.id == body.root_id)
+    if len(used) == 1:
+        body.root_id = result.operand_ids[used[0]]
+        fusion.shape.CopyFrom(_copy(fusion.shape.tuple_shapes[used[0]]))
+        return
     result.operand_ids[:] = [result.operand_ids[k] for k in used]
     for i in (fusion, result):
         shapes = [_copy(i.shape.tuple_shapes[k]) for k in used]
         del i.shape.tuple_shapes[:]
         i.shape.tuple_shapes.extend(shapes)
+
+
+def without_transfer(
+    fusion: xla_pb2.HloInstructionProto, body: xla_pb2.HloComputationProto, results: Sequence[int]
+) -> list[int]:
+    """Makes of a fusion that runs parts of a transfer what it was before.
+
+    Args:
+      fusion: see `hlo.async_collective_fusion`. body: its own; both are changed.
+      results: numbers of what it gives beside the transfer.
+
+    Returns:
+      The numbers of the operands that are left; the fusion is yet to be given them.
+    """
+    fusion.operand_ids[:] = range(len(fusion.operand_ids))
+    fusion.backend_config = b""  # it says which results are the transfer's
+    _keep_outputs(fusion, body, results)
+    _sweep(fusion, body)
+    return list(fusion.operand_ids)
 
 
 def _sweep(fusion: xla_pb2.HloInstructionProto, body: xla_pb2.HloComputationProto) -> None:

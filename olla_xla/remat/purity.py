@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from hlo.backend import platform
+from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 
-__all__ = ["FORWARDING", "pure", "recomputable", "repeats"]
+__all__ = ["FORWARDING", "pure", "pure_but_for_transfer", "recomputable", "repeats"]
 
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
 """Opcodes that hand their operand on without touching memory; they are cloned along for nothing."""
@@ -16,10 +17,10 @@ _PURE = frozenset(
     "clamp compare complex concatenate constant convert convolution copy cosh cosine "
     "count-leading-zeros divide dot dynamic-slice dynamic-update-slice erf exponential "
     "exponential-minus-one floor gather get-tuple-element imag iota is-finite log log-plus-one "
-    "logistic map maximum minimum multiply negate not or pad parameter popcnt power real reduce "
-    "reduce-precision reduce-window remainder reshape reverse round-nearest-afz round-nearest-even "
-    "rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sinh slice sqrt "
-    "subtract tan tanh transpose tuple xor".split()
+    "logistic map maximum minimum multiply negate not or pad parameter partition-id popcnt power "
+    "real reduce reduce-precision reduce-window remainder reshape reverse round-nearest-afz "
+    "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign "
+    "sine sinh slice sqrt subtract tan tanh transpose tuple xor".split()
 )
 # Left out on purpose: random numbers, collectives, sends, infeed, outfeed, control flow, copies to
 # the host; scatter and select-and-scatter, whose sums a GPU takes in any order; and custom calls.
@@ -67,6 +68,15 @@ def pure(i: Instruction) -> bool:
     elif i.opcode not in _ALONE or not all(_pure_body(c) for c in i.called):
         return False
     return not i.side_effect and not _on_host(i)
+
+
+def pure_but_for_transfer(fusion: Instruction) -> bool:
+    """Whether a fusion that runs parts of a transfer is pure without these."""
+    body = fusion.called[0]
+    own = [i for i in body.instructions if i.opcode not in REPEATABLE]
+    return all(i.opcode == "fusion" or repeats(i) for i in own) and all(
+        _pure_body(c) for i in own if i.opcode == "fusion" for c in i.called
+    )
 
 
 def repeats(i: Instruction) -> bool:

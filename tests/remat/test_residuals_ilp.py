@@ -38,7 +38,7 @@ def _module(name):
 def _choices(module):
     cost = CostModel(DEVICE, "cpu")
     return [
-        Choice(RecipeTable(pair, cost, collectives=False))
+        Choice(RecipeTable(pair, collectives=False), cost)
         for pair in pairs(module_from_bytes(module), "cpu")
     ]
 
@@ -68,9 +68,9 @@ def _subsets(choice):
                 waiting += [n for n in recipe.needs if homes.get(n, number) == number]
         if possible:
             stacks = [table.scan_residuals[n][0] for n in kept]
-            new = sum(table.new_bytes(recipe) for recipe in runs.values())
-            seconds = turns * sum(table.saved_seconds(s) for s in stacks)
-            seconds += turns * sum(table.seconds(recipe) for recipe in runs.values())
+            new = sum(choice.prices.new_bytes(recipe) for recipe in runs.values())
+            seconds = turns * sum(choice.prices.saved_seconds(s) for s in stacks)
+            seconds += turns * sum(choice.prices.seconds(recipe) for recipe in runs.values())
             yield sum(s.bytes for s in stacks) + new, seconds - choice.free_seconds
 
 

@@ -42,6 +42,7 @@ from olla_xla.check.executable.numbering import (
     is_exchange,
     named,
 )
+from olla_xla.check.executable.precision import ROUNDING
 from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.check.executable.records import Concatenation, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis
@@ -248,6 +249,7 @@ class ElementExpressions(ElementNumbering):
 ElementExpressions.handlers = {
     **HANDLERS,
     **EXCHANGES,
+    **ROUNDING,
     "bitcast": ElementExpressions.bitcast,
     "broadcast": ElementExpressions.broadcast,
     "concatenate": ElementExpressions.concatenate,

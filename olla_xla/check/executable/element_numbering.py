@@ -110,11 +110,6 @@ class ElementNumbering(Numbering, abc.ABC):
         """Whether the fusion that is looked into computes it."""
         return self._fused is not None and number in self._fused
 
-    @property
-    def by_windows(self) -> bool:
-        """Whether fusions are computed one window after the other, as on a TPU."""
-        return self._parts is not None
-
     def note_computed(self, number: bytes) -> None:
         """Notes what the fusion that is looked into computes."""
         if self._fused is not None:

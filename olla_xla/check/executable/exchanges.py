@@ -17,10 +17,7 @@ def _exchanged(
 ) -> Numbers:
     """A collective that sums nothing: what it gives of an operand is that one's alone."""
     numbers = numbering.plain(op, operands, effects)
-    proto = xla_pb2.HloInstructionProto()
-    proto.CopyFrom(op.proto)  # without what is not its own
-    proto.ClearField("shape")
-    made = hashed(groups_listed(proto.SerializeToString(deterministic=True)))
+    made = _asked(op)
     parts = [part for _, part in leaves(op.shape)]
     if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
         return numbers
@@ -33,6 +30,30 @@ def _exchanged(
     return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
 
 
-EXCHANGES: dict[str, Callable[..., Numbers]] = dict.fromkeys(
-    ("all-gather", "collective-broadcast", "collective-permute"), _exchanged
-)
+def _started(
+    numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
+) -> Numbers:
+    """The start of such a collective of one array: (operand, result, state of the transfer)."""
+    numbers = numbering.plain(op, operands, effects)
+    if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= numbers.keys():
+        return numbers
+    (number,) = operands[0].values()
+    shapes = numbering.shape(op.operands[0].shape) + numbering.shape(op.shape.at((1,)))
+    return numbers | {(0,): number, (1,): hashed(_asked(op) + shapes + END + number)}
+
+
+def _asked(op: Op) -> bytes:
+    """A number for who takes part in a collective, and how."""
+    proto = xla_pb2.HloInstructionProto()
+    proto.CopyFrom(op.proto)  # without what is not its own: `plain` has been there
+    proto.ClearField("shape")
+    return hashed(groups_listed(proto.SerializeToString(deterministic=True)))
+
+
+EXCHANGES: dict[str, Callable[..., Numbers]] = {
+    "all-gather": _exchanged,
+    "collective-broadcast": _exchanged,
+    "collective-permute": _exchanged,
+    "all-gather-start": _started,
+    "collective-permute-start": _started,
+}

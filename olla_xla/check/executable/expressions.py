@@ -21,6 +21,7 @@ from olla_xla.check.executable.numbering import (
     hashed,
     named,
 )
+from olla_xla.check.executable.precision import ROUNDING
 from olla_xla.check.executable.program import Op, Program
 
 __all__ = ["program_digest"]
@@ -73,6 +74,7 @@ class _Expressions(Numbering):
 _Expressions.handlers = {
     **HANDLERS,
     **EXCHANGES,
+    **ROUNDING,
     "bitcast": _Expressions.bitcast,
     "fusion": _Expressions.fusion,
     "while": _Expressions.loop,

@@ -55,7 +55,7 @@ def note_own(
       numbering: of the module. op: the operation. read: numbers of its operands.
       result: its own. own: gets the numbers of what the fusion computes itself.
     """
-    if op.opcode in _PASSING:
+    if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return
     if op.opcode in _MOVING:
         if not any(n in own for numbers in read for n in numbers.values()):
@@ -147,7 +147,7 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     array, value, *indices = update.numbers
     if array in own or not own.isdisjoint(indices):
         return hashed(code + number)
-    if not numbering.by_windows:
+    if not numbering.is_tpu:
         made = hashed(code + _PUT + value)
     elif value in numbering.bitcasts:
         first, old, new = numbering.bitcasts[value]

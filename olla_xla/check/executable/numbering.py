@@ -134,6 +134,7 @@ class Numbering:
     Attributes:
       handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
         what has none is `plain`.
+      is_tpu: whether it is XLA:TPU's, which computes fusions one window after the other.
       stateful: how many effects it has met whose results depend on how often they ran.
     """
 
@@ -142,7 +143,8 @@ class Numbering:
     def __init__(self, target: str) -> None:
         self.stateful = 0
         self._generators = target == "cpu"
-        self._parts = Parts() if target == "tpu" else None
+        self.is_tpu = target == "tpu"
+        self._parts = Parts() if self.is_tpu else None
         self._together: set[Op] = set()
         """Fusions that are compiled together with others, by a code generator of their own."""
         self._codes: dict[Op, bytes] = {}
@@ -187,9 +189,8 @@ class Numbering:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
             found = self._bare.get(made)
             if found is None:
-                found = self._bare[made] = hashed(
-                    SHAPED + op.opcode.encode() + self.shape(op.shape)
-                )
+                whole = SHAPED + op.opcode.encode() + self.shape(op.shape)
+                found = self._bare[made] = hashed(whole)
         elif found is None:
             proto = op.proto
             for field in _CLEARED:
@@ -369,9 +370,8 @@ class Numbering:
         numbers = {}
         for i, _ in leaves(op.shape):
             given = [branch[i] for branch in branches]
-            same = all(n == given[0] for n in given)
             whole = b"".join((_CONDITIONAL, index, *given, EFFECT, *seen))
-            numbers[i] = given[0] if same else hashed(whole)
+            numbers[i] = given[0] if len(set(given)) == 1 else hashed(whole)
         return numbers
 
     def whole_loop(

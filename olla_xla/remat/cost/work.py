@@ -11,6 +11,7 @@ import json
 import operator
 from collections.abc import Callable, Iterator
 
+from hlo.async_collective_fusion import own_part
 from hlo.backend import platform
 from hlo.convolution import multiply_adds
 from hlo.exchange import REPEATABLE
@@ -138,9 +139,11 @@ def _bytes(i: Instruction, target: str) -> int:
         for operand, inner, index in in_place_pairs(i, target):
             if (index, operand, inner) not in i.aliasing:  # bound results are written in full
                 updated[operand] = index
-    total = _array_bytes(i)
+    total, part = _array_bytes(i), own_part(i)
+    if part is not None:  # what else it has is the transfer's, which it only hands on
+        total = sum(s.bytes for k in part.results for _, s in i.shape.elements[k].indices())
     for number, operand in enumerate(i.operands):
-        if operand in i.operands[:number]:
+        if operand in i.operands[:number] or (part is not None and number not in part.operands):
             continue
         if number in updated:  # only the part that changes is touched
             whole = min(operand.shape.bytes, i.shape.at(updated[number]).bytes)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Hashable
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
 from hlo.rewrite.loop_edit import NewInstruction, ValueRef
+from hlo.shapes import ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
@@ -79,21 +80,38 @@ class Again:
         recipe = self._table.recipe(number)
         if recipe is None or not recipe.updated:
             return None
-        results = self._body.leaves(self._body.runs(recipe.owner))
+        results = self._leaves(recipe)
         puts = {k: n for k, n in results.items() if n.i.opcode == "dynamic-update-slice"}
         if recipe.owner not in self._updates:
             name = self._new.name(f"{recipe.owner.name}.again")
-            operands = self._operands(recipe.owner, recipe.updated)
             slots = tuple(zip(recipe.updated, map(_axis, puts.values()), strict=True))
-            self._new.made.append(
-                NewInstruction(name, recipe.owner.name, "", operands, slots=slots)
-            )
+            self._new.made.append(self._copied(name, recipe, slots))
             self._updates[recipe.owner] = name
         name = self._updates[recipe.owner]
         for index, update in puts.items():
             if update.operands[1].behind is recipe.node:
                 return ValueRef(made=name, index=index, whole=update.shape.key, axis=_axis(update))
-        return ValueRef(made=name, index=self._leaf(recipe.owner, recipe.node))
+        return ValueRef(made=name, index=self._leaf(recipe))
+
+    def _copied(
+        self, name: str, recipe: Recipe, slots: tuple[tuple[int, int], ...] = ()
+    ) -> NewInstruction:
+        """A copy of an instruction as it is, less what it does for a transfer."""
+        owner, part = recipe.owner, recipe.part
+        left_out = set(recipe.updated)
+        if part is not None:
+            left_out.update(k for k in range(len(owner.operands)) if k not in part.operands)
+        operands = self._operands(owner, left_out)
+        results = () if part is None else part.results
+        return NewInstruction(name, owner.name, "", operands, slots=slots, results=results)
+
+    def _leaves(self, recipe: Recipe) -> dict[ShapeIndex, Node]:
+        """What a copy of a recipe's owner gives."""
+        leaves = self._body.leaves(self._body.runs(recipe.owner))
+        if recipe.part is None:
+            return leaves
+        nodes = [leaves[k,] for k in recipe.part.results]
+        return {(): nodes[0]} if len(nodes) == 1 else {(k,): n for k, n in enumerate(nodes)}
 
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
@@ -187,14 +205,12 @@ class Again:
         run = recipe.owner, recipe.node if recipe.inside is not None else None
         if run not in self._runs:
             if recipe.inside is None:
-                operands = self._operands(recipe.owner)
-                name = self._new.name(f"{recipe.owner.name}.again")
-                made = NewInstruction(name, recipe.owner.name, "", operands)
+                made = self._copied(self._new.name(f"{recipe.owner.name}.again"), recipe)
             else:
                 made = self._opened(recipe.owner, recipe.node, recipe.inside)
             self._new.made.append(made)
             self._runs[run] = made.name
-        return ValueRef(made=self._runs[run], index=self._leaf(recipe.owner, recipe.node))
+        return ValueRef(made=self._runs[run], index=self._leaf(recipe))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
         """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""
@@ -233,13 +249,12 @@ class Again:
                 found.add(self._array(k))
         return frozenset(found)
 
-    def _leaf(self, owner: Instruction, node: Node) -> tuple[int, ...]:
-        """Where a value stands in the result of a copy of an instruction."""
-        runs = self._body.runs(owner)
-        if not runs.shape.is_tuple:
+    def _leaf(self, recipe: Recipe) -> ShapeIndex:
+        """Where a recipe's value stands in the result of a copy of its owner."""
+        leaves = self._leaves(recipe)
+        if () in leaves:
             return ()
-        leaves = self._body.leaves(runs)
-        return next(index for index, leaf in leaves.items() if leaf.behind is node.behind)
+        return next(k for k, leaf in leaves.items() if leaf.behind is recipe.node.behind)
 
     def _element(self, k: int) -> int:
         """The element of the backward loop's state that has what never changes in the other's."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
-from hlo.exchange import MOVING, asked, reduction, run_by
+from hlo.exchange import MOVING, STARTS, asked, reduction, run_by, started_by
 from hlo.module import Computation, Instruction
+from hlo.precision import keeps_precision
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.loops.indices import Affine, Index, Indices
 from olla_xla.remat.loops.nodes import (
@@ -82,6 +83,7 @@ class Body:
         self.computation = computation
         self.target = target
         self.exact = platform(target).keeps_code and not together
+        self._keeps_precision = platform(target).keeps_precision
         self._terms = terms
         self._ends: dict[Instruction, set[Node]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
@@ -138,7 +140,7 @@ class Body:
 
     def _add(self, i: Instruction, owner: Instruction) -> None:
         given = [self.leaves(o) for o in i.operands]
-        if i is owner and (exchange := run_by(i)) is not None:
+        if i is owner and (exchange := run_by(i) or started_by(i)) is not None:
             self.exchanges[owner] = exchange
         if i.opcode in ("fusion", "async-start"):
             inner = self._call(i, owner, given)
@@ -156,6 +158,10 @@ class Body:
         elif i.opcode == "get-tuple-element":
             k = i.tuple_index
             self._set(i, {x[1:]: node for x, node in given[0].items() if x[0] == k})
+        elif i.opcode.endswith("-done") and self._starts(i.operands[0]):
+            self._set(i, {(): given[0][1,]})
+        elif i.opcode == "reduce-precision" and self._keeps_precision and keeps_precision(i):
+            self._set(i, given[0])
         elif i.opcode in PASSING and (i.opcode == "tuple" or len(given) > 1):
             packed = enumerate(given)
             self._set(i, {(k, *x): node for k, operand in packed for x, node in operand.items()})
@@ -176,11 +182,18 @@ class Body:
             whole, part, *starts = operands
             operands = whole, self._converted(part, whole.shape, owner), *starts
         for index in leaf_indices(i.shape):
+            if index == (0,) and self._starts(i):
+                self.at[i, index] = operands[0]  # handed on
+                continue
             node = Node(i, index, i.shape.at(index), owner, operands)
             self.at[i, index] = node
             self._nodes.append(node)
             for operand in dict.fromkeys(operands):
                 self.used.setdefault(operand, []).append(node)
+
+    def _starts(self, i: Instruction) -> bool:
+        """Whether an instruction starts a transfer that is followed (`hlo.exchange.started_by`)."""
+        return i.opcode in STARTS and i in self.exchanges
 
     def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
         """What is put into an array: XLA:TPU converts it to the array's type by the way."""
@@ -370,6 +383,8 @@ class Body:
     def _exchanged(self, node: Node) -> int:
         """What devices have of operands: the same wherever the same is asked of the same."""
         given, i = node.operands, node.i
+        if i.opcode in STARTS and node.index != (1,):
+            return self._key("once", i, node.index)  # the transfer's state
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             given = (given[node.index[0] if node.index else 0],)
             said: tuple[Any, ...] = (node.shape.key,)

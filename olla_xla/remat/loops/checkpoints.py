@@ -111,7 +111,7 @@ class Rerun(Again):
 
     def __init__(self, pair: Pair, new: New, every: int) -> None:
         bare = dataclasses.replace(pair, scan_residuals=())
-        super().__init__(bare, RecipeTable(bare, None, collectives=False), {}, new)
+        super().__init__(bare, RecipeTable(bare, collectives=False), {}, new)
         self._every = every
         self._begun: dict[int, str] = {}
         self._held: dict[int, str] = {}

@@ -15,8 +15,10 @@ import numpy as np
 
 from hlo.module import Instruction
 from olla_xla.memory.max_flow import min_cut
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.recipe_prices import RecipePrices
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
@@ -35,13 +37,14 @@ class Choice:
     """The choice for one pair of loops.
 
     Attributes:
-      table: of the recipes for its values.
+      table: of the recipes for its values. prices: of these.
       needed: numbers of scan residuals' values and of all that they could be made of -> the recipe
         for it.
     """
 
-    def __init__(self, table: RecipeTable) -> None:
+    def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
         self.table = table
+        self.prices = RecipePrices(table, cost, beside=beside)
         self.needed: dict[int, Recipe | None] = {}
         waiting = list(table.scan_residuals)
         while waiting:
@@ -80,14 +83,14 @@ class Choice:
             arcs.append((here, run, never))
             if run not in priced:
                 priced.add(run)
-                cost = iterations * self.table.seconds(recipe) + price * self.table.new_bytes(
+                cost = iterations * self.prices.seconds(recipe) + price * self.prices.new_bytes(
                     recipe, slices
                 )
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
                 arcs.append((run, node(need), never))
         if thin is None:
-            for k, (seconds, numbers) in enumerate(self.table.written_together):
+            for k, (seconds, numbers) in enumerate(self.prices.written_together):
                 together = node(("together", k))
                 arcs.append((source, together, iterations * seconds))
                 arcs += [(together, node(number), never) for number in numbers if number in nodes]
@@ -125,12 +128,12 @@ class Choice:
             self.table.scan_residuals[number][0],
             self.table.pair.writer.iterations,
         )
-        seconds = iterations * self.table.saved_seconds(residual)
+        seconds = iterations * self.prices.saved_seconds(residual)
         if thin is None:
             return price * residual.bytes + seconds
         if number not in thin.residuals:
             return _HIGHEST_PRICE * residual.bytes
-        seconds += iterations * self.table.put_seconds(residual)
+        seconds += iterations * self.prices.put_seconds(residual)
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
@@ -166,8 +169,8 @@ class Choice:
         every = [
             s for scan_residuals in self.table.scan_residuals.values() for s in scan_residuals
         ] + self.table.unread
-        together = sum(seconds for seconds, _ in self.table.written_together)
-        return iterations * (sum(self.table.saved_seconds(s) for s in every) + together)
+        together = sum(seconds for seconds, _ in self.prices.written_together)
+        return iterations * (sum(self.prices.saved_seconds(s) for s in every) + together)
 
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:

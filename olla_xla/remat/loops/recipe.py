@@ -69,7 +69,7 @@ def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) 
 
 class _EditBuilder(Again):
     def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], every: int) -> None:
-        table, new = RecipeTable(pair, None, collectives=True), New(module)
+        table, new = RecipeTable(pair, collectives=True), New(module)
         if every and not can_be_kept(pair):
             raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
         self._rerun = Rerun(pair, new, every) if every else None

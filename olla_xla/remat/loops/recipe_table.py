@@ -1,17 +1,14 @@
-"""How values of the forward loop's iteration could be made in the backward loop, and at what
-price.
-"""
+"""How values of the forward loop's iteration could be made in the backward loop."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
+from hlo.async_collective_fusion import OwnPart, own_part
 from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator
+from hlo.exchange import STARTS
 from hlo.module import Instruction
-from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.body import Affine, Body, Terms
 from olla_xla.remat.loops.nodes import Node, widens
 from olla_xla.remat.loops.pairs import Pair
@@ -19,11 +16,10 @@ from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
     ScanResidual,
-    only_hands_on,
     written_slice,
 )
 from olla_xla.remat.loops.waits import Waits
-from olla_xla.remat.purity import pure
+from olla_xla.remat.purity import pure, pure_but_for_transfer
 
 __all__ = ["RecipeTable"]
 
@@ -43,9 +39,8 @@ class RecipeTable:
     loop, in the one order of its body.
 
     Args:
-      pair: of loops. cost: prices operators; None where nothing is chosen.
+      pair: of loops.
       collectives: whether they may run again. No other recipe depends on it.
-      beside: whether what starts beside other work is priced without its start.
 
     Attributes:
       scan_residuals: number -> the scan residuals that hold such values, the one that stays first.
@@ -55,17 +50,13 @@ class RecipeTable:
         weights that it gathers of other devices, or converts.
     """
 
-    def __init__(
-        self, pair: Pair, cost: CostModel | None, *, collectives: bool, beside: bool = False
-    ) -> None:
+    def __init__(self, pair: Pair, *, collectives: bool) -> None:
         self.pair = pair
         self.body = pair.writer.body
         self.scan_residuals: dict[int, list[ScanResidual]] = {}
         self.pieces: dict[int, ConcatOperand] = {}
         self.unread = [s for s in pair.scan_residuals if not s.reads]
-        self._cost = cost
         self._collectives = collectives
-        self._beside = beside
         self._values = dict(self._made_values())
         self._recipes: dict[int, Recipe | None] = {}
         self._written: dict[int, ScanResidual] = {}
@@ -209,75 +200,6 @@ class RecipeTable:
             self._recipes[number] = self._find(number)
         return self._recipes[number]
 
-    def seconds(self, recipe: Recipe) -> float:
-        """Predicted time of one more run of a recipe's owner, for one slice."""
-        if recipe.stacked:
-            return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
-        if recipe.between:
-            return self._seconds(recipe.owner) / self.pair.writer.iterations
-        if recipe.narrowed:
-            wide = self.scan_residuals[recipe.needs[0]][0].bytes // self.pair.writer.iterations
-            return self._moving_seconds(wide + recipe.node.shape.bytes)
-        return self._seconds(self.body.runs(recipe.owner))
-
-    def _seconds(self, i: Instruction) -> float:
-        return 0.0 if self._cost is None else self._cost.seconds(i)
-
-    def _moving_seconds(self, moved: int) -> float:
-        """Predicted time of an operator that only moves so many bytes."""
-        work = Work(bytes=moved, kernels=1)
-        return 0.0 if self._cost is None else self._cost.device.seconds(work)
-
-    def saved_seconds(self, residual: ScanResidual) -> float:
-        """Predicted time of an iteration of both loops that a scan residual takes by itself."""
-        owner = residual.update.owner
-        alone = (
-            len(self._results(owner)) == 1
-        )  # else it may run for the others (`written_together`)
-        saved = self._exposed_seconds(self.body, owner) if alone else 0.0
-        saved += sum(self._seconds(i) for i in residual.moves) / self.pair.writer.iterations
-        inner = self.pair.reader.body
-        for read in residual.reads:
-            if only_hands_on(read.node, inner.root_of(read.owner)):
-                saved += self._exposed_seconds(inner, read.owner)
-        return saved
-
-    @functools.cached_property
-    def written_together(self) -> list[tuple[float, frozenset[int]]]:
-        """What writes several scan residuals, and gives nothing else.
-
-        The predicted time of each in an iteration, which goes with the last of them, and the
-        numbers of those; a second scan residual of the same slices goes anyway.
-        """
-        written: dict[Instruction, dict[Node, int | None]] = {}
-        for residual in self.unread:
-            written.setdefault(residual.update.owner, {})[residual.update] = None
-        for number, (first, *others) in self.scan_residuals.items():
-            written.setdefault(first.update.owner, {})[first.update] = number
-            for residual in others:
-                written.setdefault(residual.update.owner, {})[residual.update] = None
-        found = []
-        for owner, numbers in written.items():
-            results = [n.behind for n in self._results(owner)]
-            if len(results) > 1 and all(n in numbers for n in results):
-                kept = frozenset(n for n in numbers.values() if n is not None)
-                found.append((self._exposed_seconds(self.body, owner), kept))
-        return found
-
-    def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
-        """Predicted time of what an instruction runs, where asked less what runs beside others.
-
-        That is its start: of the device it takes as much all the same (remat.cost.path).
-        """
-        seconds = self._seconds(body.runs(owner))
-        if not self._beside or owner.opcode != "async-start" or self._cost is None:
-            return seconds
-        return seconds - min(self._cost.device.start_seconds, seconds)
-
-    def put_seconds(self, residual: ScanResidual) -> float:
-        """Predicted time of writing one slice of a scan residual by an operator of its own."""
-        return self._moving_seconds(2 * residual.bytes // self.pair.writer.iterations)
-
     def _find(self, number: int) -> Recipe | None:
         residual = self._written.get(number)
         node = self._values.get(number)
@@ -295,26 +217,35 @@ class RecipeTable:
         fusion = self.body.runs(owner)
         if fusion.opcode == "constant":
             return Recipe(node, owner, None, ())
+        if owner.opcode in STARTS:
+            return None  # a pair of a start and its done is not copied
         if owner in self.body.exchanges:
             needs = self._needs(owner)
             return Recipe(node, owner, None, needs, exchanged=True) if self._collectives else None
+        if (part := own_part(owner)) is not None:
+            return self._beside_transfer(node, owner, part)
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
         if self.body.each(owner) and not fusion.shape.is_tuple:
             return self._opened(node, owner)
-        if any(n.behind.i.opcode == "dynamic-update-slice" for n in self._results(owner)):
+        if any(n.behind.i.opcode == "dynamic-update-slice" for n in self.results(owner)):
             return self._putting(node, owner)
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
-    def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
-        """Bytes of the scan residual that a recipe makes, if it makes one.
-
-        Args:
-          recipe: for a value. slices: of each iteration.
-        """
-        count = self.pair.writer.iterations if slices is None else slices
-        return count * recipe.node.shape.bytes if recipe.stacked else 0
+    def _beside_transfer(self, node: Node, owner: Instruction, part: OwnPart) -> Recipe | None:
+        """A recipe through what a fusion does beside a transfer: the fusion as it was without."""
+        results = [self.body.at[owner, (k,)] for k in part.results]
+        updated = self._updates(owner, results)
+        if updated is None or not pure_but_for_transfer(owner):
+            return None
+        ends = [n.behind for n in results]
+        ends += [n.operands[1].behind for n in ends if n.i.opcode == "dynamic-update-slice"]
+        if node not in ends:
+            return None
+        left_out = [k for k in range(len(owner.operands)) if k not in part.operands]
+        needs = self._needs(owner, (*left_out, *updated))
+        return Recipe(node, owner, None, needs, updated=tuple(updated), part=part)
 
     def _can_be_kept(self, node: Node) -> bool:
         """Whether what an element of the state is at the beginning of each iteration can be
@@ -325,7 +256,8 @@ class RecipeTable:
             return False  # with one dimension more it has other tiles
         return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
-    def _results(self, owner: Instruction) -> list[Node]:
+    def results(self, owner: Instruction) -> list[Node]:
+        """What an instruction of the forward loop's body gives, leaf by leaf."""
         fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 
@@ -336,7 +268,7 @@ class RecipeTable:
         residual has just that part, it may be given that. Not on a CPU: there what computes runs
         again as it is, or other code would be made of it.
         """
-        (result,) = self._results(owner)
+        (result,) = self.results(owner)
         end = result.behind
         divided = b"partitions" in self.body.fusions[owner].backend_config
         if self.body.exact and node is end:
@@ -390,13 +322,22 @@ class RecipeTable:
         As part of another form its code might compute other bits. Several results are made by a
         copy of all of it, where a fusion stays as it is.
         """
-        results = self._results(owner)
+        results = self.results(owner)
         if platform(self.body.target).keeps_arrays:
             return None
         if len(results) == 1:
             return self._updating(node, owner, results[0])
         if not self.body.exact:
             return None
+        updated = self._updates(owner, results)
+        if updated is None:
+            return None
+        return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
+
+    def _updates(self, owner: Instruction, results: Sequence[Node]) -> list[int] | None:
+        """Numbers of the operands into which a fusion puts results; None where another slice than
+        the iteration's own is put, or it is not said into which.
+        """
         updated = []
         for result in results:
             if result.behind.i.opcode != "dynamic-update-slice":
@@ -405,7 +346,7 @@ class RecipeTable:
             if k is None or not self._is_own_slice(result):
                 return None
             updated.append(k)
-        return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
+        return updated
 
     def _put_into(self, owner: Instruction, result: Node) -> int | None:
         """Number of the operand into which a fusion puts a slice that it computes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hlo.async_collective_fusion import OwnPart
 from hlo.module import Instruction
 from olla_xla.remat.loops.nodes import Node
 
@@ -39,6 +40,7 @@ class Recipe:
       stacked: whether it is an element of the forward loop's state that gets a scan residual of its
         own.
       exchanged: whether the owner is a collective, which devices run once more.
+      part: of a fusion that runs parts of a transfer, what runs again: all but that.
       updated: numbers of the owner's operands that it puts results into, if it runs as it is but
         for these, of which the copy has arrays of few slices.
     """
@@ -52,3 +54,4 @@ class Recipe:
     stacked: bool = False
     exchanged: bool = False
     updated: tuple[int, ...] = ()
+    part: OwnPart | None = None

@@ -111,7 +111,7 @@ class ResidualChoices:
         found = _apart(pairs(self.module, target))
         self._beside = beside
         self._choices = [
-            Choice(RecipeTable(pair, cost, collectives=collectives, beside=beside))
+            Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
             for pair in found
         ]
         records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]

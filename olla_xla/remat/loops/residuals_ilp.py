@@ -74,7 +74,8 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
     """Adds a pair's variables and rows; by number of a scan residual's value the column "it is
     kept".
     """
-    table, iterations = choice.table, choice.table.pair.writer.iterations
+    table, prices = choice.table, choice.prices
+    iterations = table.pair.writer.iterations
     kept: dict[int, int] = {}
     runs: dict[object, int] = {}
     for number in choice.needed:
@@ -82,12 +83,12 @@ def _add(model: Model, choice: Choice, times: dict[int, int]) -> dict[int, int]:
         residual = next(iter(table.scan_residuals.get(number, ())), None)
         if residual is not None:
             kept[number] = model.add_variable(cost=residual.bytes, name=f"keep_{number}")
-            times[kept[number]] = _ticks(iterations * table.saved_seconds(residual))
+            times[kept[number]] = _ticks(iterations * prices.saved_seconds(residual))
         if recipe is not None and run_of(recipe) not in runs:
-            column = model.add_variable(cost=table.new_bytes(recipe), name=f"run_{number}")
-            times[column] = _ticks(iterations * table.seconds(recipe))
+            column = model.add_variable(cost=prices.new_bytes(recipe), name=f"run_{number}")
+            times[column] = _ticks(iterations * prices.seconds(recipe))
             runs[run_of(recipe)] = column
-    for k, (seconds, numbers) in enumerate(table.written_together):
+    for k, (seconds, numbers) in enumerate(prices.written_together):
         column = model.add_variable(cost=0, name=f"together_{k}")
         times[column] = _ticks(iterations * seconds)
         for number in numbers & kept.keys():

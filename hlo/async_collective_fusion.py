@@ -1,0 +1,66 @@
+"""Fusions that run parts of a transfer beside their own work.
+
+XLA:TPU's async collective fusion lets a fusion that it has made carry a collective some way on: the
+fusion gets the transfer's buffers and semaphores as operands, hands them on as results, and has the
+collective in its body. Its own results are made as before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hlo.exchange import REPEATABLE
+from hlo.module import Instruction
+
+__all__ = ["OwnPart", "own_part"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnPart:
+    """What such a fusion does beside the transfer.
+
+    Attributes:
+      results: numbers of the results that it computes. operands: numbers of what they are made of.
+    """
+
+    results: tuple[int, ...]
+    operands: tuple[int, ...]
+
+
+def own_part(fusion: Instruction) -> OwnPart | None:
+    """The part of a fusion that was there before the transfer; None if it runs none, or no such
+    part is told apart.
+    """
+    if fusion.opcode != "fusion" or not fusion.shape.is_tuple:
+        return None
+    body = fusion.called[0]
+    root = body.root
+    if root is None or root.opcode != "tuple":
+        return None
+    if not any(i.opcode in REPEATABLE for i in body.instructions):
+        return None
+    own: list[int] = []
+    mine: set[int] = set()
+    others: set[int] = set()
+    for number, result in enumerate(root.operands):
+        made_of = _made_of(result)
+        parameters = {i.parameter_number for i in made_of if i.opcode == "parameter"}
+        carried = result.opcode == "parameter" or any(i.opcode in REPEATABLE for i in made_of)
+        if carried:
+            others |= parameters
+        else:
+            own.append(number)
+            mine |= parameters
+    if not own or mine & others:
+        return None
+    return OwnPart(tuple(own), tuple(sorted(mine)))
+
+
+def _made_of(result: Instruction) -> set[Instruction]:
+    found, waiting = {result}, [result]
+    while waiting:
+        for operand in waiting.pop().operands:
+            if operand not in found:
+                found.add(operand)
+                waiting.append(operand)
+    return found

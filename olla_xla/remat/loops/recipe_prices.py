@@ -1,0 +1,105 @@
+"""What it costs to make values of a loop's iterations again, and what scan residuals cost."""
+
+from __future__ import annotations
+
+import functools
+
+from hlo.module import Instruction
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.work import Work
+from olla_xla.remat.loops.body import Body
+from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.recipes import Recipe
+from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
+
+__all__ = ["RecipePrices"]
+
+
+class RecipePrices:
+    """The prices for one pair of loops.
+
+    Args:
+      table: of the recipes. cost: prices operators.
+      beside: whether what starts beside other work is priced without its start.
+    """
+
+    def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
+        self._table = table
+        self._cost = cost
+        self._beside = beside
+        self._iterations = table.pair.writer.iterations
+
+    def seconds(self, recipe: Recipe) -> float:
+        """Predicted time of one more run of a recipe's owner, for one slice."""
+        if recipe.stacked:
+            return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
+        if recipe.between:
+            return self._cost.seconds(recipe.owner) / self._iterations
+        if recipe.narrowed:
+            residual = self._table.scan_residuals[recipe.needs[0]][0]
+            wide = residual.bytes // self._iterations
+            return self._moving_seconds(wide + recipe.node.shape.bytes)
+        return self._cost.seconds(self._table.body.runs(recipe.owner))
+
+    def _moving_seconds(self, moved: int) -> float:
+        """Predicted time of an operator that only moves so many bytes."""
+        return self._cost.device.seconds(Work(bytes=moved, kernels=1))
+
+    def saved_seconds(self, residual: ScanResidual) -> float:
+        """Predicted time of an iteration of both loops that a scan residual takes by itself."""
+        owner = residual.update.owner
+        # With several results it may run for the others (`written_together`).
+        alone = len(self._table.results(owner)) == 1
+        saved = self._exposed_seconds(self._table.body, owner) if alone else 0.0
+        saved += sum(self._cost.seconds(i) for i in residual.moves) / self._iterations
+        inner = self._table.pair.reader.body
+        for read in residual.reads:
+            if only_hands_on(read.node, inner.root_of(read.owner)):
+                saved += self._exposed_seconds(inner, read.owner)
+        return saved
+
+    @functools.cached_property
+    def written_together(self) -> list[tuple[float, frozenset[int]]]:
+        """What writes several scan residuals, and gives nothing else.
+
+        The predicted time of each in an iteration, which goes with the last of them, and the
+        numbers of those; a second scan residual of the same slices goes anyway.
+        """
+        written: dict[Instruction, dict[Node, int | None]] = {}
+        for residual in self._table.unread:
+            written.setdefault(residual.update.owner, {})[residual.update] = None
+        for number, (first, *others) in self._table.scan_residuals.items():
+            written.setdefault(first.update.owner, {})[first.update] = number
+            for residual in others:
+                written.setdefault(residual.update.owner, {})[residual.update] = None
+        found = []
+        for owner, numbers in written.items():
+            results = [n.behind for n in self._table.results(owner)]
+            if len(results) > 1 and all(n in numbers for n in results):
+                kept = frozenset(n for n in numbers.values() if n is not None)
+                found.append((self._exposed_seconds(self._table.body, owner), kept))
+        return found
+
+    def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
+        """Predicted time of what an instruction runs, where asked less what runs beside others.
+
+        That is its start: of the device it takes as much all the same (remat.cost.path).
+        """
+        seconds = self._cost.seconds(body.runs(owner))
+        if not self._beside or owner.opcode != "async-start":
+            return seconds
+        return seconds - min(self._cost.device.start_seconds, seconds)
+
+    def put_seconds(self, residual: ScanResidual) -> float:
+        """Predicted time of writing one slice of a scan residual by an operator of its own."""
+        return self._moving_seconds(2 * residual.bytes // self._iterations)
+
+    def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
+        """Bytes of the scan residual that a recipe makes, if it makes one.
+
+        Args:
+          recipe: for a value. slices: of each iteration.
+        """
+        count = self._iterations if slices is None else slices
+        return count * recipe.node.shape.bytes if recipe.stacked else 0
