@@ -127,6 +127,25 @@ def test_several_that_are_always_live_are_stacked():
     assert found.offsets.tolist() == [0, 5, 3, 9, 20]
 
 
+def test_rectangles_in_units():
+    """Four alike in order, a pin, and bounds between two units: a peak that can be had is left."""
+    alike = part_of([0, 0, 0, 0, 1], [2, 2, 2, 2, 5], [4, 4, 4, 4, 2])
+    items = dataclasses.replace(alike, fixed=np.array([-1, -1, -1, -1, 8]))
+    offsets = np.array([0, 4, 10, 14, 8])
+    units = Units(items, offsets, {4: 8})
+    assert units.unit == 2
+    for bound, most in ((18, 21), (17, 17), (3, 18)):
+        model = module._rectangles(items, model_of(items), units, bound, most, offsets)
+        assert model.ordered == ((0, 1), (1, 2), (2, 3))
+        assert (model.bound, model.most) == (min(-(-bound // 2), most // 2), most // 2)
+        assert model.low == (0, 0, 0, 0, 4) and model.high == (*[most // 2 - 2] * 4, 4)
+        assert model.step == (1,) * 5 and model.need == (2, 2, 2, 2, 1)
+        shapes = zip(items.part_first, items.part_last + 1, (2, 2, 2, 2, 1), strict=True)
+        rows = [(i, *shape) for i, shape in enumerate(shapes)]
+        assert [dataclasses.astuple(r) for r in model.rectangles] == rows
+        assert model.start == (0, 2, 5, 7, 4)
+
+
 @pytest.mark.parametrize(
     ("few", "pairs", "free", "expected"),
     [

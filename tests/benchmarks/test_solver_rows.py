@@ -210,9 +210,7 @@ def test_the_row_of_places_that_a_solver_fails_at(monkeypatch):
     monkeypatch.setattr(ilp_steps, "located", located)
     rows = list(ilp_steps.places(step, ["highs"], 2.0))
     assert {r.status for r in rows} == {"no licence"}
-    least = min(r.value_bytes for r in rows)
-    assert {(r.value_bytes, r.bound_bytes, r.least_bytes) for r in rows} == {(least, 15, 15)}
-    assert least in (15, 17)
+    assert {(r.value_bytes, r.bound_bytes, r.least_bytes) for r in rows} == {(15, 15, 15)}
     assert set(asked) == {(15, 15, True), (0, 0, False)}
     assert {(r.variables, r.rows, r.first_seconds) for r in rows} == {(0, 0, None)}
 

@@ -216,7 +216,7 @@ def test_requests_end_to_end():
     assert flat[0][2] is flat[2][2] and flat[0][2] is not flat[3][2]
 
 
-def test_places_that_overlap_are_seen():
+def test_places_that_overlap_are_seen(monkeypatch):
     places = profiles._Places()
     places.take(0, 8, 8)
     places.take(1, 0, 8)
@@ -226,6 +226,17 @@ def test_places_that_overlap_are_seen():
             places.take(3, at, size)
     places.release(0)
     places.take(3, 8, 8)
+    # An allocator that serves all requests at one place is caught, whichever replays.
+    events = [(0, 8), (1, 8), (0, -1), (1, -1)]
+    same = types.SimpleNamespace(
+        begin=lambda: None, allocate=lambda size: (0, 0), free=lambda k: None, arena_bytes=8,
+        recorded=0, replans=0,
+    )  # fmt: skip
+    monkeypatch.setattr(profiles, "LearningAllocator", lambda: same)
+    with pytest.raises(CheckError, match="request 1 at 0"):
+        profiles.learn([events])
+    with pytest.raises(CheckError, match="request 1 at 0"):
+        profiles._replay([events], same, BlockSplittingAllocator())
 
 
 def test_every_place_that_is_served_is_looked_at(monkeypatch):

@@ -9,6 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import olla_xla
 from olla_xla.remat.segments.budget import (
@@ -178,6 +179,27 @@ def test_how_a_function_is_cut():
     assert [s.stop for s in dots.segments][0] == 8  # products count nothing
     twice = explain(layers, ARRAY, ARRAY, mirror=lambda step: 2 * (step.primitive != "tanh"))
     assert twice.mirror_counts[:4] == (2, 0, 2, 0)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_a_weight_goes_through_the_segments_that_read_it(readers):
+    """From two on: each segment that is recomputed hands it on, so that gradients are summed up."""
+    x, w = jax.ShapeDtypeStruct((4, 8), jnp.float32), ARRAY
+
+    def shared(x, w):
+        for k in range(3):
+            x = jnp.tanh(x @ w) if k < readers else jnp.tanh(jnp.sin(x))
+        return (x * x).sum()
+
+    def last(step):
+        return step.primitive == "tanh"
+
+    ours = olla_xla.sublinear(shared, budget=1, candidates=last)
+    equations = jax.make_jaxpr(ours)(x, w).eqns
+    parts = [e for e in equations if "policy" in e.params]
+    assert len(parts) == 3
+    handed = [[v.aval.shape for v in e.outvars].count(w.shape) for e in parts]
+    assert handed == [int(1 < readers > k) for k in range(3)]
 
 
 def test_what_a_policy_keeps_is_said(caplog):
