@@ -22,6 +22,7 @@ from olla_xla.errors import InputError
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.tools.sweep import grid
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -196,6 +197,12 @@ def test_curves_that_cannot_be_read(tmp_path):
         benchmark_figures.profile_charts([tmp_path / "bytes.csv"])
     with pytest.raises(InputError, match="bytes.csv: not text"):
         sweep_figures.read_rows(str(tmp_path / "bytes.csv"))
+    least = ",".join((*grid.KEY, "error"))
+    (tmp_path / "least.csv").write_text(f"{least}\n" + "," * len(grid.KEY) + "\n")
+    assert len(sweep_figures.read_rows(str(tmp_path / "least.csv"))) == 1
+    (tmp_path / "less.csv").write_text(least.removesuffix(",error") + "\n")
+    with pytest.raises(InputError, match="not a sweep's"):
+        sweep_figures.read_rows(str(tmp_path / "less.csv"))
     (tmp_path / "other.csv").write_text("name,seconds\na,1\n")
     with pytest.raises(InputError, match="no progress"):
         curves.read_curves(str(tmp_path / "other.csv"))

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.eager import allocator_time, static, unfused
-from benchmarks.eager.graph import program
+from benchmarks.eager.graph import Program, program
 from benchmarks.eager.storages import check_storages
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.benchmarks.test_eager_outcomes import PROGRAMS, made, numbers
 from tests.support.outcomes import outcome
 
@@ -284,8 +284,12 @@ def test_a_row_of_a_program(monkeypatch):
     monkeypatch.setattr(unfused, "allocator_time", lambda p: (12, 0.25, 0.75))
     monkeypatch.setattr(unfused, "check_schedule", lambda *given: asked.append(given[1:]))
     monkeypatch.setattr(unfused, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(unfused, "forced_live_bound", lambda arrays: (77, None))
+    bounds = []
+    monkeypatch.setattr(
+        unfused, "forced_live_bound", lambda arrays: bounds.append(next(clock)) or (77, None)
+    )
     row = unfused.plan_program(found, 4.0, step_limit=9, seed=3)
+    assert len(bounds) == 2  # once to load it
     load, own = asked[0], asked[1]
     assert load[:3] == own[:3] and load[3]["time_limit"] == unfused._LOAD_SECONDS
     assert own[3] == {"time_limit": 4.0, "step_limit": 9, "seed": 3, "bound_bytes": 77}
@@ -295,11 +299,14 @@ def test_a_row_of_a_program(monkeypatch):
         "eager_live_bytes": (kind, None, "live"), "eager_reserved_bytes": (kind, None, "reserved"),
         "eager_fragmentation": (kind, None, "share"), "peak_bytes": 900, "bound_bytes": 800,
         "lifetime_gap": 900 / 800 - 1, "placed_bytes": 950, "operators": arrays.n,
-        "order_seconds": 1.235, "place_seconds": 1.235, "requests": 12, "request_seconds": 0.25,
+        "order_seconds": 2.469, "place_seconds": 1.235, "requests": 12, "request_seconds": 0.25,
         "caching_seconds": 0.75, "blocks": 5, "best_fit_bytes": 960, "best_fit_seconds": 0.5,
         "load_bytes": 900,
         "loop_reserved_bytes": (kind, 3, "reserved"), "loop_fragmentation": (kind, 3, "share"),
     }  # fmt: skip
+    without = types.SimpleNamespace(offsets=None, height=0, seconds=0.5, bounds={})
+    monkeypatch.setattr(unfused, "_best_fit", lambda graph, order: without)
+    assert unfused.plan_program(found, 4.0).blocks == 0
     monkeypatch.setattr(unfused, "_program", lambda model: (found, model))
     monkeypatch.setattr(unfused, "plan_program", lambda *given, **more: (given, more))
     assert unfused.plan_unfused("m", 2.0, step_limit=5) == (
@@ -314,6 +321,19 @@ def test_operators_without_a_colour_share_nothing(monkeypatch):
     for p in PROGRAMS:
         made = static.assign(p, in_place=True, sharing=True, parallel="colour")
         check_storages(p.graph, made.storage, made.sizes, parallel=True)
+
+
+def test_more_paths_than_colours():
+    """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
+    graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
+    assert sorted(static.colours(graph)) == [-1] * 6 + list(range(64))
+
+
+def test_tensors_of_no_bytes_need_none():
+    tensors = [Tensor(f"t{k}", size, k, (k + 1,), k) for k, size in enumerate((0, 8, 0))]
+    graph = TensorGraph("none", (Operator("op", "add"),) * 4, tuple(tensors))
+    found = static.assign(Program(graph, frozenset(), frozenset()), in_place=False, sharing=False)
+    assert found.sizes == (0, 8, 0) and found.bytes == 8
 
 
 def test_limits_of_rules(monkeypatch):
