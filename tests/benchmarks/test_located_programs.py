@@ -14,13 +14,13 @@ import pytest
 from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.located import Programs
-from benchmarks.place_ilp.locations import Units
+from benchmarks.place_ilp.locations import LocationIlp, Units
 from olla_xla.errors import SolverError
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Tensor
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import Limits, Result, Status, violation
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -182,6 +182,41 @@ def standing(graph):
         Tensor(f"more{k}", 3 + k, 0, (), 1000 + k, live_in=True, live_out=True) for k in range(2)
     )
     return dataclasses.replace(graph, tensors=(*kept, *more))
+
+
+def test_addresses_lie_in_gaps():
+    """By brute force, in steps of 1 and of 4 units: some choice of gaps fits, and those only."""
+    for align, height, ranges in (
+        (1, 16, [(0, 2), (5, 7), (9, 9)]), (4, 16, [(0, 4), (12, 16)]), (4, 16, [(8, 12)]),
+    ):  # fmt: skip
+        part = dataclasses.replace(part_of(1, 1, count=1), size=np.array([3]))
+        part = dataclasses.replace(part, align=np.array([align]), part_height=np.array([3]))
+        units = Units(part, np.zeros(1, np.int64), {})
+        units.step = np.array([align])
+        ilp = LocationIlp(part, model_of(part), units, bound=0, most=height + 9, gaps=[ranges])
+        model, count = ilp.model, ilp.model.variables - 2
+        held = {
+            k * align
+            for k in range(25 // align)
+            for chosen in itertools.product((0, 1), repeat=count)
+            if violation(model, np.array([height + 9, k, *chosen], float)) is None
+        }
+        allowed = {a for low, high in ranges for a in range(low, high + 1, align)}
+        assert held == allowed
+
+
+@pytest.mark.parametrize("backend", ["highs", "cpsat"])
+def test_programs_whose_units_are_bytes_or_more(backend):
+    """The same packing, in the larger unit; lower than the one that was known."""
+    heights = []
+    for unit in (1, 12):
+        part = part_of(3, unit)
+        tall = np.cumsum(part.size) - part.size
+        run = located._Run(Limits(), Programs(backend))
+        found = run._program(part, model_of(part), tall, tall, 0, 0, 9.0, {})
+        assert (found.by, found.status) == ("program", Status.OPTIMAL)
+        heights.append(int((found.offsets + part.need).max()) // unit)
+        assert heights[0] == heights[-1] < (tall + part.need).max() // unit
 
 
 def test_twins_are_in_order():

@@ -6,7 +6,9 @@ Seconds are left out, and placements are counted: no machine is too slow for the
 import dataclasses
 import functools
 import itertools
+import json
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,6 +208,21 @@ def test_requests_that_are_none():
         with pytest.raises(InputError, match="one memory space"):
             PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
     assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
+
+
+def test_loops_of_the_documents():
+    """A loop's lengths make the requests and states that the stored rows have: 4 a step, and 1."""
+    stored = Path(__file__).parents[2] / "docs" / "figures" / "papers" / "profile.json"
+    rows = {row["loop"]: row for row in json.loads(stored.read_text())}
+    assert set(rows) == set(profiles.LOOPS)
+    for name in (name for name in rows if name.startswith("inference")):
+        row = rows[name]
+        ran = list(profiles._iterations(name, 0, profiles._ITERATIONS))
+        assert (len(ran), len({key for *_, key in ran})) == (row["iterations"], row["profiles"])
+        assert sum(4 * len(inputs) + 1 for _, inputs, *_ in ran) == row["requests"]
+        for _, inputs, weights, _ in ran:
+            assert inputs.shape[1:] == (32, 256) and 4 * inputs[0].nbytes == row["live_bytes"]
+            assert [w.shape for w in weights] == [(256, 256)] * 2
 
 
 def test_requests_end_to_end():
