@@ -62,6 +62,21 @@ def test_layers_are_products_and_tanhs():
     assert (network.name, network.size) == ("layers", 3)
 
 
+def test_what_an_lstm_is_trained_on():
+    """Weights keep the scale of what they read, biases are 0, every class is drawn."""
+    network = bench.lstm(40, layers=2, width=16, batch_size=64, inputs=9, classes=5)
+    params, batch = network.make(jax.random.key(0))
+    first, second = params["layers"]
+    weights = [first["input"], first["hidden"], second["input"], second["hidden"], params["head"]]
+    assert [w.shape[0] for w in weights] == [9, 16, 16, 16, 16]
+    for w in weights:
+        assert float(w.std()) * len(w) ** 0.5 == pytest.approx(1, abs=0.25)
+    assert not np.array_equal(second["input"], second["hidden"])
+    assert not first["bias"].any() and not second["bias"].any()
+    assert float(batch["inputs"].std()) == pytest.approx(1, abs=0.05)
+    assert set(np.unique(batch["labels"])) == set(range(5))
+
+
 @pytest.mark.parametrize(
     ("depth", "stages"),
     [(1, (1, 1, 1, 1)), (17, (1, 1, 2, 1)), (32, (1, 2, 6, 1)), (152, (3, 8, 36, 3)),
