@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
+from benchmarks.eager import compiled_allocator
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
@@ -212,6 +213,9 @@ def test_the_compiled_allocator_reserves_what_the_other_does(events, steps):
                 other.free(handles.pop(-request))
         compiled.step()
         assert (compiled.reserved, compiled.allocated) == (other.reserved, 0)
+        # Merged, each segment is one block, and has one record.
+        counts = compiled._counts[[compiled_allocator._SEGMENTS, compiled_allocator._USED]]
+        assert counts.tolist() == [other._segments] * 2
 
 
 def test_power_of_two_by_hand():

@@ -259,6 +259,8 @@ def test_what_a_joint_program_proves(monkeypatch):
         found = joint.joint_program(graph, start=order, cut=False)
         assert (found.optimal, found.height, found.cut) == (optimal, height, 0)
         assert found.bound == max(bound, 0)
+    # By default the solver is told what no order is below.
+    assert 0 < joint.joint_program(graph, start=order).cut <= height
 
 
 def test_the_time_for_a_joint_program_s_start(monkeypatch):

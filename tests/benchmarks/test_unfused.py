@@ -1,6 +1,7 @@
 """Programs run eagerly: the graph of a module written by hand, what is timed, and a whole row."""
 
 import ctypes
+import dataclasses
 import itertools
 import types
 
@@ -198,6 +199,9 @@ def test_what_is_timed(monkeypatch):
     assert not any(t.live_in for t in bare.graph.tensors)
     monkeypatch.setattr(allocator_time, "malloc_seconds", lambda *given: given)
     monkeypatch.setattr(allocator_time, "caching_seconds", lambda *given: given)
+    small = tuple(dataclasses.replace(t, bytes=0) for t in bare.graph.tensors)
+    empty = dataclasses.replace(bare, graph=dataclasses.replace(bare.graph, tensors=small))
+    assert allocator_time.allocator_time(empty)[1][1] == [1] * len(small)
     for p in (*PROGRAMS[:20], bare):
         count, malloced, cached = allocator_time.allocator_time(p)
         asked, sizes = malloced
