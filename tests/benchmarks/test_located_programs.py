@@ -263,6 +263,22 @@ def test_what_a_joint_program_proves(monkeypatch):
     assert 0 < joint.joint_program(graph, start=order).cut <= height
 
 
+def test_a_joint_program_is_judged(monkeypatch):
+    """Order and places; and each placement gets the time that is left, or the least there is."""
+    asked = []
+    for name in ("check_schedule", "check_placement"):
+        monkeypatch.setattr(joint, name, lambda *given, name=name: asked.append((name, *given[1:])))
+    Solver(monkeypatch, "found")
+    graph = train_step(1)
+    found = joint.joint_program(graph, start=list(range(len(graph.operators))))
+    order = list(found.order)
+    places = {t.name: (found.offsets[t.name], t.bytes) for t in graph.tensors}
+    assert asked == [("check_schedule", order), ("check_placement", order, places, found.height)]
+    monkeypatch.setattr(joint, "place", lambda problem, time_limit: time_limit)
+    for seconds, given in ((2.0, 2.0), (0.0, 1e-3)):
+        assert joint._placed(graph, order, seconds)[1] == given
+
+
 def test_the_time_for_a_joint_program_s_start(monkeypatch):
     """A tenth, at most five seconds, shared by the orders; the least arena is where it begins."""
     graph = random_graph(3)
