@@ -95,6 +95,8 @@ def test_charts_of_the_other_papers(canvases):
     for chart in charts:
         benchmark_figures.write_png(chart, Path(chart.name))
     assert outcome(*map(drawn, canvases)) == "24190795825f"
+    boxes = [t.get_bbox_patch() for canvas in canvases for t in canvas.axes[0].texts]
+    assert {box.get_linewidth() for box in boxes if box} == {0}  # values are not framed
 
 
 def test_curves(canvases):

@@ -127,6 +127,11 @@ def test_several_that_are_always_live_are_stacked():
     assert found.offsets.tolist() == [0, 5, 3, 9, 20]
 
 
+def test_a_pin_at_the_bottom_is_one():
+    items = dataclasses.replace(PART, fixed=np.array([0, -1, 6]))
+    assert Units(items, STACK, {1: 4}).pins == {0: 0, 1: 4, 2: 6}
+
+
 def test_rectangles_in_units():
     """Four alike in order, a pin, and bounds between two units: a peak that can be had is left."""
     alike = part_of([0, 0, 0, 0, 1], [2, 2, 2, 2, 5], [4, 4, 4, 4, 2])

@@ -187,6 +187,8 @@ def test_feature_maps_are_counted_and_checked(monkeypatch):
         for b in (False, True)
     }
     assert len(set(by.values())) == 4
+    names = {found.graph.operators[v].name.split(".")[0] for v in found.backward}
+    assert "dot_general" in names and 0 < len(found.backward) < len(found.graph.operators)
     for (a, b), size in by.items():
         assert bench._planned(found, in_place=a, sharing=b) == size
     assert bench._allocated(lowered) == by[True, True]
@@ -258,6 +260,8 @@ def test_differences_are_relative_to_the_largest():
     assert bench._difference(jnp.array([2.0, -8.0]), jnp.array([3.0, -8.0])) == 1 / 8
     assert bench._difference(jnp.array([0.0]), jnp.array([0.0])) == 0
     assert bench._difference(jnp.zeros((0,)), jnp.zeros((0,))) == 0
+    # Of zeros alone: a float32 that is about nothing counts as one.
+    assert bench._difference(jnp.array([0.0]), jnp.array([1e-30])) == pytest.approx(1)
 
 
 def test_arrays_by_shape():

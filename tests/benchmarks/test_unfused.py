@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.eager import allocator_time, static, unfused
-from benchmarks.eager.graph import Program, program
+from benchmarks.eager.graph import Program, _forwarded, program
 from benchmarks.eager.storages import check_storages
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
@@ -143,6 +143,15 @@ ENTRY main (w: f32[8]) -> f32[8] {
     first, second = found.graph.tensors
     assert first.buffer == second.buffer and not first.live_out and second.live_out
     assert (found.argument_bytes, found.output_bytes) == (32, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_barrier_of_several_values_is_a_tuple(count):
+    values = [{(): ((k, True),)} for k in range(count)]
+    barrier = types.SimpleNamespace(opcode="optimization-barrier")
+    each = {(k,): ((k, True),) for k in range(count)}
+    assert _forwarded(barrier, values) == (each if count > 1 else values[0])
+    assert _forwarded(types.SimpleNamespace(opcode="tuple"), values) == each
 
 
 def test_a_constant_replaces_no_argument():
