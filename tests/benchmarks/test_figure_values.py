@@ -336,6 +336,9 @@ def test_the_seconds_of_an_order_s_curve(monkeypatch):
     monkeypatch.setattr(curves.phases, "search", search)
     curve, order = curves.order_curve("c", graph, seed=7, limits=(2.0, 4.0, 8.0))
     assert asked == [(2.0, 7, 3), (4.0, 7, 3)] and order[0] == n - 1
+    peaks = iter([800] * 5)
+    curves.order_curve("c", graph, limits=(4.0,))
+    assert asked[2] == (4.0, 0, 3)  # the seed of all benchmarks
     assert curve == curves.Curve(
         "c",
         (

@@ -17,6 +17,7 @@ from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import MAX_PAIRS, model_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Result, Status
 from tests.support.graphs import tensor_graphs
@@ -125,6 +126,25 @@ def test_several_that_are_always_live_are_stacked():
     part = part_of([0, 0, 0, 1, 3], [6, 2, 6, 3, 6], [3, 4, 2, 5, 7])
     found = Parts(Programs()).lowered(part, np.array([2, 5, 0, 9, 20]), 14, 14)
     assert found.offsets.tolist() == [0, 5, 3, 9, 20]
+
+
+def test_nothing_takes_no_height():
+    nothing, _ = items_of(PlacementProblem.of([], [], []), 0)
+    assert module._height(nothing, np.zeros(0, np.int64)) == 0 and module._height(PART, STACK) == 8
+
+
+def test_what_is_always_live_is_at_the_bottom():
+    """Two buffers, of 8 bytes and of 7: of argument and result, whichever is larger."""
+    operators = tuple(Operator(f"op{v}", "fusion", 0, v < 2) for v in range(4))
+    sizes = ((8, 5), (6, 7))
+    tensors = tuple(
+        Tensor(f"{name}{k}", sizes[new][k], k + 2 * new, () if new else (k + 2,), k,
+               live_in=not new, live_out=bool(new))
+        for new, name in enumerate(("old", "new")) for k in range(2)
+    )  # fmt: skip
+    graph = GraphArrays.of(TensorGraph("standing", operators, tensors))
+    problem = joint._Program.problem(graph, range(4))
+    assert problem.fixed.tolist() == [0, 8, 0, 8] and problem.size.tolist() == [8, 7, 8, 7]
 
 
 def test_a_pin_at_the_bottom_is_one():

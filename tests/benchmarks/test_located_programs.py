@@ -225,6 +225,8 @@ def test_twins_are_in_order():
     assert located.in_order_of_twins(near, np.array([9, 4, 5, 7, 2, 1])).tolist() == [
         5, 2, 7, 9, 4, 1,
     ]  # fmt: skip
+    two = types.SimpleNamespace(twin=np.array([-1, 0]))
+    assert located.in_order_of_twins(two, np.array([9, 5])).tolist() == [5, 9]
 
 
 def test_a_joint_program_s_answers(monkeypatch):

@@ -336,6 +336,12 @@ def test_operators_without_a_colour_share_nothing(monkeypatch):
         check_storages(p.graph, made.storage, made.sizes, parallel=True)
 
 
+def test_best_fit_alone_is_to_the_byte():
+    tensors = tuple(Tensor(f"t{k}", size, k, (2,), k) for k, size in enumerate((3, 5)))
+    graph = TensorGraph("odd", (Operator("op", "add"),) * 3, tensors)
+    assert unfused._best_fit(graph, [0, 1, 2]).height == 8
+
+
 def test_more_paths_than_colours():
     """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
     graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
