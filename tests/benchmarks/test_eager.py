@@ -220,6 +220,7 @@ def test_the_compiled_allocator_reserves_what_the_other_does(events, steps):
 
 def test_power_of_two_by_hand():
     a = PowerOfTwoAllocator()
+    assert (a.allocated, a.peak_allocated, a.reserved) == (0, 0, 0)
     first = a.allocate(1000)
     assert (a.allocated, a.reserved) == (1024, 1024)
     a.free(first)

@@ -223,6 +223,7 @@ def test_loops_of_the_documents():
         for _, inputs, weights, _ in ran:
             assert inputs.shape[1:] == (32, 256) and 4 * inputs[0].nbytes == row["live_bytes"]
             assert [w.shape for w in weights] == [(256, 256)] * 2
+            assert weights[0].std() == pytest.approx(0.05, rel=0.05)
 
 
 def test_requests_end_to_end():

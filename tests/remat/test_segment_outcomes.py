@@ -176,8 +176,13 @@ def test_how_a_function_is_cut():
     ]  # fmt: skip
     assert found.mirror_counts == (1, 1, 1, 0) * 3 + (0,) * (len(found.sizes) - 12)
     # Only a loss is followed at once by its gradient: of an array, the last segment is made again.
-    array = explain(lambda x, w: layers(x, w) * x, ARRAY, ARRAY, budget=3 * 256)
-    assert array.segments[-1].recomputed and not found.segments[-1].recomputed
+    for several, again in (
+        (lambda x, w: layers(x, w) * x, True),
+        (lambda x, w: (layers(x, w) * x, x.sum()), True),
+        (lambda x, w: (layers(x, w), x * w), False),
+    ):
+        plan = explain(several, ARRAY, ARRAY, budget=3 * 256)
+        assert plan.segments[-1].recomputed == again
     dots = explain(layers, ARRAY, ARRAY, budget=3 * 256, keep="dots")
     assert [s.stop for s in dots.segments][0] == 8  # products count nothing
     twice = explain(layers, ARRAY, ARRAY, mirror=lambda step: 2 * (step.primitive != "tanh"))
