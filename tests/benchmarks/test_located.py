@@ -181,8 +181,8 @@ def test_rectangles_in_units():
         (3, 10**6, False, []),
         (3, 2 * MAX_PAIRS + 2, True, []),
         (3, 2 * MAX_PAIRS, True, ["windows 1"]),
-        (3, 2 * module._MOST_PAIRS["big-m"], True, ["whole"]),
-        (3, 2 * module._MOST_PAIRS["big-m"] + 2, True, ["windows 1"]),
+        (3, 2 * 400_000, True, ["whole"]),
+        (3, 2 * 400_000 + 2, True, ["windows 1"]),
     ],
 )
 def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
@@ -193,6 +193,22 @@ def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
     assert [kind for kind, *_ in run.asked] == expected
     assert found.variables == len(expected) and found.rows == 2 * len(expected)
     assert ("too large" in found.message) == (not expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "expected"),
+    [
+        (150, 4_000_000, ["whole"]),
+        (151, 4_000_000, ["windows 0.6", "whole"]),
+        (150, 4_000_001, ["windows 1"]),
+    ],
+)
+def test_how_many_items_and_pairs_are_one_program(monkeypatch, count, pairs, expected):
+    monkeypatch.setattr(module, "overlapping_pairs", lambda part: 2 * pairs)
+    many = part_of(range(count), range(2, count + 2), [2] * count)
+    run = Turns(Programs("cpsat"))
+    run._solved(many, np.zeros(count, np.int64) + 5, 4, 4)
+    assert [kind for kind, *_ in run.asked] == expected
 
 
 def test_no_windows_around_a_pin(monkeypatch):

@@ -103,6 +103,10 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     assert (proof.start_bytes, proof.peak_bytes, proof.bound_bytes) == (30, 30, 9)
 
 
+def test_programs_alone_are_as_large_as_those_of_plans():
+    assert ilp_alone._MOST == ilp._MOST
+
+
 def test_rows_of_a_solver_alone(monkeypatch):
     """Each form and backend; the search's order and bound beside it."""
     arrays = GraphArrays.of(GRAPH)
@@ -136,7 +140,7 @@ def test_rows_of_a_solver_alone(monkeypatch):
                 "status": f"not built: {size:,} coefficients", "known": (),
             }  # fmt: skip
     assert asked[0] == (("m",), {"batch_size": 2, "optimizer": "o"})
-    options = {"time_limit": ilp_alone._SEARCH_SECONDS, "bound_bytes": 55}
+    options = {"time_limit": 10.0, "bound_bytes": 55}
     assert asked[1] == (N, list(range(N)), options)
 
 

@@ -1,6 +1,7 @@
 """The networks of Chen et al.'s figures, what is measured of them, and what falls short."""
 
 import dataclasses
+import inspect
 import types
 
 import jax
@@ -249,6 +250,12 @@ def test_what_is_timed_of_a_network(monkeypatch):
     assert row == bench.TimeRow(
         "net", 3, 3, 2.0, 3.0, 1.5, 5, 4, 100 + 30 - 7 + 5, 100 + 30 - 7 + 4, 0.5 / 4
     )
+
+
+def test_medians_are_of_runs():
+    """By default one run is the median, of enough of them to judge by."""
+    turns = inspect.signature(bench.measure_time).parameters["turns"].default
+    assert turns % 2 == 1 and turns >= bench.LEAST_TURNS
 
 
 def test_sizes_that_a_backend_does_not_tell():

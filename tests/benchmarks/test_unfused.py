@@ -252,6 +252,16 @@ def test_blocks_are_really_made_and_freed():
     assert abs(held() - before - 320 * mb) < mb
 
 
+def test_the_least_of_five(monkeypatch):
+    """After one that is not timed, each five times: 3, 1, 4, 0.5 and 5 seconds."""
+    ran = []
+    clock = iter([0, 3, 10, 11, 20, 24, 30, 30.5, 40, 45])
+    fake = types.SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(allocator_time, "time", fake)
+    assert allocator_time._least(lambda: ran.append(0)) == 0.5
+    assert len(ran) == 6 and next(clock, None) is None
+
+
 def test_seconds_of_steps(monkeypatch):
     """What is timed is the allocator's step, and the C library's replay."""
     ran = []
@@ -304,7 +314,7 @@ def test_a_row_of_a_program(monkeypatch):
     row = unfused.plan_program(found, 4.0, step_limit=9, seed=3)
     assert len(bounds) == 2  # once to load it
     load, own = asked[0], asked[1]
-    assert load[:3] == own[:3] and load[3]["time_limit"] == unfused._LOAD_SECONDS
+    assert load[:3] == own[:3] and load[3]["time_limit"] == 1.0
     assert own[3] == {"time_limit": 4.0, "step_limit": 9, "seed": 3, "bound_bytes": 77}
     assert asked[2:] == [(order.tolist(), 1000), (order.tolist(), 300.0)]  # the paper's minutes
     kind = "BlockSplittingAllocator"
@@ -320,6 +330,7 @@ def test_a_row_of_a_program(monkeypatch):
     without = types.SimpleNamespace(offsets=None, height=0, seconds=0.5, bounds={})
     monkeypatch.setattr(unfused, "_best_fit", lambda graph, order: without)
     assert unfused.plan_program(found, 4.0).blocks == 0
+    assert [row[3]["seed"] for row in asked if len(row) == 4 and "seed" in row[3]] == [3, 0]
     monkeypatch.setattr(unfused, "_program", lambda model: (found, model))
     monkeypatch.setattr(unfused, "plan_program", lambda *given, **more: (given, more))
     assert unfused.plan_unfused("m", 2.0, step_limit=5) == (
@@ -353,6 +364,16 @@ def test_tensors_of_no_bytes_need_none():
     graph = TensorGraph("none", (Operator("op", "add"),) * 4, tuple(tensors))
     found = static.assign(Program(graph, frozenset(), frozenset()), in_place=False, sharing=False)
     assert found.sizes == (0, 8, 0) and found.bytes == 8
+
+
+def test_ancestors_of_20_000_operators_at_most():
+    for count in (20_000, 20_001):
+        graph = TensorGraph("many", (Operator("op", "add"),) * count, ())
+        if count == 20_000:
+            assert static.ancestors(graph) == [0] * count
+            continue
+        with pytest.raises(InputError, match="too many"):
+            static.ancestors(graph)
 
 
 def test_limits_of_rules(monkeypatch):

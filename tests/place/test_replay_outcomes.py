@@ -226,6 +226,28 @@ def test_loops_of_the_documents():
             assert weights[0].std() == pytest.approx(0.05, rel=0.05)
 
 
+def test_loops_are_recorded_from_seed_0(monkeypatch):
+    """20 iterations, unless other numbers are given."""
+    asked = []
+    monkeypatch.setattr(profiles, "_iterations", lambda *given: asked.append(given) or [])
+    profiles.record("one")
+    profiles.record("two", 5, 7)
+    monkeypatch.setattr(profiles, "record", lambda *given: asked.append(given))
+    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(()))
+    monkeypatch.setattr(profiles.statistics, "median", lambda seconds: 0.0)
+    profiles.measure("three")
+    assert asked == [("one", 0, 20), ("two", 5, 7), ("three", 0), ("three", 0, 20)]
+
+
+def test_64_iterations_are_remembered():
+    allocator = LearningAllocator()
+    for size in range(66):
+        allocator.begin()
+        allocator.free(allocator.allocate(size)[0])
+    allocator.begin()
+    assert (allocator.recorded, allocator.profiles) == (66, 64)
+
+
 def test_requests_end_to_end():
     iterations = [[(0, 8), (1, 0), (0, -1)], [(0, 4), (0, -1)]]
     assert profiles._numbered(iterations) == ([1, 2, -1, 3, -3], [8, 1, 4])

@@ -239,6 +239,17 @@ def test_more_steps_than_may_be_run_again(monkeypatch):
     walk = Walk.of([1] * n, [(1, k, list(range(k + 1, n))) for k in range(n)])
     asked = [k % 2 for k in range(n)]
     assert max(len(s.again) for s in mirrored_segments(walk, asked)) > 10
+    # 2,000 steps that are read by one of their segment, and by fifty, which makes 100,000.
+    n, readers = 2000, range(2000, 2051)
+    asked_of = [1] * n + [0] * 52
+    for more in (0, 1):
+        uses = [(1, k, [*readers, 2051] if k < more else readers) for k in range(n)]
+        large = Walk.of([1] * len(asked_of), uses)
+        if not more:
+            assert sum(len(s.again) for s in mirrored_segments(large, asked_of)) == 100_000
+            continue
+        with pytest.raises(InputError, match="more than 100,000 steps"):
+            mirrored_segments(large, asked_of)
     monkeypatch.setattr(mirror_module, "MOST_AGAIN", 100)
     with pytest.raises(InputError, match="give 0 for some"):
         mirrored_segments(walk, asked)
