@@ -184,6 +184,56 @@ def standing(graph):
     return dataclasses.replace(graph, tensors=(*kept, *more))
 
 
+def points_of(model, addresses):
+    """The addresses with which some binaries fit; the first variable is the peak."""
+    a = model.arrays()
+    rows = np.zeros((model.rows, model.variables))
+    rows[np.repeat(np.arange(model.rows), np.diff(a.row_ptr)), a.row_col] = a.row_val
+    bits = np.array(list(itertools.product((0, 1), repeat=model.variables - 1 - len(addresses[0]))))
+    held = set()
+    for at in addresses:
+        x = np.column_stack([np.full(len(bits), a.upper[0]), np.tile(at, (len(bits), 1)), bits])
+        made = x @ rows.T
+        inside = ((x >= a.lower) & (x <= a.upper)).all(axis=1)
+        if (inside & ((made >= a.row_lower) & (made <= a.row_upper)).all(axis=1)).any():
+            held.add(at)
+    return held
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_programs_hold_at_packings_alone(pruned):
+    """By brute force: each packing up to the height that is given, twins in one order only."""
+    for seed in range(8):
+        part = part_of(seed, 1, count=3)
+        part = dataclasses.replace(part, size=part.size % 3 + 1, need=part.size % 3 + 1)
+        part = dataclasses.replace(part, part_height=part.size[part.owner()])
+        near, count = model_of(part), len(part)
+        units = Units(part, np.ones(count, np.int64), {})
+        meet = {
+            (i, j)
+            for i, j in itertools.combinations(range(count), 2)
+            if part.part_first[i] <= part.part_last[j] and part.part_first[j] <= part.part_last[i]
+        }
+        every = list(itertools.product(range(8), repeat=count))
+
+        def packs(at, most, part=part, meet=meet):
+            apart = all(
+                at[i] + part.size[i] <= at[j] or at[j] + part.size[j] <= at[i] for i, j in meet
+            )
+            return apart and (at + part.size).max() <= most
+
+        least = min((np.array(at) + part.size).max() for at in every if packs(at, 99))
+        for most in (int(least), int(least) + 1):
+            ilp = LocationIlp(part, near, units, bound=0, most=most, pruned=pruned)
+            twins = [(int(near.twin[i]), i) for i in np.flatnonzero(near.twin >= 0)]
+            expected = {
+                at
+                for at in every
+                if packs(at, most) and (not pruned or all(at[i] <= at[j] for i, j in twins))
+            }
+            assert points_of(ilp.model, every) == expected
+
+
 def test_addresses_lie_in_gaps():
     """By brute force, in steps of 1 and of 4 units: some choice of gaps fits, and those only."""
     for align, height, ranges in (
