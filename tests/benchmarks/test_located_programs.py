@@ -16,6 +16,7 @@ from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.located import Programs
 from benchmarks.place_ilp.locations import LocationIlp, Units
 from olla_xla.errors import SolverError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
@@ -329,6 +330,16 @@ def test_a_joint_program_is_judged(monkeypatch):
     monkeypatch.setattr(joint, "place", lambda problem, time_limit: time_limit)
     for seconds, given in ((2.0, 2.0), (0.0, 1e-3)):
         assert joint._placed(graph, order, seconds)[1] == given
+
+    # The orders with which it begins: the search's first, told the bytes that no order is below.
+    def search(arrays, starts, **told):
+        asked.append(told)
+        return types.SimpleNamespace(lifetime_order=np.array(order))
+
+    monkeypatch.setattr(joint, "forced_live_bound", lambda arrays: (55, 7))
+    monkeypatch.setattr(joint.phases, "search", search)
+    assert joint._orders(GraphArrays.of(graph), 2.5)[0] == order
+    assert asked[-1] == {"time_limit": 2.5, "bound_bytes": 55}
 
 
 def test_the_time_for_a_joint_program_s_start(monkeypatch):
