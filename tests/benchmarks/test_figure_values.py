@@ -252,6 +252,13 @@ def test_missing_rows_of_estimates():
     assert memory.lines == {"caching allocator": (20.0,), "best fit from its profile": (15.0,)}
     assert less.lines == {"best fit from its profile": (25.0,)}
     assert (memory.name, less.name) == ("best_fit_training", "best_fit_training_less")
+    unknown = (
+        dataclasses.replace(rows[0], reserved_bytes=1 << 20),
+        dataclasses.replace(rows[1], total_bytes=None),
+    )
+    missing = dataclasses.replace(found, found=Estimates(2, 0, 0, 0, unknown))
+    memory, _ = benchmark_figures.estimate_charts([missing])
+    assert memory.lines == {"caching allocator": (1.0,), "best fit from its profile": (0.0,)}
 
 
 def test_values_that_are_missing_are_no_numbers():

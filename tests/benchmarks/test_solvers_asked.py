@@ -93,6 +93,9 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     monkeypatch.setattr(ilp, "least_peak", lambda graph, **o: asked.append(o) or found)
     ilp.order_by_ilp(GRAPH, start, options, -1.0, None)
     assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (0.01, None)
+    larger = dataclasses.replace(options, seed=2**31 - 1)  # the most that every solver takes
+    ilp.order_by_ilp(GRAPH, start, larger, 1.0, None)
+    assert asked[-1]["limits"].seed == 2**31 - 1
     size = coefficients(reduce_graph(GraphArrays.of(GRAPH)).arrays)
     monkeypatch.setattr(ilp, "_MOST", size)
     assert ilp.order_by_ilp(GRAPH, start, options, 1.0, None)[0] is not start

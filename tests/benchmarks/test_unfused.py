@@ -123,6 +123,8 @@ MODULE = MODULE.replace("STATE", "(s32[], MAT, MAT, MAT, f32[4])").replace("MAT"
 def test_a_module_by_hand():
     found = program(module_from_bytes(from_hlo_text(MODULE)))
     found.graph.validate()
+    # What an operator needs while it runs is a tensor too.
+    assert {o.transient_bytes for o in found.graph.operators} == {0}
     assert outcome(numbers(found), [t.name for t in found.graph.tensors]) == "93a8c0bde869"
     names = [t.name.rsplit(".", 1)[0] for t in found.graph.tensors]
     inner = {t.name: t.bytes for t in found.graph.tensors if "/inner" in t.name}
@@ -347,10 +349,14 @@ def test_operators_without_a_colour_share_nothing(monkeypatch):
         check_storages(p.graph, made.storage, made.sizes, parallel=True)
 
 
-def test_best_fit_alone_is_to_the_byte():
+def test_best_fit_alone_is_to_the_byte(monkeypatch):
+    """And timed the second time."""
     tensors = tuple(Tensor(f"t{k}", size, k, (2,), k) for k, size in enumerate((3, 5)))
     graph = TensorGraph("odd", (Operator("op", "add"),) * 3, tensors)
     assert unfused._best_fit(graph, [0, 1, 2]).height == 8
+    turns = itertools.count(1)
+    monkeypatch.setattr(unfused, "place", lambda problem, method: (next(turns), method))
+    assert unfused._best_fit(graph, [0, 1, 2]) == (2, "best_fit")
 
 
 def test_more_paths_than_colours():
