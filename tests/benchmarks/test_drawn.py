@@ -100,6 +100,15 @@ def test_charts_of_the_other_papers(canvases):
     assert {(abs(t.xyann[0]), t.xyann[1]) for t in labels} == {(2, 0)}  # and stand beside bars
 
 
+@pytest.mark.parametrize(("least", "scale"), [(-100.0, "linear"), (-100.1, "symlog")])
+def test_what_is_far_below_nothing_is_drawn_shorter(canvases, least, scale):
+    charts = benchmark_figures.profile_charts([PAPERS / "profile.json"])
+    less = next(chart for chart in charts if chart.name == "profile_less")
+    lines = {label: (least, *values[1:]) for label, values in less.lines.items()}
+    benchmark_figures.write_png(dataclasses.replace(less, lines=lines), Path("less"))
+    assert canvases[0].axes[0].get_xscale() == scale
+
+
 def test_curves(canvases):
     points = (curves.Point(0.0, 12, "a"), curves.Point(2.0, 9, "b"))
     found = [curves.Curve("one", points, 8), curves.Curve("two", points[:1], 0)]
