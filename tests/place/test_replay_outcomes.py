@@ -227,6 +227,22 @@ def test_loops_of_the_documents():
             assert weights[0].std() == pytest.approx(0.05, rel=0.05)
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_what_a_translation_decodes(monkeypatch, train):
+    """From the last state of what was read, three steps for four, by a plain second writing."""
+    seen = []
+    fake = types.SimpleNamespace(tanh=lambda x: seen.append(np.tanh(x)) or seen[-1])
+    monkeypatch.setattr(profiles, "np", fake)
+    random = np.random.default_rng(0)
+    inputs, weights = random.standard_normal((8, 2, 4)), list(random.standard_normal((2, 4, 4)))
+    profiles._translating(inputs, weights, train)
+    assert len(seen) == 8 + 6
+    last = state = seen[7]
+    for found in seen[8:]:
+        state = np.tanh(state @ weights[1] + last)
+        assert np.array_equal(found, state)
+
+
 def test_loops_are_recorded_from_seed_0(monkeypatch):
     """20 iterations, unless other numbers are given."""
     asked = []
