@@ -241,6 +241,15 @@ def test_what_falls(pairs):
     assert [(p.seconds, p.bytes) for p in found] == [(s, least[s]) for s in new]
 
 
+def test_best_fits_are_of_rows_that_have_one():
+    timed = {
+        "mode": "eager", "model": "m", "batch_size": "1", "blocks": "3",
+        "best_fit_seconds": "0.5", "best_fit_bytes": "9", "load_bytes": "6",
+    }  # fmt: skip
+    rows = [{**timed, "mode": "order"}, {**timed, "blocks": ""}, timed]
+    assert curves.best_fits(rows) == [curves.BestFit("m, batch 1", 3, 0.5, 0.5)]
+
+
 def test_missing_rows_of_estimates():
     rows = (
         Estimate("eager, block splitting", 9, 20 << 20),
