@@ -128,6 +128,11 @@ def test_several_that_are_always_live_are_stacked():
     assert found.offsets.tolist() == [0, 5, 3, 9, 20]
 
 
+def test_a_solver_gets_a_hundredth_of_a_second_at_least(monkeypatch):
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 8.0))
+    assert [module._seconds_to(until) for until in (7.0, 8.0, 8.5)] == [0.01, 0.01, 0.5]
+
+
 def test_nothing_takes_no_height():
     nothing, _ = items_of(PlacementProblem.of([], [], []), 0)
     assert module._height(nothing, np.zeros(0, np.int64)) == 0 and module._height(PART, STACK) == 8

@@ -135,6 +135,8 @@ def test_what_a_solver_alone_knew(monkeypatch):
     broken = alone(monkeypatch, [], 0.5, failed)
     assert broken.status == "cpsat: broken" and broken.near_seconds is None
     assert {(k.bytes, k.bound_bytes, k.proven) for k in broken.known} == {(None, 0, False)}
+    nothing = alone(monkeypatch, [(0.5, None, -3.0)], 9.5, found(peak_bytes=102))
+    assert [k.bound_bytes for k in nothing.known] == [0, 0, 8]
     assert ilp_alone._row(ROW, random_graph(0), (1.0,), built=False) is ROW
 
 

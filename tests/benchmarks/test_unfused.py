@@ -333,6 +333,10 @@ def test_a_row_of_a_program(monkeypatch):
     monkeypatch.setattr(unfused, "_best_fit", lambda graph, order: without)
     assert unfused.plan_program(found, 4.0).blocks == 0
     assert [row[3]["seed"] for row in asked if len(row) == 4 and "seed" in row[3]] == [3, 0]
+    for bound in (0, 1):
+        least = types.SimpleNamespace(order=order, peak_bytes=1000, bound_bytes=bound)
+        monkeypatch.setattr(unfused.phases, "search", lambda *given, r=least, **more: r)
+        assert unfused.plan_program(found, 4.0).lifetime_gap == 899
     monkeypatch.setattr(unfused, "_program", lambda model: (found, model))
     monkeypatch.setattr(unfused, "plan_program", lambda *given, **more: (given, more))
     assert unfused.plan_unfused("m", 2.0, step_limit=5) == (
@@ -363,6 +367,21 @@ def test_more_paths_than_colours():
     """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
     graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
     assert sorted(static.colours(graph)) == [-1] * 6 + list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sizes"),
+    [(1, 16, (16,)), (1, 17, (1, 17)), (16, 1, (16,)), (17, 1, (17, 1)), (2, 32, (32,))],
+)
+def test_storages_match_up_to_16_times_their_size(first, second, sizes):
+    """The first tensor is dead when the third is made, which its storage serves or grows for."""
+    tensors = [
+        Tensor("first", first, 0, (1,), 0), Tensor("between", 600, 1, (2,), 1),
+        Tensor("second", second, 2, (3,), 2),
+    ]  # fmt: skip
+    graph = TensorGraph("two", (Operator("op", "add"),) * 4, tuple(tensors))
+    found = static.assign(Program(graph, frozenset(), frozenset()), in_place=False, sharing=True)
+    assert sorted(found.sizes) == sorted((*sizes, 600))
 
 
 def test_tensors_of_no_bytes_need_none():

@@ -162,6 +162,7 @@ def test_random_recordings_with_a_clock(monkeypatch):
     )  # fmt: skip
     row = profiles.measure("training, one length", 5)
     assert (row.recording, row.step_seconds) == (("training, one length", 5), 3.0)
+    assert next(took, None) is None  # each ran
 
 
 @dataclasses.dataclass

@@ -657,7 +657,8 @@ def test_misuse():
         with pytest.raises(LimitError, match="at least 1"):
             olla_xla.sublinear(loss, **wrong)
     for wrong in (
-        {"keep": "some"}, {"keep": 3}, {"depth": 1.5}, {"budget": True}, {"budget": "best"}, {"splits": 2},
+        {"keep": "some"}, {"keep": 3}, {"depth": 1.5}, {"budget": True}, {"budget": "best"},
+        {"splits": 2},
         {"depth": None, "budget": 8}, {"mirror": 1}, {"candidates": [1]},
         {"mirror": lambda step: 1, "budget": 8}, {"depth": None, "splits": True},
     ):  # fmt: skip
