@@ -125,6 +125,7 @@ def test_a_module_by_hand():
     found.graph.validate()
     # What an operator needs while it runs is a tensor too.
     assert {o.transient_bytes for o in found.graph.operators} == {0}
+    assert all(o.free == (o.opcode == "parameter") for o in found.graph.operators)
     assert outcome(numbers(found), [t.name for t in found.graph.tensors]) == "93a8c0bde869"
     names = [t.name.rsplit(".", 1)[0] for t in found.graph.tensors]
     inner = {t.name: t.bytes for t in found.graph.tensors if "/inner" in t.name}
