@@ -96,6 +96,7 @@ def test_charts_of_the_other_papers(canvases):
     assert outcome(*map(drawn, canvases)) == "24190795825f"
     boxes = [t.get_bbox_patch() for canvas in canvases for t in canvas.axes[0].texts]
     assert {box.get_linewidth() for box in boxes if box} == {0}  # values are not framed
+    assert {box.get_boxstyle().pad for box in boxes if box} == {0.5 / 5}  # of letters of 5 points
     labels = [t for canvas in canvases for t in canvas.axes[0].texts if t.get_bbox_patch()]
     assert {(abs(t.xyann[0]), t.xyann[1]) for t in labels} == {(2, 0)}  # and stand beside bars
 

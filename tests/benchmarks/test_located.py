@@ -121,6 +121,22 @@ def test_what_is_always_live_lies_below_and_the_rest_falls_apart():
     assert len(one.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "parts"),
+    [
+        ([0, 0, 1, 3, 5], [7, 2, 4, 6, 7], [4]),  # one lies below the rest, which is one part
+        ([0, 2, 4, 5], [3, 4, 6, 7], [2, 2]),  # none below, two parts
+        ([0, 1, 2], [3, 4, 5], [3]),
+    ],
+)
+def test_what_is_taken_apart(lower, upper, parts):
+    count = len(lower)
+    items, _ = items_of(PlacementProblem.of(lower, upper, [2] * count), 0)
+    run = Parts(Programs(bound=False))
+    run.lowered(items, np.arange(count) * 3, 4, 4)
+    assert sorted(size for _, size, *_ in run.asked) == parts
+
+
 def test_several_that_are_always_live_are_stacked():
     # 0 and 2 are live all the time; 1 and 3 are apart from 4. Nothing is lowered.
     part = part_of([0, 0, 0, 1, 3], [6, 2, 6, 3, 6], [3, 4, 2, 5, 7])

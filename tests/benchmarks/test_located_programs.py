@@ -20,7 +20,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
-from olla_xla.problem.graph import Tensor
+from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.solvers.linear import Limits, Result, Status, violation
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
@@ -312,6 +312,8 @@ def test_what_a_joint_program_proves(monkeypatch):
         found = joint.joint_program(graph, start=order, cut=False)
         assert (found.optimal, found.height, found.cut) == (optimal, height, 0)
         assert found.bound == max(bound, 0)
+    nothing = joint.joint_program(TensorGraph("nothing", (), ()))
+    assert (nothing.order, nothing.height, nothing.bound, nothing.cut) == ((), 0, 0, 0)
     # By default the solver is told what no order is below.
     assert 0 < joint.joint_program(graph, start=order).cut <= height
 

@@ -134,6 +134,13 @@ def test_a_loop_by_hand():
     assert min(grows.caching_seconds, grows.malloc_seconds, grows.learned_seconds) > 0
 
 
+def test_the_caching_allocator_gets_back_what_is_released():
+    """12 MB at a time, three times; and 5 MB beside them, in a segment of 20 MB."""
+    events = ((0, 12 << 20), (0, -1), (1, 12 << 20), (2, 5 << 20), (1, -1), (2, -1))
+    found = profiles.replayed(Recording("large", (events, events), (0, 0)))
+    assert (found.live_bytes, found.caching_bytes) == (17 << 20, 32 << 20)
+
+
 def test_random_recordings_with_a_clock(monkeypatch):
     """Rows to the last number; each look at the clock takes a second, malloc what it is asked."""
     clock = itertools.count(0.0)

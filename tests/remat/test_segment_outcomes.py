@@ -217,16 +217,22 @@ def test_what_a_policy_keeps_is_said(caplog):
     not recomputed; and then the largest segment's four.
     """
 
-    def said(**asked):
+    def said(function=layers, **asked):
         caplog.clear()
         with caplog.at_level("INFO", logger="olla_xla"):
-            olla_xla.sublinear(layers, keep="dots", **asked)(x, x)
+            olla_xla.sublinear(function, **{"keep": "dots", **asked})(x, x)
         return [record.getMessage() for record in caplog.records]
 
     x = np.ones((8, 8), np.float32)
     (line,) = said(budget=3 * 256)
     numbers = [int(n.replace(",", "")) for n in re.findall(r"at ([0-9,]+)", line)]
     assert numbers == [(6 + 1 + 2 + 4) * 256, 6 * 256]
+    # Without a policy, and where counts or compiles decide, there is nothing to say.
+    assert said(budget=1)
+    assert not said(budget=1, keep="nothing")
+    assert not said(mirror=lambda step: 0) and not said(budget=lambda lowered: 1)
+    (nothing,) = said(lambda x, w: x)
+    assert "at 0 bytes" in nothing and "at 0;" in nothing
 
 
 SEGMENTS_TOLD = {

@@ -18,6 +18,7 @@ from benchmarks import sublinear_training
 from benchmarks.__main__ import main
 from olla_xla.errors import InputError, LimitError
 from olla_xla.remat.segments import mirror as mirror_module
+from olla_xla.remat.segments import transform
 from olla_xla.remat.segments.allocation import xla_temp_bytes
 from olla_xla.remat.segments.budget import (
     Segment,
@@ -282,6 +283,7 @@ def test_budgets_are_tried_once_each():
     choices = budget_choices(walk, 1, loss_last=False)
     assert len(set(choices.values())) == len(choices) > 1
     assert plan_segments(walk) in choices.values()
+    assert transform._AS_IT_IS not in range(10**6)  # no budget, which is bytes
 
 
 def test_a_budget_is_the_size_of_a_segment():
