@@ -71,6 +71,15 @@ def test_bars_of_sweeps(canvases):
     assert outcome(*map(drawn, canvases)) == "8e2a9db4bd5c"
 
 
+@pytest.mark.parametrize(("names", "width"), [(1, 6), (40, 14)])
+def test_many_bars_make_a_wide_figure(canvases, names, width):
+    """0.3 inches a name and two for the axis."""
+    figure = sweep_figures.FIGURES[0]
+    shown = sweep_figures.Series(("name",) * names, {"label": (1.0,) * names}, (1,) * names)
+    sweep_figures.write_png(figure, shown, Path("wide"))
+    assert canvases[0].get_size_inches().tolist() == [width, 5]
+
+
 def test_charts_of_the_other_papers(canvases):
     charts = benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"])
     charts += benchmark_figures.profile_charts([PAPERS / "profile.json"])
@@ -85,6 +94,20 @@ def test_charts_of_the_other_papers(canvases):
     for chart in charts:
         benchmark_figures.write_png(chart, Path(chart.name))
     assert outcome(*map(drawn, canvases)) == "24190795825f"
+    boxes = [t.get_bbox_patch() for canvas in canvases for t in canvas.axes[0].texts]
+    assert {box.get_linewidth() for box in boxes if box} == {0}  # values are not framed
+    assert {box.get_boxstyle().pad for box in boxes if box} == {0.5 / 5}  # of letters of 5 points
+    labels = [t for canvas in canvases for t in canvas.axes[0].texts if t.get_bbox_patch()]
+    assert {(abs(t.xyann[0]), t.xyann[1]) for t in labels} == {(2, 0)}  # and stand beside bars
+
+
+@pytest.mark.parametrize(("least", "scale"), [(-100.0, "linear"), (-100.1, "symlog")])
+def test_what_is_far_below_nothing_is_drawn_shorter(canvases, least, scale):
+    charts = benchmark_figures.profile_charts([PAPERS / "profile.json"])
+    less = next(chart for chart in charts if chart.name == "profile_less")
+    lines = {label: (least, *[5.0] * len(values[1:])) for label, values in less.lines.items()}
+    benchmark_figures.write_png(dataclasses.replace(less, lines=lines), Path("less"))
+    assert canvases[0].axes[0].get_xscale() == scale
 
 
 def test_curves(canvases):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
+from benchmarks.eager import compiled_allocator
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
@@ -187,6 +188,18 @@ def test_best_fit_takes_the_least_block():
     assert a.reserved == 42 * MB
 
 
+@pytest.mark.parametrize("size", [512, 10 * MB])
+def test_a_block_that_fits_is_taken_whatever_its_place(size):
+    """Of the first segment as of any other, from its beginning or not."""
+    a = BlockSplittingAllocator()
+    held = [a.allocate(size) for _ in range(8)]
+    reserved = a.reserved
+    for handle in held:
+        a.free(handle)
+        again = a.allocate(size)
+        assert (a.reserved, a._live[again].size) == (reserved, size)
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 30 * MB), st.integers(0, 99)), max_size=60),
     st.integers(1, 3),
@@ -212,10 +225,14 @@ def test_the_compiled_allocator_reserves_what_the_other_does(events, steps):
                 other.free(handles.pop(-request))
         compiled.step()
         assert (compiled.reserved, compiled.allocated) == (other.reserved, 0)
+        # Merged, each segment is one block, and has one record.
+        counts = compiled._counts[[compiled_allocator._SEGMENTS, compiled_allocator._USED]]
+        assert counts.tolist() == [other._segments] * 2
 
 
 def test_power_of_two_by_hand():
     a = PowerOfTwoAllocator()
+    assert (a.allocated, a.peak_allocated, a.reserved) == (0, 0, 0)
     first = a.allocate(1000)
     assert (a.allocated, a.reserved) == (1024, 1024)
     a.free(first)

@@ -22,6 +22,7 @@ from olla_xla.errors import InputError
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.tools.sweep import grid
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -196,6 +197,12 @@ def test_curves_that_cannot_be_read(tmp_path):
         benchmark_figures.profile_charts([tmp_path / "bytes.csv"])
     with pytest.raises(InputError, match="bytes.csv: not text"):
         sweep_figures.read_rows(str(tmp_path / "bytes.csv"))
+    least = ",".join((*grid.KEY, "error"))
+    (tmp_path / "least.csv").write_text(f"{least}\n" + "," * len(grid.KEY) + "\n")
+    assert len(sweep_figures.read_rows(str(tmp_path / "least.csv"))) == 1
+    (tmp_path / "less.csv").write_text(least.removesuffix(",error") + "\n")
+    with pytest.raises(InputError, match="not a sweep's"):
+        sweep_figures.read_rows(str(tmp_path / "less.csv"))
     (tmp_path / "other.csv").write_text("name,seconds\na,1\n")
     with pytest.raises(InputError, match="no progress"):
         curves.read_curves(str(tmp_path / "other.csv"))
@@ -234,6 +241,15 @@ def test_what_falls(pairs):
     assert [(p.seconds, p.bytes) for p in found] == [(s, least[s]) for s in new]
 
 
+def test_best_fits_are_of_rows_that_have_one():
+    timed = {
+        "mode": "eager", "model": "m", "batch_size": "1", "blocks": "3",
+        "best_fit_seconds": "0.5", "best_fit_bytes": "9", "load_bytes": "6",
+    }  # fmt: skip
+    rows = [{**timed, "mode": "order"}, {**timed, "blocks": ""}, timed]
+    assert curves.best_fits(rows) == [curves.BestFit("m, batch 1", 3, 0.5, 0.5)]
+
+
 def test_missing_rows_of_estimates():
     rows = (
         Estimate("eager, block splitting", 9, 20 << 20),
@@ -245,6 +261,13 @@ def test_missing_rows_of_estimates():
     assert memory.lines == {"caching allocator": (20.0,), "best fit from its profile": (15.0,)}
     assert less.lines == {"best fit from its profile": (25.0,)}
     assert (memory.name, less.name) == ("best_fit_training", "best_fit_training_less")
+    unknown = (
+        dataclasses.replace(rows[0], reserved_bytes=1 << 20),
+        dataclasses.replace(rows[1], total_bytes=None),
+    )
+    missing = dataclasses.replace(found, found=Estimates(2, 0, 0, 0, unknown))
+    memory, _ = benchmark_figures.estimate_charts([missing])
+    assert memory.lines == {"caching allocator": (1.0,), "best fit from its profile": (0.0,)}
 
 
 def test_values_that_are_missing_are_no_numbers():
@@ -329,6 +352,9 @@ def test_the_seconds_of_an_order_s_curve(monkeypatch):
     monkeypatch.setattr(curves.phases, "search", search)
     curve, order = curves.order_curve("c", graph, seed=7, limits=(2.0, 4.0, 8.0))
     assert asked == [(2.0, 7, 3), (4.0, 7, 3)] and order[0] == n - 1
+    peaks = iter([800] * 5)
+    curves.order_curve("c", graph, limits=(4.0,))
+    assert asked[2] == (4.0, 0, 3)  # the seed of all benchmarks
     assert curve == curves.Curve(
         "c",
         (

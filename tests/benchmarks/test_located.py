@@ -17,6 +17,7 @@ from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import MAX_PAIRS, model_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Limits, Result, Status
 from tests.support.graphs import tensor_graphs
@@ -120,11 +121,75 @@ def test_what_is_always_live_lies_below_and_the_rest_falls_apart():
     assert len(one.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "parts"),
+    [
+        ([0, 0, 1, 3, 5], [7, 2, 4, 6, 7], [4]),  # one lies below the rest, which is one part
+        ([0, 2, 4, 5], [3, 4, 6, 7], [2, 2]),  # none below, two parts
+        ([0, 1, 2], [3, 4, 5], [3]),
+    ],
+)
+def test_what_is_taken_apart(lower, upper, parts):
+    count = len(lower)
+    items, _ = items_of(PlacementProblem.of(lower, upper, [2] * count), 0)
+    run = Parts(Programs(bound=False))
+    run.lowered(items, np.arange(count) * 3, 4, 4)
+    assert sorted(size for _, size, *_ in run.asked) == parts
+
+
 def test_several_that_are_always_live_are_stacked():
     # 0 and 2 are live all the time; 1 and 3 are apart from 4. Nothing is lowered.
     part = part_of([0, 0, 0, 1, 3], [6, 2, 6, 3, 6], [3, 4, 2, 5, 7])
     found = Parts(Programs()).lowered(part, np.array([2, 5, 0, 9, 20]), 14, 14)
     assert found.offsets.tolist() == [0, 5, 3, 9, 20]
+
+
+def test_a_solver_gets_a_hundredth_of_a_second_at_least(monkeypatch):
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 8.0))
+    assert [module._seconds_to(until) for until in (7.0, 8.0, 8.5)] == [0.01, 0.01, 0.5]
+
+
+def test_nothing_takes_no_height():
+    nothing, _ = items_of(PlacementProblem.of([], [], []), 0)
+    assert module._height(nothing, np.zeros(0, np.int64)) == 0 and module._height(PART, STACK) == 8
+
+
+def test_what_is_always_live_is_at_the_bottom():
+    """Two buffers, of 8 bytes and of 7: of argument and result, whichever is larger."""
+    operators = tuple(Operator(f"op{v}", "fusion", 0, v < 2) for v in range(4))
+    sizes = ((8, 5), (6, 7))
+    tensors = tuple(
+        Tensor(f"{name}{k}", sizes[new][k], k + 2 * new, () if new else (k + 2,), k,
+               live_in=not new, live_out=bool(new))
+        for new, name in enumerate(("old", "new")) for k in range(2)
+    )  # fmt: skip
+    graph = GraphArrays.of(TensorGraph("standing", operators, tensors))
+    problem = joint._Program.problem(graph, range(4))
+    assert problem.fixed.tolist() == [0, 8, 0, 8] and problem.size.tolist() == [8, 7, 8, 7]
+
+
+def test_a_pin_at_the_bottom_is_one():
+    items = dataclasses.replace(PART, fixed=np.array([0, -1, 6]))
+    assert Units(items, STACK, {1: 4}).pins == {0: 0, 1: 4, 2: 6}
+
+
+def test_rectangles_in_units():
+    """Four alike in order, a pin, and bounds between two units: a peak that can be had is left."""
+    alike = part_of([0, 0, 0, 0, 1], [2, 2, 2, 2, 5], [4, 4, 4, 4, 2])
+    items = dataclasses.replace(alike, fixed=np.array([-1, -1, -1, -1, 8]))
+    offsets = np.array([0, 4, 10, 14, 8])
+    units = Units(items, offsets, {4: 8})
+    assert units.unit == 2
+    for bound, most in ((18, 21), (17, 17), (3, 18)):
+        model = module._rectangles(items, model_of(items), units, bound, most, offsets)
+        assert model.ordered == ((0, 1), (1, 2), (2, 3))
+        assert (model.bound, model.most) == (min(-(-bound // 2), most // 2), most // 2)
+        assert model.low == (0, 0, 0, 0, 4) and model.high == (*[most // 2 - 2] * 4, 4)
+        assert model.step == (1,) * 5 and model.need == (2, 2, 2, 2, 1)
+        shapes = zip(items.part_first, items.part_last + 1, (2, 2, 2, 2, 1), strict=True)
+        rows = [(i, *shape) for i, shape in enumerate(shapes)]
+        assert [dataclasses.astuple(r) for r in model.rectangles] == rows
+        assert model.start == (0, 2, 5, 7, 4)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +202,8 @@ def test_several_that_are_always_live_are_stacked():
         (3, 10**6, False, []),
         (3, 2 * MAX_PAIRS + 2, True, []),
         (3, 2 * MAX_PAIRS, True, ["windows 1"]),
-        (3, 2 * module._MOST_PAIRS["big-m"], True, ["whole"]),
-        (3, 2 * module._MOST_PAIRS["big-m"] + 2, True, ["windows 1"]),
+        (3, 2 * 400_000, True, ["whole"]),
+        (3, 2 * 400_000 + 2, True, ["windows 1"]),
     ],
 )
 def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
@@ -149,6 +214,22 @@ def test_programs_of_a_few_then_of_all(monkeypatch, few, pairs, free, expected):
     assert [kind for kind, *_ in run.asked] == expected
     assert found.variables == len(expected) and found.rows == 2 * len(expected)
     assert ("too large" in found.message) == (not expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "expected"),
+    [
+        (150, 4_000_000, ["whole"]),
+        (151, 4_000_000, ["windows 0.6", "whole"]),
+        (150, 4_000_001, ["windows 1"]),
+    ],
+)
+def test_how_many_items_and_pairs_are_one_program(monkeypatch, count, pairs, expected):
+    monkeypatch.setattr(module, "overlapping_pairs", lambda part: 2 * pairs)
+    many = part_of(range(count), range(2, count + 2), [2] * count)
+    run = Turns(Programs("cpsat"))
+    run._solved(many, np.zeros(count, np.int64) + 5, 4, 4)
+    assert [kind for kind, *_ in run.asked] == expected
 
 
 def test_no_windows_around_a_pin(monkeypatch):

@@ -14,13 +14,14 @@ import pytest
 from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.located import Programs
-from benchmarks.place_ilp.locations import Units
+from benchmarks.place_ilp.locations import LocationIlp, Units
 from olla_xla.errors import SolverError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
-from olla_xla.problem.graph import Tensor
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.problem.graph import Tensor, TensorGraph
+from olla_xla.solvers.linear import Limits, Result, Status, violation
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -184,12 +185,99 @@ def standing(graph):
     return dataclasses.replace(graph, tensors=(*kept, *more))
 
 
+def points_of(model, addresses):
+    """The addresses with which some binaries fit; the first variable is the peak."""
+    a = model.arrays()
+    rows = np.zeros((model.rows, model.variables))
+    rows[np.repeat(np.arange(model.rows), np.diff(a.row_ptr)), a.row_col] = a.row_val
+    bits = np.array(list(itertools.product((0, 1), repeat=model.variables - 1 - len(addresses[0]))))
+    held = set()
+    for at in addresses:
+        x = np.column_stack([np.full(len(bits), a.upper[0]), np.tile(at, (len(bits), 1)), bits])
+        made = x @ rows.T
+        inside = ((x >= a.lower) & (x <= a.upper)).all(axis=1)
+        if (inside & ((made >= a.row_lower) & (made <= a.row_upper)).all(axis=1)).any():
+            held.add(at)
+    return held
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_programs_hold_at_packings_alone(pruned):
+    """By brute force: each packing up to the height that is given, twins in one order only."""
+    for seed in range(8):
+        part = part_of(seed, 1, count=3)
+        part = dataclasses.replace(part, size=part.size % 3 + 1, need=part.size % 3 + 1)
+        part = dataclasses.replace(part, part_height=part.size[part.owner()])
+        near, count = model_of(part), len(part)
+        units = Units(part, np.ones(count, np.int64), {})
+        meet = {
+            (i, j)
+            for i, j in itertools.combinations(range(count), 2)
+            if part.part_first[i] <= part.part_last[j] and part.part_first[j] <= part.part_last[i]
+        }
+        every = list(itertools.product(range(8), repeat=count))
+
+        def packs(at, most, part=part, meet=meet):
+            apart = all(
+                at[i] + part.size[i] <= at[j] or at[j] + part.size[j] <= at[i] for i, j in meet
+            )
+            return apart and (at + part.size).max() <= most
+
+        least = min((np.array(at) + part.size).max() for at in every if packs(at, 99))
+        for most in (int(least), int(least) + 1):
+            ilp = LocationIlp(part, near, units, bound=0, most=most, pruned=pruned)
+            twins = [(int(near.twin[i]), i) for i in np.flatnonzero(near.twin >= 0)]
+            expected = {
+                at
+                for at in every
+                if packs(at, most) and (not pruned or all(at[i] <= at[j] for i, j in twins))
+            }
+            assert points_of(ilp.model, every) == expected
+
+
+def test_addresses_lie_in_gaps():
+    """By brute force, in steps of 1 and of 4 units: some choice of gaps fits, and those only."""
+    for align, height, ranges in (
+        (1, 16, [(0, 2), (5, 7), (9, 9)]), (4, 16, [(0, 4), (12, 16)]), (4, 16, [(8, 12)]),
+    ):  # fmt: skip
+        part = dataclasses.replace(part_of(1, 1, count=1), size=np.array([3]))
+        part = dataclasses.replace(part, align=np.array([align]), part_height=np.array([3]))
+        units = Units(part, np.zeros(1, np.int64), {})
+        units.step = np.array([align])
+        ilp = LocationIlp(part, model_of(part), units, bound=0, most=height + 9, gaps=[ranges])
+        model, count = ilp.model, ilp.model.variables - 2
+        held = {
+            k * align
+            for k in range(25 // align)
+            for chosen in itertools.product((0, 1), repeat=count)
+            if violation(model, np.array([height + 9, k, *chosen], float)) is None
+        }
+        allowed = {a for low, high in ranges for a in range(low, high + 1, align)}
+        assert held == allowed
+
+
+@pytest.mark.parametrize("backend", ["highs", "cpsat"])
+def test_programs_whose_units_are_bytes_or_more(backend):
+    """The same packing, in the larger unit; lower than the one that was known."""
+    heights = []
+    for unit in (1, 12):
+        part = part_of(3, unit)
+        tall = np.cumsum(part.size) - part.size
+        run = located._Run(Limits(), Programs(backend))
+        found = run._program(part, model_of(part), tall, tall, 0, 0, 9.0, {})
+        assert (found.by, found.status) == ("program", Status.OPTIMAL)
+        heights.append(int((found.offsets + part.need).max()) // unit)
+        assert heights[0] == heights[-1] < (tall + part.need).max() // unit
+
+
 def test_twins_are_in_order():
     """Three alike change places, the others stay."""
     near = types.SimpleNamespace(twin=np.array([-1, -1, 0, 2, 1, -1]))
     assert located.in_order_of_twins(near, np.array([9, 4, 5, 7, 2, 1])).tolist() == [
         5, 2, 7, 9, 4, 1,
     ]  # fmt: skip
+    two = types.SimpleNamespace(twin=np.array([-1, 0]))
+    assert located.in_order_of_twins(two, np.array([9, 5])).tolist() == [5, 9]
 
 
 def test_a_joint_program_s_answers(monkeypatch):
@@ -224,6 +312,36 @@ def test_what_a_joint_program_proves(monkeypatch):
         found = joint.joint_program(graph, start=order, cut=False)
         assert (found.optimal, found.height, found.cut) == (optimal, height, 0)
         assert found.bound == max(bound, 0)
+    nothing = joint.joint_program(TensorGraph("nothing", (), ()))
+    assert (nothing.order, nothing.height, nothing.bound, nothing.cut) == ((), 0, 0, 0)
+    # By default the solver is told what no order is below.
+    assert 0 < joint.joint_program(graph, start=order).cut <= height
+
+
+def test_a_joint_program_is_judged(monkeypatch):
+    """Order and places; and each placement gets the time that is left, or the least there is."""
+    asked = []
+    for name in ("check_schedule", "check_placement"):
+        monkeypatch.setattr(joint, name, lambda *given, name=name: asked.append((name, *given[1:])))
+    Solver(monkeypatch, "found")
+    graph = train_step(1)
+    found = joint.joint_program(graph, start=list(range(len(graph.operators))))
+    order = list(found.order)
+    places = {t.name: (found.offsets[t.name], t.bytes) for t in graph.tensors}
+    assert asked == [("check_schedule", order), ("check_placement", order, places, found.height)]
+    monkeypatch.setattr(joint, "place", lambda problem, time_limit: time_limit)
+    for seconds, given in ((2.0, 2.0), (0.0, 1e-3)):
+        assert joint._placed(graph, order, seconds)[1] == given
+
+    # The orders with which it begins: the search's first, told the bytes that no order is below.
+    def search(arrays, starts, **told):
+        asked.append(told)
+        return types.SimpleNamespace(lifetime_order=np.array(order))
+
+    monkeypatch.setattr(joint, "forced_live_bound", lambda arrays: (55, 7))
+    monkeypatch.setattr(joint.phases, "search", search)
+    assert joint._orders(GraphArrays.of(graph), 2.5)[0] == order
+    assert asked[-1] == {"time_limit": 2.5, "bound_bytes": 55}
 
 
 def test_the_time_for_a_joint_program_s_start(monkeypatch):

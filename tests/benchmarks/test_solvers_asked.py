@@ -93,6 +93,9 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     monkeypatch.setattr(ilp, "least_peak", lambda graph, **o: asked.append(o) or found)
     ilp.order_by_ilp(GRAPH, start, options, -1.0, None)
     assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (0.01, None)
+    larger = dataclasses.replace(options, seed=2**31 - 1)  # the most that every solver takes
+    ilp.order_by_ilp(GRAPH, start, larger, 1.0, None)
+    assert asked[-1]["limits"].seed == 2**31 - 1
     size = coefficients(reduce_graph(GraphArrays.of(GRAPH)).arrays)
     monkeypatch.setattr(ilp, "_MOST", size)
     assert ilp.order_by_ilp(GRAPH, start, options, 1.0, None)[0] is not start
@@ -101,6 +104,10 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     assert same is start and f"{size:,} coefficients" in proof.message
     assert (proof.status, proof.variables, proof.rows, proof.seconds) == ("unknown", 0, 0, 0.5)
     assert (proof.start_bytes, proof.peak_bytes, proof.bound_bytes) == (30, 30, 9)
+
+
+def test_programs_alone_are_as_large_as_those_of_plans():
+    assert ilp_alone._MOST == ilp._MOST
 
 
 def test_rows_of_a_solver_alone(monkeypatch):
@@ -136,7 +143,7 @@ def test_rows_of_a_solver_alone(monkeypatch):
                 "status": f"not built: {size:,} coefficients", "known": (),
             }  # fmt: skip
     assert asked[0] == (("m",), {"batch_size": 2, "optimizer": "o"})
-    options = {"time_limit": ilp_alone._SEARCH_SECONDS, "bound_bytes": 55}
+    options = {"time_limit": 10.0, "bound_bytes": 55}
     assert asked[1] == (N, list(range(N)), options)
 
 

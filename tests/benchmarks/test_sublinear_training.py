@@ -1,6 +1,7 @@
 """The networks of Chen et al.'s figures, what is measured of them, and what falls short."""
 
 import dataclasses
+import inspect
 import types
 
 import jax
@@ -60,6 +61,22 @@ def test_layers_are_products_and_tanhs():
     found, rest = network.loss(weights, batch)
     assert found == pytest.approx((expected**2).mean(), rel=1e-5) and rest == ()
     assert (network.name, network.size) == ("layers", 3)
+
+
+def test_what_an_lstm_is_trained_on(monkeypatch):
+    """Weights keep the scale of what they read, biases are 0, labels are of every class."""
+    monkeypatch.setattr(jax.random, "split", lambda key, count: range(count))
+    monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: np.full(shape, 6.0))
+    monkeypatch.setattr(
+        jax.random, "randint", lambda key, shape, low, high, dtype: np.resize([low, high], shape)
+    )
+    network = bench.lstm(3, layers=2, width=16, batch_size=4, inputs=9, classes=5)
+    params, batch = network.make(None)
+    first, second = params["layers"]
+    weights = [first["input"], first["hidden"], second["input"], second["hidden"], params["head"]]
+    assert [(len(w), w.min(), w.max()) for w in weights] == [(9, 2, 2), *[(16, 1.5, 1.5)] * 4]
+    assert not np.asarray(first["bias"]).any() and not np.asarray(second["bias"]).any()
+    assert (batch["inputs"] == 6).all() and set(batch["labels"].ravel()) == {0, 5}  # 5 excluded
 
 
 @pytest.mark.parametrize(
@@ -171,6 +188,8 @@ def test_feature_maps_are_counted_and_checked(monkeypatch):
         for b in (False, True)
     }
     assert len(set(by.values())) == 4
+    names = {found.graph.operators[v].name.split(".")[0] for v in found.backward}
+    assert "dot_general" in names and 0 < len(found.backward) < len(found.graph.operators)
     for (a, b), size in by.items():
         assert bench._planned(found, in_place=a, sharing=b) == size
     assert bench._allocated(lowered) == by[True, True]
@@ -233,6 +252,12 @@ def test_what_is_timed_of_a_network(monkeypatch):
     )
 
 
+def test_medians_are_of_runs():
+    """By default one run is the median, of enough of them to judge by."""
+    turns = inspect.signature(bench.measure_time).parameters["turns"].default
+    assert turns % 2 == 1 and turns >= bench.LEAST_TURNS
+
+
 def test_sizes_that_a_backend_does_not_tell():
     with pytest.raises(OllaError, match="does not say"):
         bench._temp_and_total_bytes(types.SimpleNamespace(memory_analysis=lambda: None))
@@ -242,6 +267,8 @@ def test_differences_are_relative_to_the_largest():
     assert bench._difference(jnp.array([2.0, -8.0]), jnp.array([3.0, -8.0])) == 1 / 8
     assert bench._difference(jnp.array([0.0]), jnp.array([0.0])) == 0
     assert bench._difference(jnp.zeros((0,)), jnp.zeros((0,))) == 0
+    # Of zeros alone: a float32 that is about nothing counts as one.
+    assert bench._difference(jnp.array([0.0]), jnp.array([1e-30])) == pytest.approx(1)
 
 
 def test_arrays_by_shape():

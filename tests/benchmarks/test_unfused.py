@@ -1,6 +1,7 @@
 """Programs run eagerly: the graph of a module written by hand, what is timed, and a whole row."""
 
 import ctypes
+import dataclasses
 import itertools
 import types
 
@@ -8,13 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.eager import allocator_time, static, unfused
-from benchmarks.eager.graph import program
+from benchmarks.eager.graph import Program, _forwarded, program
 from benchmarks.eager.storages import check_storages
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.benchmarks.test_eager_outcomes import PROGRAMS, made, numbers
 from tests.support.outcomes import outcome
 
@@ -122,6 +123,9 @@ MODULE = MODULE.replace("STATE", "(s32[], MAT, MAT, MAT, f32[4])").replace("MAT"
 def test_a_module_by_hand():
     found = program(module_from_bytes(from_hlo_text(MODULE)))
     found.graph.validate()
+    # What an operator needs while it runs is a tensor too.
+    assert {o.transient_bytes for o in found.graph.operators} == {0}
+    assert all(o.free == (o.opcode == "parameter") for o in found.graph.operators)
     assert outcome(numbers(found), [t.name for t in found.graph.tensors]) == "93a8c0bde869"
     names = [t.name.rsplit(".", 1)[0] for t in found.graph.tensors]
     inner = {t.name: t.bytes for t in found.graph.tensors if "/inner" in t.name}
@@ -144,6 +148,15 @@ ENTRY main (w: f32[8]) -> f32[8] {
     assert (found.argument_bytes, found.output_bytes) == (32, 0)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_barrier_of_several_values_is_a_tuple(count):
+    values = [{(): ((k, True),)} for k in range(count)]
+    barrier = types.SimpleNamespace(opcode="optimization-barrier")
+    each = {(k,): ((k, True),) for k in range(count)}
+    assert _forwarded(barrier, values) == (each if count > 1 else values[0])
+    assert _forwarded(types.SimpleNamespace(opcode="tuple"), values) == each
+
+
 def test_a_constant_replaces_no_argument():
     text = """
 HloModule two, input_output_alias={ {0}: (0, {}), {1}: (1, {}) }
@@ -158,6 +171,26 @@ ENTRY main (w: f32[], x: f32[]) -> (f32[], f32[]) {
     first, second, third = program(module_from_bytes(from_hlo_text(text))).graph.tensors
     assert not first.live_out and not second.live_out  # both are donated
     assert (first.buffer, third.buffer) == (0, second.buffer)
+
+
+def test_a_gradient_that_the_backward_pass_reads_too():
+    """What any operator after the backward pass reads is one, whatever else reads it."""
+    text = """
+HloModule three
+ENTRY main (w: f32[8]) -> (f32[8], f32[8]) {
+  w = f32[8] parameter(0)
+  s = f32[8] sine(w)
+  g = f32[8] cosine(s), metadata={op_name="transpose(jvp(f))/cos"}
+  h = f32[8] exponential(g), metadata={op_name="transpose(jvp(f))/exp"}
+  i = f32[8] negate(h), metadata={op_name="transpose(jvp(f))/neg"}
+  n = f32[8] add(g, w)
+  m = f32[8] multiply(i, w)
+  ROOT r = (f32[8], f32[8]) tuple(n, m)
+}
+"""
+    found = program(module_from_bytes(from_hlo_text(text)))
+    names = [found.graph.tensors[t].name.split(".")[0] for t in sorted(found.gradients)]
+    assert names == ["g", "i"]
 
 
 # The first tensor is made in the step, and is a result.
@@ -178,6 +211,9 @@ def test_what_is_timed(monkeypatch):
     assert not any(t.live_in for t in bare.graph.tensors)
     monkeypatch.setattr(allocator_time, "malloc_seconds", lambda *given: given)
     monkeypatch.setattr(allocator_time, "caching_seconds", lambda *given: given)
+    small = tuple(dataclasses.replace(t, bytes=0) for t in bare.graph.tensors)
+    empty = dataclasses.replace(bare, graph=dataclasses.replace(bare.graph, tensors=small))
+    assert allocator_time.allocator_time(empty)[1][1] == [1] * len(small)
     for p in (*PROGRAMS[:20], bare):
         count, malloced, cached = allocator_time.allocator_time(p)
         asked, sizes = malloced
@@ -219,6 +255,16 @@ def test_blocks_are_really_made_and_freed():
     assert abs(held() - before - 320 * mb) < mb
 
 
+def test_the_least_of_five(monkeypatch):
+    """After one that is not timed, each five times: 3, 1, 4, 0.5 and 5 seconds."""
+    ran = []
+    clock = iter([0, 3, 10, 11, 20, 24, 30, 30.5, 40, 45])
+    fake = types.SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(allocator_time, "time", fake)
+    assert allocator_time._least(lambda: ran.append(0)) == 0.5
+    assert len(ran) == 6 and next(clock, None) is None
+
+
 def test_seconds_of_steps(monkeypatch):
     """What is timed is the allocator's step, and the C library's replay."""
     ran = []
@@ -231,7 +277,7 @@ def test_seconds_of_steps(monkeypatch):
 def test_a_row_of_a_program(monkeypatch):
     """Each number from where it is found; the machine code of loops is not timed."""
     found = made(3)
-    clock = itertools.count(10.0, 1.25)
+    clock = itertools.count(10.0, 1.2346)
     asked = []
     arrays = GraphArrays.of(unfused._standing(found.graph))
     order = np.arange(arrays.n)
@@ -264,23 +310,34 @@ def test_a_row_of_a_program(monkeypatch):
     monkeypatch.setattr(unfused, "allocator_time", lambda p: (12, 0.25, 0.75))
     monkeypatch.setattr(unfused, "check_schedule", lambda *given: asked.append(given[1:]))
     monkeypatch.setattr(unfused, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(unfused, "forced_live_bound", lambda arrays: (77, None))
+    bounds = []
+    monkeypatch.setattr(
+        unfused, "forced_live_bound", lambda arrays: bounds.append(next(clock)) or (77, None)
+    )
     row = unfused.plan_program(found, 4.0, step_limit=9, seed=3)
+    assert len(bounds) == 2  # once to load it
     load, own = asked[0], asked[1]
-    assert load[:3] == own[:3] and load[3]["time_limit"] == unfused._LOAD_SECONDS
+    assert load[:3] == own[:3] and load[3]["time_limit"] == 1.0
     assert own[3] == {"time_limit": 4.0, "step_limit": 9, "seed": 3, "bound_bytes": 77}
-    assert asked[2:] == [(order.tolist(), 1000), (order.tolist(), unfused._PLACE_SECONDS)]
+    assert asked[2:] == [(order.tolist(), 1000), (order.tolist(), 300.0)]  # the paper's minutes
     kind = "BlockSplittingAllocator"
     assert vars(row) == {
         "eager_live_bytes": (kind, None, "live"), "eager_reserved_bytes": (kind, None, "reserved"),
         "eager_fragmentation": (kind, None, "share"), "peak_bytes": 900, "bound_bytes": 800,
         "lifetime_gap": 900 / 800 - 1, "placed_bytes": 950, "operators": arrays.n,
-        "order_seconds": 1.25, "place_seconds": 1.235, "requests": 12, "request_seconds": 0.25,
+        "order_seconds": 2.469, "place_seconds": 1.235, "requests": 12, "request_seconds": 0.25,
         "caching_seconds": 0.75, "blocks": 5, "best_fit_bytes": 960, "best_fit_seconds": 0.5,
         "load_bytes": 900,
-        "loop_reserved_bytes": (kind, unfused.LOOP_STEPS, "reserved"),
-        "loop_fragmentation": (kind, unfused.LOOP_STEPS, "share"),
+        "loop_reserved_bytes": (kind, 3, "reserved"), "loop_fragmentation": (kind, 3, "share"),
     }  # fmt: skip
+    without = types.SimpleNamespace(offsets=None, height=0, seconds=0.5, bounds={})
+    monkeypatch.setattr(unfused, "_best_fit", lambda graph, order: without)
+    assert unfused.plan_program(found, 4.0).blocks == 0
+    assert [row[3]["seed"] for row in asked if len(row) == 4 and "seed" in row[3]] == [3, 0]
+    for bound in (0, 1):
+        least = types.SimpleNamespace(order=order, peak_bytes=1000, bound_bytes=bound)
+        monkeypatch.setattr(unfused.phases, "search", lambda *given, r=least, **more: r)
+        assert unfused.plan_program(found, 4.0).lifetime_gap == 899
     monkeypatch.setattr(unfused, "_program", lambda model: (found, model))
     monkeypatch.setattr(unfused, "plan_program", lambda *given, **more: (given, more))
     assert unfused.plan_unfused("m", 2.0, step_limit=5) == (
@@ -295,6 +352,54 @@ def test_operators_without_a_colour_share_nothing(monkeypatch):
     for p in PROGRAMS:
         made = static.assign(p, in_place=True, sharing=True, parallel="colour")
         check_storages(p.graph, made.storage, made.sizes, parallel=True)
+
+
+def test_best_fit_alone_is_to_the_byte(monkeypatch):
+    """And timed the second time."""
+    tensors = tuple(Tensor(f"t{k}", size, k, (2,), k) for k, size in enumerate((3, 5)))
+    graph = TensorGraph("odd", (Operator("op", "add"),) * 3, tensors)
+    assert unfused._best_fit(graph, [0, 1, 2]).height == 8
+    turns = itertools.count(1)
+    monkeypatch.setattr(unfused, "place", lambda problem, method: (next(turns), method))
+    assert unfused._best_fit(graph, [0, 1, 2]) == (2, "best_fit")
+
+
+def test_more_paths_than_colours():
+    """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
+    graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
+    assert sorted(static.colours(graph)) == [-1] * 6 + list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sizes"),
+    [(1, 16, (16,)), (1, 17, (1, 17)), (16, 1, (16,)), (17, 1, (17, 1)), (2, 32, (32,))],
+)
+def test_storages_match_up_to_16_times_their_size(first, second, sizes):
+    """The first tensor is dead when the third is made, which its storage serves or grows for."""
+    tensors = [
+        Tensor("first", first, 0, (1,), 0), Tensor("between", 600, 1, (2,), 1),
+        Tensor("second", second, 2, (3,), 2),
+    ]  # fmt: skip
+    graph = TensorGraph("two", (Operator("op", "add"),) * 4, tuple(tensors))
+    found = static.assign(Program(graph, frozenset(), frozenset()), in_place=False, sharing=True)
+    assert sorted(found.sizes) == sorted((*sizes, 600))
+
+
+def test_tensors_of_no_bytes_need_none():
+    tensors = [Tensor(f"t{k}", size, k, (k + 1,), k) for k, size in enumerate((0, 8, 0))]
+    graph = TensorGraph("none", (Operator("op", "add"),) * 4, tuple(tensors))
+    found = static.assign(Program(graph, frozenset(), frozenset()), in_place=False, sharing=False)
+    assert found.sizes == (0, 8, 0) and found.bytes == 8
+
+
+def test_ancestors_of_20_000_operators_at_most():
+    for count in (20_000, 20_001):
+        graph = TensorGraph("many", (Operator("op", "add"),) * count, ())
+        if count == 20_000:
+            assert static.ancestors(graph) == [0] * count
+            continue
+        with pytest.raises(InputError, match="too many"):
+            static.ancestors(graph)
 
 
 def test_limits_of_rules(monkeypatch):

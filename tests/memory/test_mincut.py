@@ -12,6 +12,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bytes
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.mincut import least_live
+from olla_xla.problem.graph import Tensor
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
@@ -60,6 +61,23 @@ def test_proofs_hold_for_every_order(graph, draw):
     prove(cuts, start, lambda: None)
     prove_together(cuts, lambda: None)
     assert cuts.bound <= least
+
+
+@pytest.mark.parametrize("inputs", [{2: 12}, {2: 13}, {2: 4, 3: 4}])
+def test_more_choices_of_what_passes_on_than_are_tried(inputs):
+    """All inputs are live and outputs take memory over: one of each size, whichever gives it."""
+    make = GraphMaker()
+    given = [make.op("given", size, []) for size, count in inputs.items() for _ in range(count)]
+    make.op("all", 2, given)
+    graph = make.graph()
+    v = len(given)
+    outputs = [Tensor("all", size, v, (), v + k, False, False) for k, size in enumerate(inputs)]
+    pairs = [(v + k, a) for k, t in enumerate(outputs) for a in given if make.bytes[a] == t.bytes]
+    chain = tuple((a, a + 1) for a in given)
+    tensors = (*graph.tensors[:v], *outputs)
+    graph = dataclasses.replace(graph, tensors=tensors, edges=chain, inplace=tuple(pairs))
+    total = sum(size * count for size, count in inputs.items())
+    assert least_live(GraphArrays.of(graph), v).bytes == _least_by_operator(graph)[v] == total
 
 
 def test_of_two_that_need_much_one_comes_first():

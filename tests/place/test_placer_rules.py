@@ -130,6 +130,29 @@ def test_ways_of_a_part(monkeypatch):
     assert outcome(seen) == "ee696e3f4659"
 
 
+@pytest.mark.parametrize(("count", "first"), [(499, "search"), (500, "repair")])
+def test_many_items_are_repaired_first(monkeypatch, count, first):
+    class Many(types.SimpleNamespace):
+        def __len__(self):
+            return count
+
+    asked = []
+
+    def search(way, bound, *rest):
+        asked.append("search")
+        return PartPacking(bound, Status.FEASIBLE, StopReason.PROOF, "search", high(8))
+
+    monkeypatch.setattr(placer, "by_rules", lambda *given: (high(12), "rule"))
+    monkeypatch.setattr(placer, "heuristics", lambda part, method: method)
+    monkeypatch.setattr(placer, "searchable", lambda part: True)
+    monkeypatch.setattr(placer, "repairable", lambda part: True)
+    monkeypatch.setattr(placer, "Search", lambda part: "search")
+    monkeypatch.setattr(placer, "_searched", search)
+    monkeypatch.setattr(placer, "repaired", lambda *given: asked.append("repair") or high(11))
+    placer._place_part(Many(need=PART.need), 8, 9, None, "auto", Spent(3))
+    assert asked[0] == first and "search" in asked
+
+
 def test_the_lowest_of_rules():
     """Up to the first that is low enough; none with the fullest section first once it is late."""
     for looks, names, heights, target, expected in (

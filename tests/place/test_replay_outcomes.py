@@ -131,6 +131,13 @@ def test_a_loop_by_hand():
     assert min(grows.caching_seconds, grows.malloc_seconds, grows.learned_seconds) > 0
 
 
+def test_the_caching_allocator_gets_back_what_is_released():
+    """12 MB at a time, three times; and 5 MB beside them, in a segment of 20 MB."""
+    events = ((0, 12 << 20), (0, -1), (1, 12 << 20), (2, 5 << 20), (1, -1), (2, -1))
+    found = profiles.replayed(Recording("large", (events, events), (0, 0)))
+    assert (found.live_bytes, found.caching_bytes) == (17 << 20, 32 << 20)
+
+
 def test_random_recordings_with_a_clock(monkeypatch):
     """Rows to the last number; each look at the clock takes a second, malloc what it is asked."""
     clock = itertools.count(0.0)
@@ -159,6 +166,7 @@ def test_random_recordings_with_a_clock(monkeypatch):
     )  # fmt: skip
     row = profiles.measure("training, one length", 5)
     assert (row.recording, row.step_seconds) == (("training, one length", 5), 3.0)
+    assert next(took, None) is None  # each ran
 
 
 @dataclasses.dataclass
@@ -206,6 +214,35 @@ def test_requests_that_are_none():
         with pytest.raises(InputError, match="one memory space"):
             PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
     assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_a_translation_decodes(monkeypatch, train):
+    """From the last state of what was read, three steps for four, by a plain second writing."""
+    seen = []
+    fake = types.SimpleNamespace(tanh=lambda x: seen.append(np.tanh(x)) or seen[-1])
+    monkeypatch.setattr(profiles, "np", fake)
+    random = np.random.default_rng(0)
+    inputs, weights = random.standard_normal((8, 2, 4)), list(random.standard_normal((2, 4, 4)))
+    profiles._translating(inputs, weights, train)
+    assert len(seen) == 8 + 6
+    last = state = seen[7]
+    for found in seen[8:]:
+        state = np.tanh(state @ weights[1] + last)
+        assert np.array_equal(found, state)
+
+
+def test_loops_are_recorded_from_seed_0(monkeypatch):
+    """20 iterations, unless other numbers are given."""
+    asked = []
+    monkeypatch.setattr(profiles, "_iterations", lambda *given: asked.append(given) or [])
+    profiles.record("one")
+    profiles.record("two", 5, 7)
+    monkeypatch.setattr(profiles, "record", lambda *given: asked.append(given))
+    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(()))
+    monkeypatch.setattr(profiles.statistics, "median", lambda seconds: 0.0)
+    profiles.measure("three")
+    assert asked == [("one", 0, 20), ("two", 5, 7), ("three", 0), ("three", 0, 20)]
 
 
 def test_requests_end_to_end():

@@ -9,6 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import olla_xla
 from olla_xla.remat.segments.budget import (
@@ -174,10 +175,39 @@ def test_how_a_function_is_cut():
         (0, 4, True), (4, 8, True), (8, 12, True), (12, len(found.sizes), False),
     ]  # fmt: skip
     assert found.mirror_counts == (1, 1, 1, 0) * 3 + (0,) * (len(found.sizes) - 12)
+    # Only a loss is followed at once by its gradient: of an array, the last segment is made again.
+    for several, again in (
+        (lambda x, w: layers(x, w) * x, True),
+        (lambda x, w: (layers(x, w) * x, x.sum()), True),
+        (lambda x, w: (layers(x, w), x * w), False),
+    ):
+        plan = explain(several, ARRAY, ARRAY, budget=3 * 256)
+        assert plan.segments[-1].recomputed == again
     dots = explain(layers, ARRAY, ARRAY, budget=3 * 256, keep="dots")
     assert [s.stop for s in dots.segments][0] == 8  # products count nothing
     twice = explain(layers, ARRAY, ARRAY, mirror=lambda step: 2 * (step.primitive != "tanh"))
     assert twice.mirror_counts[:4] == (2, 0, 2, 0)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_a_weight_goes_through_the_segments_that_read_it(readers):
+    """From two on: each segment that is recomputed hands it on, so that gradients are summed up."""
+    x, w = jax.ShapeDtypeStruct((4, 8), jnp.float32), ARRAY
+
+    def shared(x, w):
+        for k in range(3):
+            x = jnp.tanh(x @ w) if k < readers else jnp.tanh(jnp.sin(x))
+        return (x * x).sum()
+
+    def last(step):
+        return step.primitive == "tanh"
+
+    ours = olla_xla.sublinear(shared, budget=1, candidates=last)
+    equations = jax.make_jaxpr(ours)(x, w).eqns
+    parts = [e for e in equations if "policy" in e.params]
+    assert len(parts) == 3
+    handed = [[v.aval.shape for v in e.outvars].count(w.shape) for e in parts]
+    assert handed == [int(1 < readers > k) for k in range(3)]
 
 
 def test_what_a_policy_keeps_is_said(caplog):
@@ -187,16 +217,22 @@ def test_what_a_policy_keeps_is_said(caplog):
     not recomputed; and then the largest segment's four.
     """
 
-    def said(**asked):
+    def said(function=layers, **asked):
         caplog.clear()
         with caplog.at_level("INFO", logger="olla_xla"):
-            olla_xla.sublinear(layers, keep="dots", **asked)(x, x)
+            olla_xla.sublinear(function, **{"keep": "dots", **asked})(x, x)
         return [record.getMessage() for record in caplog.records]
 
     x = np.ones((8, 8), np.float32)
     (line,) = said(budget=3 * 256)
     numbers = [int(n.replace(",", "")) for n in re.findall(r"at ([0-9,]+)", line)]
     assert numbers == [(6 + 1 + 2 + 4) * 256, 6 * 256]
+    # Without a policy, and where counts or compiles decide, there is nothing to say.
+    assert said(budget=1)
+    assert not said(budget=1, keep="nothing")
+    assert not said(mirror=lambda step: 0) and not said(budget=lambda lowered: 1)
+    (nothing,) = said(lambda x, w: x)
+    assert "at 0 bytes" in nothing and "at 0;" in nothing
 
 
 SEGMENTS_TOLD = {

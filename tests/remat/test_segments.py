@@ -18,6 +18,7 @@ from benchmarks import sublinear_training
 from benchmarks.__main__ import main
 from olla_xla.errors import InputError, LimitError
 from olla_xla.remat.segments import mirror as mirror_module
+from olla_xla.remat.segments import transform
 from olla_xla.remat.segments.allocation import xla_temp_bytes
 from olla_xla.remat.segments.budget import (
     Segment,
@@ -239,6 +240,17 @@ def test_more_steps_than_may_be_run_again(monkeypatch):
     walk = Walk.of([1] * n, [(1, k, list(range(k + 1, n))) for k in range(n)])
     asked = [k % 2 for k in range(n)]
     assert max(len(s.again) for s in mirrored_segments(walk, asked)) > 10
+    # 2,000 steps that are read by one of their segment, and by fifty, which makes 100,000.
+    n, readers = 2000, range(2000, 2051)
+    asked_of = [1] * n + [0] * 52
+    for more in (0, 1):
+        uses = [(1, k, [*readers, 2051] if k < more else readers) for k in range(n)]
+        large = Walk.of([1] * len(asked_of), uses)
+        if not more:
+            assert sum(len(s.again) for s in mirrored_segments(large, asked_of)) == 100_000
+            continue
+        with pytest.raises(InputError, match="more than 100,000 steps"):
+            mirrored_segments(large, asked_of)
     monkeypatch.setattr(mirror_module, "MOST_AGAIN", 100)
     with pytest.raises(InputError, match="give 0 for some"):
         mirrored_segments(walk, asked)
@@ -271,6 +283,7 @@ def test_budgets_are_tried_once_each():
     choices = budget_choices(walk, 1, loss_last=False)
     assert len(set(choices.values())) == len(choices) > 1
     assert plan_segments(walk) in choices.values()
+    assert transform._AS_IT_IS not in range(10**6)  # no budget, which is bytes
 
 
 def test_a_budget_is_the_size_of_a_segment():
@@ -646,7 +659,8 @@ def test_misuse():
         with pytest.raises(LimitError, match="at least 1"):
             olla_xla.sublinear(loss, **wrong)
     for wrong in (
-        {"keep": "some"}, {"depth": 1.5}, {"budget": True}, {"budget": "best"}, {"splits": 2},
+        {"keep": "some"}, {"keep": 3}, {"depth": 1.5}, {"budget": True}, {"budget": "best"},
+        {"splits": 2},
         {"depth": None, "budget": 8}, {"mirror": 1}, {"candidates": [1]},
         {"mirror": lambda step: 1, "budget": 8}, {"depth": None, "splits": True},
     ):  # fmt: skip

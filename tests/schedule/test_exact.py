@@ -3,6 +3,7 @@
 `OLLA_XLA_EXAMPLES=2000 pytest tests/schedule/test_exact.py` tries that many random graphs.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -78,6 +79,26 @@ def test_without_a_defining_equation_the_value_is_a_bound(graph, off):
     assert built.scale.to_bytes(result.value) <= _optimum(graph)
     with pytest.raises(InputError, match="relaxation"):
         built.decode(result.point())
+
+
+def test_what_is_no_plain_graph():
+    """An operator that makes nothing, arguments, results, what is needed while one runs, pairs."""
+    operators = tuple(Operator(f"op{v}", "fusion") for v in range(2))
+    tensors = (Tensor("a", 4, 0, (1,), 0), Tensor("b", 4, 1, (), 1))
+    plain = TensorGraph("plain", operators, tensors)
+    assert LifetimeIlp(GraphArrays.of(plain), plain=True).model.variables
+    runs = dataclasses.replace(operators[1], transient_bytes=3)
+    for changed in (
+        {"tensors": tensors[:1]},
+        {"tensors": tensors[1:]},
+        {"tensors": (dataclasses.replace(tensors[0], live_in=True), tensors[1])},
+        {"tensors": (tensors[0], dataclasses.replace(tensors[1], live_out=True))},
+        {"operators": (operators[0], runs)},
+        {"inplace": ((1, 0),)},
+    ):
+        graph = GraphArrays.of(dataclasses.replace(plain, **changed))
+        with pytest.raises(InputError, match="plain_graph"):
+            LifetimeIlp(graph, plain=True)
 
 
 @settings(SLOW, max_examples=200)
