@@ -64,6 +64,7 @@ class NewInstruction:
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
+      layout: shape in whose layout `operands[0]` is copied; b"" leaves it.
       slots: of a fusion that puts results into scan residuals, each operand that is one, and its
         dimension that counts slices: the copy is given scan residuals of `SLOTS` slices.
       results: of a fusion that runs parts of a transfer, numbers of the results that it computes
@@ -76,6 +77,7 @@ class NewInstruction:
     operands: tuple[tuple[int | str, ValueRef], ...] = ()
     of_slice: bool = False
     element_type: int = 0
+    layout: bytes = b""
     slots: tuple[tuple[int, int], ...] = ()
     results: tuple[int, ...] = ()
 

@@ -249,9 +249,14 @@ class Maker:
 
     def _single(self, made: NewInstruction) -> _Instruction:
         """A fusion that only hands on a slice of an array of slices, converted maybe, or the
-        iteration.
+        iteration; or a copy in another layout.
         """
         ((_, given),) = made.operands
+        if made.layout:
+            copy = _Instruction(name=made.name, opcode="copy")
+            copy.operand_ids.append(self.value(given).id)
+            copy.shape.CopyFrom(_Shape.FromString(made.layout))
+            return self._body.add(copy)
         inner = self._module.fused_body(made.name)
         root = self._given(inner, given)
         if made.element_type:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from hlo import xla_pb2
 from hlo.device_groups import groups_listed
-from olla_xla.check.executable.numbering import END, Numbering, Numbers, hashed
+from hlo.shapes import Shape
+from olla_xla.check.executable.numbering import END, Numbering, Numbers, hashed, named
 from olla_xla.check.executable.program import Op, leaves
 
 __all__ = ["EXCHANGES"]
+
+_STATE = hashed(b"state of a transfer")
 
 
 def _exchanged(
@@ -21,10 +24,7 @@ def _exchanged(
     parts = [part for _, part in leaves(op.shape)]
     if len(parts) != len(operands) or any(len(n) != 1 for n in operands):
         return numbers
-    shapes = (
-        numbering.shape(o.shape) + numbering.shape(p)
-        for o, p in zip(op.operands, parts, strict=True)
-    )
+    shapes = (_extents(o.shape) + _extents(p) for o, p in zip(op.operands, parts, strict=True))
     given = (number for read in operands for number in read.values())
     found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
     return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
@@ -35,11 +35,14 @@ def _started(
 ) -> Numbers:
     """The start of such a collective of one array: (operand, result, state of the transfer)."""
     numbers = numbering.plain(op, operands, effects)
-    if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= numbers.keys():
+    parts = [index for index, _ in leaves(op.shape)]
+    if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= set(parts):
         return numbers
     (number,) = operands[0].values()
-    shapes = numbering.shape(op.operands[0].shape) + numbering.shape(op.shape.at((1,)))
-    return numbers | {(0,): number, (1,): hashed(_asked(op) + shapes + END + number)}
+    (whole,) = numbers.values()
+    shapes = _extents(op.operands[0].shape) + _extents(op.shape.at((1,)))
+    state = {i: hashed(_STATE + whole + named(i)) for i in parts}
+    return state | {(0,): number, (1,): hashed(_asked(op) + shapes + END + number)}
 
 
 def _asked(op: Op) -> bytes:
@@ -48,6 +51,11 @@ def _asked(op: Op) -> bytes:
     proto.CopyFrom(op.proto)  # without what is not its own: `plain` has been there
     proto.ClearField("shape")
     return hashed(groups_listed(proto.SerializeToString(deterministic=True)))
+
+
+def _extents(shape: Shape) -> bytes:
+    """A number for element type and extents; a number says nothing of where elements lie."""
+    return hashed(repr((shape.element_type, shape.dimensions, shape.element_bits)).encode())
 
 
 EXCHANGES: dict[str, Callable[..., Numbers]] = {

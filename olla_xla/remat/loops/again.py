@@ -185,6 +185,12 @@ class Again:
             raise PlanMismatchError("a scan residual that is to go cannot be computed again")
         if recipe.stacked:
             return self._stacked(recipe)
+        if recipe.relaid is not None:
+            name = self._new.name(f"{recipe.owner.name}.relaid")
+            given = ((0, ValueRef(own=recipe.relaid.name)),)
+            layout = recipe.node.shape.key
+            self._new.made.append(NewInstruction(name, "", "", given, layout=layout))
+            return ValueRef(made=name)
         if recipe.narrowed:
             name = self._new.name(f"{recipe.owner.name}.narrow")
             given = ((0, self._inside(recipe.needs[0])),)

@@ -393,5 +393,17 @@ class Body:
         read = tuple((self._read(node, o), o.shape.key) for o in given)
         return self._key("exchanged", asked(i), said, read)
 
+    def handed_on(self, node: Node) -> int:
+        """A number for the elements of what devices hand to others, in whatever layout they lie."""
+        while node.i.opcode == "copy":
+            (node,) = node.operands
+        i, is_start = node.i, node.i.opcode in STARTS
+        if self.exchanges.get(node.owner) is not i or len(node.operands) != 1:
+            return self._key("elements", self.number(node), node.shape.key)
+        if not (node.index == (1,) if is_start else i.opcode in MOVING):
+            return self._key("elements", self.number(node), node.shape.key)
+        extents = node.shape.element_type, node.shape.dimensions
+        return self._key("handed on", asked(i), extents, self.handed_on(node.operands[0]))
+
     def _key(self, *parts: Any) -> int:
         return self._keys.setdefault(parts, len(self._keys))

@@ -34,6 +34,8 @@ class RecipePrices:
         """Predicted time of one more run of a recipe's owner, for one slice."""
         if recipe.stacked:
             return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
+        if recipe.relaid is not None:
+            return self._moving_seconds(2 * recipe.node.shape.bytes)
         if recipe.between:
             return self._cost.seconds(recipe.owner) / self._iterations
         if recipe.narrowed:

@@ -64,6 +64,8 @@ class RecipeTable:
         for residual in pair.scan_residuals:
             if residual not in self.unread:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
+        self._handed_on: dict[int, Instruction] = {}
+        """Likewise what the backward loop's body has of other devices, whatever its layout."""
         self.own = self._made_by_reader()
         emits_any = platform(self.body.target).emits_any_fusion
         written = list(self._written.items()) if emits_any else []
@@ -106,6 +108,8 @@ class RecipeTable:
             if not waits.only_for_parts(i, node):
                 continue
             is_exchange = body.exchanges.get(node.owner) is node.i
+            if is_exchange and not platform(own.target).emits_any_fusion:
+                self._handed_on.setdefault(body.handed_on(node), i)
             # On a CPU what is computed is rounded by all that stands in one fusion with it.
             if is_exchange or not platform(own.target).keeps_code or body.copied(node):
                 found.setdefault(body.number(node), i)
@@ -217,6 +221,10 @@ class RecipeTable:
         fusion = self.body.runs(owner)
         if fusion.opcode == "constant":
             return Recipe(node, owner, None, ())
+        if owner in self.body.exchanges:
+            relaid = self._handed_on.get(self.body.handed_on(node))
+            if relaid is not None:
+                return Recipe(node, owner, None, (), relaid=relaid)
         if owner.opcode in STARTS:
             return None  # a pair of a start and its done is not copied
         if owner in self.body.exchanges:

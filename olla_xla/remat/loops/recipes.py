@@ -40,6 +40,7 @@ class Recipe:
       stacked: whether it is an element of the forward loop's state that gets a scan residual of its
         own.
       exchanged: whether the owner is a collective, which devices run once more.
+      relaid: what the backward loop has itself of it, in another layout; else None.
       part: of a fusion that runs parts of a transfer, what runs again: all but that.
       updated: numbers of the owner's operands that it puts results into, if it runs as it is but
         for these, of which the copy has arrays of few slices.
@@ -55,3 +56,4 @@ class Recipe:
     exchanged: bool = False
     updated: tuple[int, ...] = ()
     part: OwnPart | None = None
+    relaid: Instruction | None = None
