@@ -368,6 +368,7 @@ def test_more_paths_than_colours():
     """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
     graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
     assert sorted(static.colours(graph)) == [-1] * 6 + list(range(64))
+    assert static.colours(TensorGraph("none", (), ())) == []
 
 
 @pytest.mark.parametrize(
