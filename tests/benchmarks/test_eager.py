@@ -178,6 +178,14 @@ def test_freed_neighbours_merge():
     assert a.reserved == 4 * MB
 
 
+def test_what_is_left_of_a_segment_merges_too():
+    a = BlockSplittingAllocator()
+    a.free(a.allocate(512))
+    for _ in range(2):
+        a.allocate(MB)
+    assert a.reserved == 2 * MB  # the whole of one small segment
+
+
 def test_best_fit_takes_the_least_block():
     a = BlockSplittingAllocator()
     big, small = a.allocate(30 * MB), a.allocate(12 * MB)

@@ -355,6 +355,9 @@ def test_the_seconds_of_an_order_s_curve(monkeypatch):
     peaks = iter([800] * 5)
     curves.order_curve("c", graph, limits=(4.0,))
     assert asked[2] == (4.0, 0, 3)  # the seed of all benchmarks
+    peaks = iter([800, 800, 800, 750, 750])
+    _, order = curves.order_curve("c", graph, limits=())
+    assert order is rules["dfs"]  # without search, the best rule's
     assert curve == curves.Curve(
         "c",
         (

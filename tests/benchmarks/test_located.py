@@ -137,6 +137,14 @@ def test_what_is_taken_apart(lower, upper, parts):
     assert sorted(size for _, size, *_ in run.asked) == parts
 
 
+@pytest.mark.parametrize("pin", [-1, 0, 8])
+def test_nothing_is_put_below_where_something_is_pinned(pin):
+    items, _ = items_of(PlacementProblem.of([0, 0, 1, 3, 5], [7, 2, 4, 6, 7], [2] * 5), 0)
+    pinned = dataclasses.replace(items, fixed=np.array([-1, -1, -1, -1, pin]))
+    below, rest = module._standing(pinned)
+    assert (below.tolist(), len(rest)) == (([0], 4) if pin < 0 else ([], 5))
+
+
 def test_several_that_are_always_live_are_stacked():
     # 0 and 2 are live all the time; 1 and 3 are apart from 4. Nothing is lowered.
     part = part_of([0, 0, 0, 1, 3], [6, 2, 6, 3, 6], [3, 4, 2, 5, 7])

@@ -314,6 +314,9 @@ def test_what_a_joint_program_proves(monkeypatch):
         assert found.bound == max(bound, 0)
     nothing = joint.joint_program(TensorGraph("nothing", (), ()))
     assert (nothing.order, nothing.height, nothing.bound, nothing.cut) == ((), 0, 0, 0)
+    small = dataclasses.replace(standing(graph).tensors[-1], bytes=1)
+    beside = dataclasses.replace(graph, tensors=(*graph.tensors, small))
+    assert joint.joint_program(beside, start=order).offsets[small.name] == 0  # at the bottom
     # By default the solver is told what no order is below.
     assert 0 < joint.joint_program(graph, start=order).cut <= height
 

@@ -226,8 +226,8 @@ def test_what_is_timed_of_a_network(monkeypatch):
             clock.now += {"plain": (9, 1, 2, 4), "ours": (9, 3, 3, 6)}[self.name][self.runs]
             self.runs += 1
             if self.name == "plain":
-                return 0.0, [np.array([1.0, -4.0])]
-            return 0.0, [np.array([1.5, -4.0])]
+                return 0.0, [np.array([1.0, -4.0]), np.ones(1)]
+            return 0.0, [np.array([1.5, -4.0]), np.ones(1)]
 
         def memory_analysis(self):
             sizes = dict.fromkeys(("argument", "output", "alias", "temp"), 0)

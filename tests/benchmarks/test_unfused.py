@@ -364,10 +364,23 @@ def test_best_fit_alone_is_to_the_byte(monkeypatch):
     assert unfused._best_fit(graph, [0, 1, 2]) == (2, "best_fit")
 
 
+def test_addends_of_a_sum_of_sums_are_external():
+    """Of p + q + r, which an update reads, each lies in the gradient's memory; a larger one not."""
+    opcodes = ("dot", "dot", "add", "dot", "add", "dot", "subtract")
+    read = ((2,), (2,), (4,), (4,), (6,), (4,), ())
+    tensors = tuple(
+        Tensor(f"t{k}", 99 if k == 5 else 8, k, sinks, k) for k, sinks in enumerate(read)
+    )
+    graph = TensorGraph("sums", tuple(Operator("op", name) for name in opcodes), tensors)
+    found = Program(graph, frozenset(range(6)), frozenset({4}))
+    assert static.external(found) == frozenset(range(5))
+
+
 def test_more_paths_than_colours():
     """70 operators that all may run in parallel: NNVM has 64 colours, the rest are without."""
     graph = TensorGraph("apart", (Operator("op", "add"),) * 70, ())
     assert sorted(static.colours(graph)) == [-1] * 6 + list(range(64))
+    assert static.colours(TensorGraph("none", (), ())) == []
 
 
 @pytest.mark.parametrize(

@@ -596,6 +596,11 @@ def test_arguments_of_any_kind_and_results_passed_through():
     ours = olla_xla.sublinear(f)({"x": X}, "mean", scale=2.0)
     assert_equal(ours, f({"x": X}, "mean", scale=2.0))
 
+    def beside(x, y):
+        return jnp.sum(jnp.sin(jnp.tanh(x))), y  # nothing reads y
+
+    assert_equal(olla_xla.sublinear(beside, budget=1)(X, 2 * X), beside(X, 2 * X))
+
     def outer(x):
         return jax.grad(olla_xla.sublinear(lambda y: jnp.sum(jnp.sin(x) * y)))(x)  # closes over x
 
