@@ -292,10 +292,8 @@ def learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int
     learning = LearningAllocator()
     known_bytes = 0
     seconds = 0.0
+    learning.begin()
     for events in iterations:
-        started = time.perf_counter()
-        learning.begin()
-        seconds += time.perf_counter() - started
         recorded_before = learning.recorded
         places = _Places()
         for number, size in events:
@@ -307,7 +305,9 @@ def learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int
             else:
                 places.take(number, found[1], size)
         arena = learning.arena_bytes
+        started = time.perf_counter()
         learning.begin()
+        seconds += time.perf_counter() - started
         if learning.recorded == recorded_before:
             known_bytes = max(known_bytes, arena)
     return learning, known_bytes, seconds

@@ -13,7 +13,8 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from tests.support.rewrites import with_loops_changed
 
-STATE = "(s32[], f32[4], f32[3,4], f32[3,4], f32[4], f32[2], f32[4], u32[])"
+STATE = "(s32[], f32[4], f32[3,4], f32[3,4], f32[2,2]{1,0}, f32[2], f32[4], u32[])"
+ROWS, COLUMNS = "{1,0}", "{0,1}"
 SHIFT = "source_target_pairs={{0,1},{1,0}}"
 STAY = "source_target_pairs={{0,0},{1,1}}"
 
@@ -34,7 +35,8 @@ def carried(own=OWN, transfer="all-gather(shard), dimensions={0}, replica_groups
   stack = f32[3,4] parameter(2)
   i = s32[] parameter(3)
   x = f32[4] parameter(4)
-  w = f32[4] parameter(5)
+  w2 = f32[2,2]LAYOUT parameter(5)
+  w = f32[4] reshape(w2)
   half = f32[2] slice(w), slice={{[0:2]}}
   g = f32[4] {transfer}
   {own}
@@ -51,20 +53,31 @@ def condition(name):
 }}"""
 
 
-def permuted(pairs):
-    return f"""ps = (f32[4], f32[4], u32[], u32[]) collective-permute-start(weights),
-    channel_id=CHANNEL, {pairs}
-  pd = f32[4] collective-permute-done(ps)"""
+def permuted(pairs, layout, channel):
+    kind = f"f32[2,2]{layout}"
+    return f"""wl = {kind} copy(weights)
+  ps = ({kind}, {kind}, u32[], u32[]) collective-permute-start(wl),
+    channel_id={channel}, {pairs}
+  pd = {kind} collective-permute-done(ps)"""
 
 
-def module(body=None, to_reader=SHIFT, reads="p = f32[1,4] dynamic-slice(other, k, zero)"):
+def module(body=None, to_reader=SHIFT, layouts=(ROWS, ROWS)):
     """Weights are handed on to a neighbour in both loops; the first one keeps what it makes."""
     elements = "\n  ".join(
         f"{name} = {shape} get-tuple-element(s), index={k}"
         for k, (name, shape) in enumerate(
             zip(
                 ("i", "x", "stack", "other", "weights", "shard", "gathered", "sem"),
-                ("s32[]", "f32[4]", "f32[3,4]", "f32[3,4]", "f32[4]", "f32[2]", "f32[4]", "u32[]"),
+                (
+                    "s32[]",
+                    "f32[4]",
+                    "f32[3,4]",
+                    "f32[3,4]",
+                    "f32[2,2]",
+                    "f32[2]",
+                    "f32[4]",
+                    "u32[]",
+                ),
                 strict=True,
             )
         )
@@ -73,10 +86,10 @@ def module(body=None, to_reader=SHIFT, reads="p = f32[1,4] dynamic-slice(other, 
     common += "zero = s32[] constant(0)\n  n = s32[] add(i, one)"
     return with_program_order(
         from_hlo_text(f"""HloModule m, num_partitions=2
-{body or carried()}
+{(body or carried()).replace("LAYOUT", layouts[0])}
 writes {{
   {common}
-  {permuted(SHIFT).replace("CHANNEL", "1")}
+  {permuted(SHIFT, layouts[0], 1)}
   b = f32[1,4] bitcast(x)
   v = f32[3,4] dynamic-update-slice(stack, b, i, zero)
   {FUSION}
@@ -90,19 +103,20 @@ writes {{
 {condition("writes_on")}
 reads {{
   {common}
-  {permuted(to_reader).replace("CHANNEL", "2")}
+  {permuted(to_reader, layouts[1], 2)}
   last = s32[] constant(2)
   k = s32[] subtract(last, i)
-  {reads}, dynamic_slice_sizes={{1,4}}
+  p = f32[1,4] dynamic-slice(other, k, zero), dynamic_slice_sizes={{1,4}}
   d = f32[4] bitcast(p)
   r = f32[4] add(x, d)
-  q = f32[4] subtract(r, pd)
+  flat = f32[4] reshape(pd)
+  q = f32[4] subtract(r, flat)
   ROOT t = {STATE} tuple(n, q, stack, other, weights, shard, gathered, sem)
 }}
 {condition("reads_on")}
 ENTRY e {{
   x = f32[4] parameter(0)
-  weights = f32[4] parameter(1)
+  weights = f32[2,2]{{1,0}} parameter(1)
   shard = f32[2] parameter(2)
   zero = s32[] constant(0)
   sem = u32[] constant(0)
@@ -180,3 +194,20 @@ def test_the_referee_tells_transfers_apart():
     after = without_other(module())
     with pytest.raises(CheckError):
         check_rewrite(module(to_reader=STAY), after, "tpu", loops=True)
+
+
+def test_a_transfer_in_another_layout_is_copied():
+    """What the backward loop receives in rows, and the forward loop in columns."""
+    before = module(layouts=(COLUMNS, ROWS))
+    after = without_other(before)
+    check_rewrite(before, after, "tpu", loops=True)
+    view = module_from_bytes(after)
+    (body,) = (c for c in view.control_computations if c.name.split(".")[0] == "reads")
+    starts = [i for i in body.instructions if i.opcode == "collective-permute-start"]
+    assert len(starts) == 1, "nothing is sent once more"
+    (copy,) = (i for i in body.instructions if i.opcode == "copy" and "relaid" in i.name)
+    assert copy.operands[0].opcode == "collective-permute-done"
+    assert copy.shape.minor_to_major == (0, 1)
+    assert copy.operands[0].shape.minor_to_major == (1, 0)
+    with pytest.raises(PlanMismatchError):
+        without_other(module(to_reader=STAY, layouts=(COLUMNS, ROWS)))
