@@ -153,6 +153,29 @@ def test_order_differences_are_found():
     assert order_difference(foreign, final_module(compiled))
 
 
+def test_of_what_xla_renames_most_must_be_there_in_all():
+    """XLA:TPU may make other instructions of a small computation, but not of most of a module."""
+
+    def step(x):
+        for _ in range(12):
+            x = x @ x
+        return jax.lax.fori_loop(0, 5, lambda _, y: y @ y, x)
+
+    compiled = jax.jit(step).lower(jnp.ones((8, 8))).compile()
+    module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    order = planner.module_order(module)
+    plan = depth_first(module, OPTIONS, target="cpu", xla_bytes=1)
+    small = min(order, key=lambda name: len(order[name]))
+    lost = tuple(f"lost.{k}" for k in range(len(order[small])))
+    renamed = dataclasses.replace(plan, order={**order, small: lost})
+    assert small in order_difference(renamed, final_module(compiled))
+    on_tpu = dataclasses.replace(renamed, target="tpu")
+    assert order_difference(on_tpu, final_module(compiled)) == ""
+    lost = tuple(f"lost.{k}" for k in range(1000))
+    on_tpu = dataclasses.replace(on_tpu, order={**order, small: lost})
+    assert order_difference(on_tpu, final_module(compiled))
+
+
 @pytest.mark.parametrize(("part", "made"), [(2, 2), (1000, 1)])
 def test_a_surprise_has_xlas_own_order_compiled(monkeypatch, compiles, part, made):
     """XLA's own total is assigned too where the prediction is off by much of the gain."""
