@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hlo.backend import platform
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
@@ -72,11 +74,7 @@ def pure(i: Instruction) -> bool:
 
 def pure_but_for_transfer(fusion: Instruction) -> bool:
     """Whether a fusion that runs parts of a transfer is pure without these."""
-    body = fusion.called[0]
-    own = [i for i in body.instructions if i.opcode not in REPEATABLE]
-    return all(i.opcode == "fusion" or repeats(i) for i in own) and all(
-        _pure_body(c) for i in own if i.opcode == "fusion" for c in i.called
-    )
+    return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
 
 
 def repeats(i: Instruction) -> bool:
@@ -87,12 +85,13 @@ def repeats(i: Instruction) -> bool:
 
 
 def _pure_body(computation: Computation) -> bool:
+    return _all_pure(computation.instructions)
+
+
+def _all_pure(instructions: Sequence[Instruction]) -> bool:
     return all(
-        k.opcode in _PURE and all(_pure_body(c) for c in k.called)
-        for k in computation.instructions
-        if k.opcode != "fusion"
-    ) and all(
-        _pure_body(c) for k in computation.instructions if k.opcode == "fusion" for c in k.called
+        (k.opcode == "fusion" or k.opcode in _PURE) and all(_pure_body(c) for c in k.called)
+        for k in instructions
     )
 
 

@@ -397,10 +397,9 @@ class Body:
         """A number for the elements of what devices hand to others, in whatever layout they lie."""
         while node.i.opcode == "copy":
             (node,) = node.operands
-        i, is_start = node.i, node.i.opcode in STARTS
-        if self.exchanges.get(node.owner) is not i or len(node.operands) != 1:
-            return self._key("elements", self.number(node), node.shape.key)
-        if not (node.index == (1,) if is_start else i.opcode in MOVING):
+        i = node.i
+        moving = node.index == (1,) if i.opcode in STARTS else i.opcode in MOVING
+        if self.exchanges.get(node.owner) is not i or len(node.operands) != 1 or not moving:
             return self._key("elements", self.number(node), node.shape.key)
         extents = node.shape.element_type, node.shape.dimensions
         return self._key("handed on", asked(i), extents, self.handed_on(node.operands[0]))

@@ -225,11 +225,9 @@ class RecipeTable:
             relaid = self._handed_on.get(self.body.handed_on(node))
             if relaid is not None:
                 return Recipe(node, owner, None, (), relaid=relaid)
-        if owner.opcode in STARTS:
-            return None  # a pair of a start and its done is not copied
-        if owner in self.body.exchanges:
-            needs = self._needs(owner)
-            return Recipe(node, owner, None, needs, exchanged=True) if self._collectives else None
+            if owner.opcode in STARTS or not self._collectives:
+                return None  # a pair of a start and its done is not copied
+            return Recipe(node, owner, None, self._needs(owner), exchanged=True)
         if (part := own_part(owner)) is not None:
             return self._beside_transfer(node, owner, part)
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
