@@ -18,6 +18,7 @@ __all__ = [
     "NewInstruction",
     "Residual",
     "OperandReplacement",
+    "Stored",
 ]
 
 SLOTS = 2
@@ -80,6 +81,18 @@ class NewInstruction:
     layout: bytes = b""
     slots: tuple[tuple[int, int], ...] = ()
     results: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A value of the forward loop's iterations that gets a scan residual.
+
+    Attributes:
+      value: name of the instruction of the forward loop's body that gives it; index: of a leaf.
+    """
+
+    value: str
+    index: ShapeIndex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +175,7 @@ class LoopEdit:
       dropped: (element of the writer's state, of the reader's) that go.
       added: what the reader's state has as new elements: an instruction beside the loops, by name;
         or a new scan residual of an element of the writer's state as each iteration begins with it,
-        by number.
+        by number, or of what an instruction of its body gives.
       counter: name of the instruction of the reader's body that has the number of its iteration.
       iterations: of each loop.
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of
@@ -176,7 +189,7 @@ class LoopEdit:
     writer: str
     reader: str
     dropped: tuple[tuple[int, int], ...]
-    added: tuple[str | int, ...]
+    added: tuple[str | int | Stored, ...]
     counter: str
     iterations: int
     written: tuple[int, int]

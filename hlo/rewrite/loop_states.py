@@ -13,7 +13,7 @@ from hlo.module import HloError
 from hlo.rewrite.bodies import Body
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
-from hlo.rewrite.loop_edit import Checkpoints, LoopEdit
+from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, Stored
 from hlo.rewrite.loop_module import LoopModule, Site
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 
@@ -35,8 +35,9 @@ class States:
         self._module = module
         self._edit = edit
 
-    def stacked(self, writer: Site, body: Body, element: int) -> _Instruction:
-        """Makes the forward loop keep an element of its state from every iteration.
+    def stacked(self, writer: Site, body: Body, kept: int | Stored) -> _Instruction:
+        """Makes the forward loop keep an element of its state, or what an instruction of its body
+        gives, from every iteration.
 
         Returns:
           The array of all iterations' values, read from the loop's result.
@@ -45,9 +46,11 @@ class States:
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self._edit.written)
 
-        return self._kept(
-            writer, body, body.element(element), Ring("stack", self._edit.iterations, own)
-        )
+        if isinstance(kept, int):
+            value = body.element(kept)
+        else:
+            value = self._module.leaf(body, body.named(kept.value), kept.index)
+        return self._kept(writer, body, value, Ring("stack", self._edit.iterations, own))
 
     def checkpoints(
         self, checkpoints: Checkpoints, writer: Site, reader: Site, source: Body

@@ -60,8 +60,8 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     )
     module.thread = body.computation.execution_thread
     for new in edit.added:
-        value = states.stacked(writer, made_from, new) if isinstance(new, int) else None
-        states.grow(reader, value or parent.named(str(new)))
+        named = isinstance(new, str)
+        states.grow(reader, parent.named(new) if named else states.stacked(writer, made_from, new))
     maker = Maker(module, edit, body, made_from, parent)
     readers = Readers(module, body, maker)
     rerun = None

@@ -134,7 +134,7 @@ def _loops(module: Module, plan: Plan) -> Iterator[tuple[int, list[_Kept]]]:
     records = {record[:2]: record for record in plan.loops}
     for pair in pairs(module, plan.target):
         record = records.get((pair.writer.i.name, pair.reader.i.name))
-        gone = frozenset(record[2]) if record is not None else frozenset()
+        gone = frozenset(record.dropped) if record is not None else frozenset()
         yield pair.writer.iterations, _stacked(pair, gone)
 
 

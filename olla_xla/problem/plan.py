@@ -128,7 +128,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 LONGEST_PATH = 1.01
 """Times the predicted time of a run in XLA's own order that a plan may take by default."""
 
-VERSION = 12
+VERSION = 13
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
@@ -25,8 +26,24 @@ __all__ = [
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `PlanEdits.clones`."""
 
-LoopRecord = tuple[str, str, tuple[int, ...], int]
-"""Scan residuals that a pair of loops rematerialises; see `PlanEdits.loops`."""
+
+class LoopRecord(NamedTuple):
+    """What a pair of loops does without, and what it keeps instead.
+
+    Attributes:
+      writer, reader: names of the whiles: of what writes scan residuals, and of what reads them.
+      dropped: elements of the writer's state that go: what was read of them is computed again.
+      every: of what iterations begin with every so many are kept, and those between run again; 0
+        keeps all.
+      kept: what gets a scan residual instead: instructions of the writer's body by name, and the
+        index of the leaf of what they give.
+    """
+
+    writer: str
+    reader: str
+    dropped: tuple[int, ...]
+    every: int = 0
+    kept: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class PlanStatus(enum.StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["in_a_line", "of_the_bound", "of_the_path", "table", "was_searched"]
@@ -44,7 +45,7 @@ class Plan(Protocol):
     @property
     def aliases(self) -> Mapping[str, tuple[object, ...]]: ...
     @property
-    def loops(self) -> tuple[tuple[str, str, tuple[int, ...], int], ...]: ...
+    def loops(self) -> tuple[LoopRecord, ...]: ...
     @property
     def clones(self) -> tuple[object, ...]: ...
     @property
@@ -110,9 +111,11 @@ def table(plan: Plan) -> str:
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
-    stacks = sum(len(gone) for _, _, gone, _ in plan.loops)
+    stacks = sum(len(record.dropped) for record in plan.loops)
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
-    every = " ".join(f"{k:,}" for k in dict.fromkeys(k for *_, k in plan.loops if k))
+    new = sum(len(record.kept) for record in plan.loops)
+    rows += [("scan residuals added", f"{new:,}", "of less bytes")] if new else []
+    every = " ".join(f"{k:,}" for k in dict.fromkeys(r.every for r in plan.loops if r.every))
     rows += [("iterations from a kept one on", every, "run again")] if every else []
     rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
     if plan.step_seconds:

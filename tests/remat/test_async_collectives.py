@@ -11,7 +11,7 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.remat.cost.work import work
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
-from tests.support.rewrites import with_loops_changed
+from tests.support.rewrites import record, with_loops_changed
 
 STATE = "(s32[], f32[4], f32[3,4], f32[3,4], f32[2,2]{1,0}, f32[2], f32[4], u32[])"
 ROWS, COLUMNS = "{1,0}", "{0,1}"
@@ -143,7 +143,7 @@ def fusion_of(data):
 def without_other(data):
     view = module_from_bytes(data)
     (pair,) = pairs(view, "tpu")
-    return with_loops_changed(data, [recipe(view, pair, frozenset({3}))])
+    return with_loops_changed(data, [recipe(view, pair, record(pair, 3))])
 
 
 def test_what_a_fusion_does_beside_a_transfer_is_told_apart():

@@ -14,7 +14,7 @@ from olla_xla.remat.loops.indices import Affine
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from tests.check.test_executable_loops import STATE, condition, module_text, reader, writer
-from tests.support.rewrites import with_loops_changed
+from tests.support.rewrites import record, with_loops_changed
 
 BOTH = """kept = f32[1,4]{1,0} dynamic-slice(stack, k, zero), dynamic_slice_sizes={1,4}
   made = f32[1,4]{1,0} dynamic-slice(other, k, zero), dynamic_slice_sizes={1,4}
@@ -35,7 +35,8 @@ def pair_of(data, target="cpu"):
 def without(data, *gone, target="cpu"):
     """The module without some scan residuals, which the referee accepts, and the edit."""
     view = module_from_bytes(data)
-    edit = recipe(view, pair_of(data, target), frozenset(gone))
+    pair = pair_of(data, target)
+    edit = recipe(view, pair, record(pair, *gone))
     after = with_loops_changed(data, [edit])
     check_rewrite(data, after, target, loops=True)
     return module_from_bytes(after), edit
@@ -201,7 +202,7 @@ def test_what_cannot_be_computed_again_is_told():
     once = writer('custom-call(x), custom_call_target="f", custom_call_has_side_effect=true')
     data = scheduled(once)
     with pytest.raises(PlanMismatchError):
-        recipe(module_from_bytes(data), pair_of(data), frozenset([3]))
+        recipe(module_from_bytes(data), pair_of(data), record(pair_of(data), 3))
 
 
 # Numbers of what a body computes.

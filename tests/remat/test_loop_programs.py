@@ -18,10 +18,11 @@ from olla_xla.remat.loops import pairs as loop_pairs
 from olla_xla.remat.loops import selection
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
+from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
-from tests.support.rewrites import compiled_quickly, with_loops_changed
+from tests.support.rewrites import compiled_quickly, record, with_loops_changed
 from tests.support.steps import assert_same
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
@@ -45,15 +46,20 @@ def choices(module, target):
 
 
 def changed(module, target="cpu"):
-    """The module with each choice of residuals; with each alone gone, and with all of a pair."""
+    """The module with each choice of residuals; with each alone gone, and with all of a pair, made
+    of what there is or of new residuals.
+    """
     found = choices(module, target)
     yield from (found.choice(k).module.data for k in range(len(found)))
     view = module_from_bytes(module)
     for pair in pairs(view, target):
         stacks = [stack.written for stack in pair.scan_residuals]
-        for gone in {*((k,) for k in stacks), tuple(stacks)}:
+        given = [(i.name, index) for i, index in RecipeTable(pair, collectives=True).given.values()]
+        kept = [(), given, *((one,) for one in given[:: max(len(given) // 3, 1)])]
+        every = [(tuple(stacks), tuple(some)) for some in kept]
+        for gone, some in dict.fromkeys([*(((k,), ()) for k in stacks), *every]):
             try:
-                edit = recipe(view, pair, frozenset(gone))
+                edit = recipe(view, pair, record(pair, *gone, kept=some))
             except PlanMismatchError:
                 continue  # what cannot be made again is chosen by no choice
             yield with_loops_changed(module, [edit])

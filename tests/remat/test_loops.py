@@ -25,7 +25,7 @@ from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.selection import is_right
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loops import STEPS
-from tests.support.rewrites import compiled_quickly, with_loops_changed
+from tests.support.rewrites import compiled_quickly, record, with_loops_changed
 from tests.support.steps import assert_same
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def test_each_stack_alone_can_go_bit_identically(name):
     gone = 0
     for stack in pair.scan_residuals:
         try:
-            edit = recipe(view, pair, frozenset([stack.written]))
+            edit = recipe(view, pair, record(pair, stack.written))
         except PlanMismatchError:
             continue
         gone += 1
@@ -181,7 +181,7 @@ def wrong(edit):
 def test_the_referee_objects_to_what_is_made_from_something_else(name):
     before = scheduled(name)
     view = module_from_bytes(before)
-    found = [r for r in rungs(name, "cpu") if not any(every for *_, every in r.records)][-1]
+    found = [r for r in rungs(name, "cpu") if not any(record.every for record in r.records)][-1]
     (edit,) = edits(view, found.records, "cpu")
     objected = set()
     for kind, bad in wrong(edit):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes
+from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.pairs import pairs
@@ -25,7 +26,7 @@ from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow
 
-MOST = 11  # stacks of which all sets are tried
+MOST = 14  # stacks, and values that could be kept, of which all sets are tried
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
@@ -47,13 +48,24 @@ def _stacks(choice):
     return [n for n in choice.needed if n in choice.table.scan_residuals]
 
 
+def _new(choice):
+    """What could get a scan residual, of what others are made of."""
+    needs = dict.fromkeys(n for number in choice.needed for n in choice.made_with(number))
+    return [n for n in needs if choice.can_be_kept(n)]
+
+
+def _all(choice):
+    """What is decided: whether each is kept."""
+    return _stacks(choice) + _new(choice)
+
+
 def _subsets(choice):
-    """(bytes of stacks, seconds) of sets of stacks that can be kept: of all, or of many drawn."""
+    """(bytes of stacks, seconds) of sets that can be kept: of all, or of many drawn."""
     table, turns = choice.table, choice.table.pair.writer.iterations
-    numbers = _stacks(choice)
-    for kept in _every(numbers) if len(numbers) <= MOST else _drawn(numbers):
-        runs, waiting, possible = {}, [n for n in numbers if n not in kept], True
-        seen = set()
+    every, stacks = _all(choice), set(_stacks(choice))
+    for kept in _every(every) if len(every) <= MOST else _drawn(every):
+        runs, waiting, possible = {}, [n for n in stacks if n not in kept], True
+        seen, taken = set(), set()
         while waiting and possible:
             number = waiting.pop()
             if number in seen or number in kept or number not in choice.needed:
@@ -66,12 +78,17 @@ def _subsets(choice):
                 # A part of another stack is there with it, whether that is kept or made.
                 homes = {n: table.pieces[n].whole for n in recipe.needs if n in table.pieces}
                 waiting += [n for n in recipe.needs if homes.get(n, number) == number]
+                if recipe.inside is None and not (recipe.between or recipe.narrowed):
+                    taken.update(n for n in recipe.needs if n in stacks and n in kept)
         if possible:
-            stacks = [table.scan_residuals[n][0] for n in kept]
+            whole = [table.scan_residuals[n][0] for n in kept if n in stacks]
+            anew = [choice.kept_anew(n) for n in kept if n not in stacks]
             new = sum(choice.prices.new_bytes(recipe) for recipe in runs.values())
-            seconds = turns * sum(choice.prices.saved_seconds(s) for s in stacks)
+            seconds = turns * sum(choice.prices.saved_seconds(s) for s in whole)
             seconds += turns * sum(choice.prices.seconds(recipe) for recipe in runs.values())
-            yield sum(s.bytes for s in stacks) + new, seconds - choice.free_seconds
+            seconds += sum(map(choice.taken_seconds, taken)) + sum(s for _, s in anew)
+            size = sum(s.bytes for s in whole) + new + sum(b for b, _ in anew)
+            yield size, seconds - choice.free_seconds
 
 
 def _every(numbers):
@@ -90,7 +107,7 @@ def _drawn(numbers):
 def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
     choices = _choices(_module(name))
     assert len(choices) == 1
-    every, is_all = list(_subsets(choices[0])), len(_stacks(choices[0])) <= MOST
+    every, is_all = list(_subsets(choices[0])), len(_all(choices[0])) <= MOST
     times = sorted(seconds for _, seconds in every)
     assert len(every) > 1
     for allowance in (times[0] + 1e-9, times[len(times) // 3] + 1e-9, times[-1] + 1e-9):
@@ -143,16 +160,18 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     module = _module(name)
     view = module_from_bytes(module)
     (choice,) = _choices(module)
-    pair, gone = choice.table.pair, choice.dropped(1.0)
-    record = pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0
+    pair, gone = choice.table.pair, choice.gone(1.0)
+    kept = [(i.name, index) for i, index in map(choice.table.given.get, gone.kept)]
+    record = LoopRecord(
+        pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone.dropped)), 0, tuple(kept)
+    )
     (edit,) = edits(view, [record], "cpu")
     new = [pair.writer.start[k].shape.bytes for k in edit.added if isinstance(k, int)]
-    kept = sum(s.bytes for s in pair.scan_residuals if s.written not in gone)
-    fewest, found = (
-        min(size for size, _ in _subsets(choice)),
-        kept + pair.writer.iterations * sum(new),
-    )
-    assert found == fewest if len(_stacks(choice)) <= MOST else found <= fewest
+    found = sum(s.bytes for s in pair.scan_residuals if s.written not in gone.dropped)
+    found += pair.writer.iterations * sum(new)
+    found += sum(choice.kept_anew(number)[0] for number in gone.kept)
+    fewest = min(size for size, _ in _subsets(choice))
+    assert found == fewest if len(_all(choice)) <= MOST else found <= fewest
 
 
 @pytest.mark.parametrize("name", ["gated", "lstm"])

@@ -7,6 +7,7 @@ from hlo.rewrite.loops import change_loops
 from hlo.values import analyse
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.compiles import Compiles
+from olla_xla.problem.plan import LoopRecord
 from tests.support.compiles import QUICK
 
 
@@ -55,3 +56,8 @@ def with_loops_changed(module, edits):
 def with_schedule(module, order, attributes=None):
     """With execution orders, and notes on instructions."""
     return edit(module).schedule(order, attributes).to_bytes()
+
+
+def record(pair, *gone, every=0, kept=()):
+    """A pair of loops without some elements of its writer's state."""
+    return LoopRecord(pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), every, kept)

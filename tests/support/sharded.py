@@ -104,7 +104,7 @@ def report(step, arguments, **options):
                     "xla": compiled.plan.xla_bytes,
                     "assigned": compiled.plan.assigned_bytes,
                     "predicted": compiled.plan.predicted_bytes,
-                    "stacks": sum(len(gone) for _, _, gone, _ in compiled.plan.loops),
+                    "stacks": sum(len(record.dropped) for record in compiled.plan.loops),
                     "same": all(map(np.array_equal, expected, found)),
                 }
             )

@@ -111,7 +111,7 @@ def _compiled_only():
                     "xla": plan.xla_predicted_bytes,
                     "assigned": plan.assigned_bytes,
                     "predicted": plan.predicted_bytes,
-                    "stacks": sum(len(gone) for _, _, gone, _ in plan.loops),
+                    "stacks": sum(len(record.dropped) for record in plan.loops),
                     "overhead": plan.overhead,
                 }
             )

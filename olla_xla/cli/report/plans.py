@@ -123,9 +123,11 @@ def clones_line(plan: Plan) -> str:
     what = []
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies are left out of loops")
-    if stacks := sum(len(gone) for _, _, gone, _ in plan.loops):
-        what.append(f"{stacks} scan residuals are recomputed")
-    if every := [k for *_, k in plan.loops if k]:
+    if stacks := sum(len(record.dropped) for record in plan.loops):
+        new = sum(len(record.kept) for record in plan.loops)
+        of = f", in part of {new} new ones" if new else ""
+        what.append(f"{stacks} scan residuals are recomputed{of}")
+    if every := [record.every for record in plan.loops if record.every]:
         between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
         what.append(f"loops run iterations again from states kept {between} iterations apart")
     if plan.clones:

@@ -32,7 +32,7 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """The scan residuals of the loops that a plan changes, largest first.
+    """The scan residuals of the loops that a plan changes, new ones too, largest first.
 
     Args:
       module: as XLA scheduled it. plan: made for it.
@@ -44,26 +44,24 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
         if record is None:
             continue
         slices = _slices(module, pair, record)
+        loop, iterations = pair.writer.i.name, pair.writer.iterations
         for residual in pair.scan_residuals:
-            made = residual.value.i
-            rows.append(
-                ResidualRow(
-                    pair.writer.i.name,
-                    pair.writer.iterations,
-                    residual.bytes,
-                    slices.get(residual.written, pair.writer.iterations),
-                    made.op_name or residual.update.i.op_name,
-                    source_line(made) or source_line(residual.update.i),
-                )
-            )
+            made, put = residual.value.i, residual.update.i
+            kept = slices.get(residual.written, iterations)
+            what = made.op_name or put.op_name, source_line(made) or source_line(put)
+            rows.append(ResidualRow(loop, iterations, residual.bytes, kept, *what))
+        given = {i.name: i for i in pair.writer.body.computation.instructions}
+        for name, index in record.kept:
+            i = given[name]
+            size = iterations * i.shape.at(index).bytes
+            rows.append(ResidualRow(loop, iterations, size, iterations, i.op_name, source_line(i)))
     return sorted(rows, key=lambda row: (-row.bytes, row.slices))
 
 
 def _slices(module: Module, pair: Pair, record: LoopRecord) -> dict[int, int]:
     """For elements of the forward loop's state that go how many slices are kept at a time."""
-    *_, dropped, every = record
-    slices = dict.fromkeys(dropped, 0)
-    if every:
-        edit = recipe(module, pair, frozenset(dropped), every)
-        slices = {w: every for w, _ in edit.dropped} | slices
+    slices = dict.fromkeys(record.dropped, 0)
+    if record.every:
+        edit = recipe(module, pair, record)
+        slices = {w: record.every for w, _ in edit.dropped} | slices
     return slices

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Hashable
 
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
-from hlo.rewrite.loop_edit import NewInstruction, ValueRef
-from hlo.shapes import ShapeIndex
+from hlo.rewrite.loop_edit import NewInstruction, Stored, ValueRef
+from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import Pair
@@ -39,7 +39,7 @@ class New:
     def __init__(self, module: Module) -> None:
         self._names = {i.name for c in module.computations for i in c.instructions}
         self.made: list[NewInstruction] = []
-        self.added: list[str | int] = []
+        self.added: list[str | int | Stored] = []
 
     def name(self, name: str) -> str:
         """The name itself if it is free, else one like it."""
@@ -57,17 +57,23 @@ class Again:
     Args:
       pair: of loops. table: of the recipes for its values.
       kept: scan residuals that stay, by number of their slices.
-      new: what is added.
+      new: what is added. stored: numbers of the values that get a scan residual.
     """
 
     def __init__(
-        self, pair: Pair, table: RecipeTable, kept: dict[int, ScanResidual], new: New
+        self,
+        pair: Pair,
+        table: RecipeTable,
+        kept: dict[int, ScanResidual],
+        new: New,
+        stored: frozenset[int] = frozenset(),
     ) -> None:
         self._pair = pair
         self._table = table
         self._body = table.body
         self._kept = kept
         self._new = new
+        self._stored = stored
         self._values: dict[int, ValueRef] = {}
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
         self._updates: dict[Instruction, str] = {}
@@ -75,7 +81,9 @@ class Again:
 
     def _updated(self, number: int) -> ValueRef | None:
         """The few slices into which a value is put where it is computed again, if it is so."""
-        if number in self._kept or number in self._table.pieces or self._table.is_there(number):
+        if number in self._kept or number in self._stored or number in self._table.pieces:
+            return None
+        if self._table.is_there(number):
             return None
         recipe = self._table.recipe(number)
         if recipe is None or not recipe.updated:
@@ -161,10 +169,16 @@ class Again:
 
     def _stacked(self, recipe: Recipe) -> ValueRef:
         """What an element of the forward loop's state is as the iteration begins."""
-        self._new.added.append(recipe.node.index[0])
-        whole = stack_shape(recipe.node.shape.key, self._pair.writer.iterations)
+        return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
+
+    def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | Stored) -> ValueRef:
+        """A slice of a new scan residual, of an element of the forward loop's state or of what an
+        instruction of its body gives.
+        """
+        self._new.added.append(stored)
+        whole = stack_shape(shape.key, self._pair.writer.iterations)
         element = len(self._pair.reader.start) + len(self._new.added) - 1
-        return self._slice(recipe.node.i, ValueRef(element=element, whole=whole))
+        return self._slice(i, ValueRef(element=element, whole=whole))
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """An instruction that only gives a slice, or a part of one; named after another one."""
@@ -180,6 +194,9 @@ class Again:
             return self._slice(self._kept[piece.whole].update.owner, self._part(piece))
         if (there := self._there(number)) is not None:
             return there
+        if number in self._stored:
+            i, index = self._table.given[number]
+            return self._slice_of_new(i, i.shape.at(index), Stored(i.name, index))
         recipe = self._table.recipe(number)
         if recipe is None:
             raise PlanMismatchError("a scan residual that is to go cannot be computed again")

@@ -11,13 +11,10 @@ nets with sublinear memory cost", 2016.) `hlo.rewrite.checkpoints` says which sl
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 from hlo.backend import platform
-from hlo.module import Instruction
 from hlo.rewrite.loop_edit import Checkpoints, Kept, Residual, ValueRef
-from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
 from olla_xla.remat.loops.body import Affine
@@ -26,9 +23,6 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
 __all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
-
-_GIVING = frozenset("fusion dot convolution custom-call reduce".split())
-"""Opcodes of what gives a residual."""
 
 _COUNTERS = (4, 5)  # s32 and s64: what is below iteration 0 must be below zero
 _FEWEST_ITERATIONS = 6  # of fewer, what is kept is no less than all
@@ -97,10 +91,6 @@ def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
     }
 
 
-def _can_be_kept(shape: Shape) -> bool:
-    return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
-
-
 class Rerun(Again):
     """The iterations that run again.
 
@@ -134,19 +124,8 @@ class Rerun(Again):
         """Whether an iteration that runs again gives a value, as an instruction's, of its
         beginning.
         """
-        return number in self._results and self._is_made(number) and self._begins(number)
-
-    @functools.cached_property
-    def _results(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """By number of a value of the forward loop's iterations, what gives it."""
-        found: dict[int, tuple[Instruction, ShapeIndex]] = {}
-        for i in self._body.computation.instructions:
-            if i.opcode in _GIVING:
-                for index, node in self._body.leaves(i).items():
-                    whole = node.behind.shape.key == node.shape.key and len(index) < 2
-                    if whole and _can_be_kept(node.shape):
-                        found.setdefault(self._body.number(node.behind), (i, index))
-        return found
+        given = number in self._table.given
+        return given and self._is_made(number) and self._begins(number)
 
     def _is_made(self, number: int) -> bool:
         if number not in self._can:
@@ -173,7 +152,7 @@ class Rerun(Again):
         of.
         """
         if number not in self._residuals:
-            i, _ = self._results[number]
+            i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")
         return ValueRef(made=self._residuals[number])
 
@@ -186,7 +165,7 @@ class Rerun(Again):
         residuals = tuple(
             Residual(i.name, index, self._value(number), held)
             for number, held in self._residuals.items()
-            for i, index in [self._results[number]]
+            for i, index in [self._table.given[number]]
         )
         following: dict[int, ValueRef] = {}
         while missing := [k for k in self._begun if k not in following]:  # one may need another

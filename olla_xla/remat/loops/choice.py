@@ -3,12 +3,14 @@
 A value that is computed again needs all that it is made of: values of scan residuals, which are
 kept or computed again as pays better, and others, which are computed again with it. Keeping a scan
 residual costs its bytes at their price and the time that writing and reading it takes; computing a
-value again costs its time. The least sum is a minimum cut (the closure problem of Picard, "Maximal
+value again costs its time; so does a new scan residual of any value in between, whose bytes count
+too. The least sum is a minimum cut (the closure problem of Picard, "Maximal
 closure of a graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 import numpy as np
@@ -22,7 +24,7 @@ from olla_xla.remat.loops.recipe_prices import RecipePrices
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
-__all__ = ["Choice", "run_of"]
+__all__ = ["Choice", "Gone", "run_of"]
 
 _HIGHEST_PRICE = 1.0
 """Seconds that a byte is worth of what should go wherever it can."""
@@ -31,6 +33,19 @@ _ALL, _NEVER = 1 << 50, 1 << 60
 """Capacities: of all scan residuals and of all that could be computed again, and of what cannot
 be.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Gone:
+    """What a pair of loops does without.
+
+    Attributes:
+      dropped: elements of the forward loop's state. kept: numbers of the values that get a new
+        scan residual instead.
+    """
+
+    dropped: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
 
 
 class Choice:
@@ -54,12 +69,13 @@ class Choice:
             recipe = self.needed[number] = table.recipe(number)
             waiting += recipe.needs if recipe is not None else ()
 
-    def dropped(self, price: float, thin: Thin | None = None) -> frozenset[int]:
-        """The elements of the forward loop's state to do without.
+    def gone(self, price: float, thin: Thin | None = None, *, new: bool = True) -> Gone:
+        """What to do without.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
           thin: how little is kept of what stays, and of what is new; what cannot be thinned goes.
+          new: whether values in between may get scan residuals, if nothing is thin.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
@@ -88,13 +104,23 @@ class Choice:
                 )
                 arcs.append((run, sink, cost))
             for need in self.made_with(number):
-                arcs.append((run, node(need), never))
+                if new and thin is None and self.can_be_kept(need):
+                    wanted = node(("wanted", need))
+                    arcs += [
+                        (run, wanted, never),
+                        (wanted, node(need), self._kept_anew_cost(need, price)),
+                    ]
+                else:
+                    arcs.append((run, node(need), never))
+            for need in self.taken_with(number) if thin is None else ():
+                taken = node(("taken", need))
+                arcs += [(run, taken, never), (taken, node(need), self.taken_seconds(need))]
         if thin is None:
             for k, (seconds, numbers) in enumerate(self.prices.written_together):
                 together = node(("together", k))
                 arcs.append((source, together, iterations * seconds))
                 arcs += [(together, node(number), never) for number in numbers if number in nodes]
-        again: set[int] = set()
+        again: set[int] = set()  # nodes
         if arcs:
             tails, heads = (np.array([arc[k] for arc in arcs], np.int64) for k in (0, 1))
             costs = np.array([arc[2] for arc in arcs])
@@ -103,7 +129,9 @@ class Choice:
             capacities = np.full(len(arcs), _NEVER, np.int64)
             capacities[finite] = np.rint(costs[finite] * scale)
             again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
-        return self.without({n for n in self.needed if n in nodes and nodes[n] in again})
+        made = {n for n in self.needed if n in nodes and nodes[n] in again}
+        wanted = {n for n in self.needed if nodes.get(("wanted", n)) in again}
+        return Gone(self.without(made), frozenset(wanted - made))
 
     def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
         """The recipe to make a value, where there is one that may keep less than a scan residual of
@@ -121,6 +149,23 @@ class Choice:
         ):
             return None  # another scan residual of it would be no less
         return recipe
+
+    def can_be_kept(self, number: int) -> bool:
+        """Whether a value of `needed` that no scan residual has can get one."""
+        if number in self.table.scan_residuals or number in self.table.pieces:
+            return False
+        recipe = self.needed[number]
+        return number in self.table.given and (recipe is None or not recipe.stacked)
+
+    def kept_anew(self, number: int) -> tuple[int, float]:
+        """Bytes of a new scan residual, and seconds of a step to write and to read it."""
+        i, index = self.table.given[number]
+        iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
+        return iterations * size, iterations * self.prices.moved_seconds(size)
+
+    def _kept_anew_cost(self, number: int, price: float) -> float:
+        size, seconds = self.kept_anew(number)
+        return price * size + seconds
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
         """Seconds that it costs to keep a scan residual: its bytes, and to write and read it."""
@@ -150,6 +195,18 @@ class Choice:
             and need not in self.table.scan_residuals
             and (need not in pieces or pieces[need].whole == number)
         ]
+
+    def taken_with(self, number: int) -> list[int]:
+        """What is taken out of a scan residual, if that is kept, wherever a value is made again."""
+        recipe = self.needed[number]
+        if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
+            return []  # what is opened takes it itself
+        return [n for n in recipe.needs if n in self.needed and n in self.table.scan_residuals]
+
+    def taken_seconds(self, number: int) -> float:
+        """Seconds of a step to take the slices out of a scan residual by an operator of its own."""
+        iterations = self.table.pair.writer.iterations
+        return iterations * self.prices.put_seconds(self.table.scan_residuals[number][0])
 
     def without(self, again: Collection[int]) -> frozenset[int]:
         """The elements of the forward loop's state that go where values are computed again."""

@@ -44,32 +44,34 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
         return []
     found = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module, target)}
     result = []
-    for writer, reader, dropped, every in records:
-        pair = found.get((writer, reader))
-        if pair is None or not set(dropped) <= {s.written for s in pair.scan_residuals}:
-            raise PlanMismatchError(f"the module has no scan residuals of {writer} to recompute")
-        result.append(recipe(module, pair, frozenset(dropped), every))
+    for record in records:
+        pair = found.get(record[:2])
+        if pair is None or not set(record.dropped) <= {s.written for s in pair.scan_residuals}:
+            raise PlanMismatchError(
+                f"the module has no scan residuals of {record.writer} to recompute"
+            )
+        result.append(recipe(module, pair, record))
     return result
 
 
-def recipe(module: Module, pair: Pair, dropped: frozenset[int], every: int = 0) -> LoopEdit:
+def recipe(module: Module, pair: Pair, record: LoopRecord) -> LoopEdit:
     """The change that recomputes some scan residuals.
 
     Args:
-      module: it is of. pair: of loops. dropped: elements of the forward loop's state.
-      every: new scan residuals of what iterations begin with are kept at every so many iterations,
-        and the others run again (`checkpoints`); scan residuals that stay are, where that can be,
-        kept of the iterations since. 0 keeps all.
+      module: it is of. pair: of loops.
+      record: what goes. With `every`, scan residuals that stay are, where that can be, kept of the
+        iterations since one that is kept (`checkpoints`).
 
     Raises:
       PlanMismatchError: they cannot all be done without.
     """
-    return _EditBuilder(module, pair, dropped, every).edit()
+    return _EditBuilder(module, pair, record).edit()
 
 
 class _EditBuilder(Again):
-    def __init__(self, module: Module, pair: Pair, dropped: frozenset[int], every: int) -> None:
+    def __init__(self, module: Module, pair: Pair, record: LoopRecord) -> None:
         table, new = RecipeTable(pair, collectives=True), New(module)
+        every, dropped = record.every, frozenset(record.dropped)
         if every and not can_be_kept(pair):
             raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
         self._rerun = Rerun(pair, new, every) if every else None
@@ -82,7 +84,15 @@ class _EditBuilder(Again):
         gone = dropped.union(s.written for n in self._since for s in table.scan_residuals[n])
         self._dropped = [s for s in pair.scan_residuals if s.written in gone]
         kept = {number: residual for number, residual in kept.items() if number not in self._since}
-        super().__init__(pair, table, kept, new)
+        super().__init__(pair, table, kept, new, self._new_residuals(pair, table, record))
+
+    @staticmethod
+    def _new_residuals(pair: Pair, table: RecipeTable, record: LoopRecord) -> frozenset[int]:
+        """Numbers of the values that get a scan residual."""
+        numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
+        if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
+            raise PlanMismatchError(f"{pair.writer.i.name} gives no {unknown[0]} to keep")
+        return frozenset(numbers[value] for value in record.kept)
 
     def edit(self) -> LoopEdit:
         """The change."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 
+from hlo.backend import platform
 from hlo.module import Instruction
+from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.body import Body
@@ -42,7 +44,27 @@ class RecipePrices:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
             wide = residual.bytes // self._iterations
             return self._moving_seconds(wide + recipe.node.shape.bytes)
-        return self._cost.seconds(self._table.body.runs(recipe.owner))
+        seconds = self._cost.seconds(self._table.body.runs(recipe.owner))
+        return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
+
+    def _slots_seconds(self, recipe: Recipe) -> float:
+        """Predicted time of the arrays of few slices into which a copy of an owner puts results:
+        of setting them, where they must be, and of taking out what its readers want by itself.
+        """
+        body, inner = self._table.body, self._table.pair.reader.body
+        seconds = 0.0
+        for result in self._table.results(recipe.owner):
+            end = result.behind
+            if end.i.opcode != "dynamic-update-slice":
+                continue
+            size = end.operands[1].shape.bytes
+            if not platform(body.target).allocating_call:
+                seconds += self._moving_seconds(SLOTS * size)
+            number = body.number(end.operands[1].behind)
+            reads = [r for s in self._table.scan_residuals.get(number, ()) for r in s.reads]
+            if any(only_hands_on(read.node, inner.root_of(read.owner)) for read in reads):
+                seconds += self._moving_seconds(2 * size)
+        return seconds
 
     def _moving_seconds(self, moved: int) -> float:
         """Predicted time of an operator that only moves so many bytes."""
@@ -55,6 +77,9 @@ class RecipePrices:
         alone = len(self._table.results(owner)) == 1
         saved = self._exposed_seconds(self._table.body, owner) if alone else 0.0
         saved += sum(self._cost.seconds(i) for i in residual.moves) / self._iterations
+        start = self._table.pair.writer.start[residual.written]
+        if len(start.users) == 1:
+            saved += self._cost.seconds(start) / self._iterations
         inner = self._table.pair.reader.body
         for read in residual.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
@@ -92,6 +117,14 @@ class RecipePrices:
         if not self._beside or owner.opcode != "async-start":
             return seconds
         return seconds - min(self._cost.device.start_seconds, seconds)
+
+    def moved_seconds(self, size: int) -> float:
+        """Predicted time of writing and of reading a slice, each by an operator of its own.
+
+        Args:
+          size: of the slice, in bytes.
+        """
+        return 2 * self._moving_seconds(2 * size)
 
     def put_seconds(self, residual: ScanResidual) -> float:
         """Predicted time of writing one slice of a scan residual by an operator of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Sequence
 
 from hlo.async_collective_fusion import OwnPart, own_part
@@ -9,8 +10,10 @@ from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator
 from hlo.exchange import STARTS
 from hlo.module import Instruction
+from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.loops.body import Affine, Body, Terms
 from olla_xla.remat.loops.nodes import Node, widens
+from olla_xla.remat.loops.opcodes import PASSING
 from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import (
@@ -178,6 +181,20 @@ class RecipeTable:
                 for node in self.body.leaves(i).values():
                     yield self.body.number(node.behind), node.behind
 
+    @functools.cached_property
+    def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
+        """By number of a value that could be kept of each iteration, the instruction of the body
+        that gives it, and the leaf.
+        """
+        found: dict[int, tuple[Instruction, ShapeIndex]] = {}
+        for i in self.body.computation.instructions:
+            if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):
+                for index, node in self.body.leaves(i).items():
+                    whole = node.behind.shape.key == node.shape.key and len(index) < 2
+                    if whole and _can_be_kept(node.shape):
+                        found.setdefault(self.body.number(node.behind), (i, index))
+        return found
+
     def is_there(self, number: int) -> bool:
         """Whether the backward loop has it, or can have it, without computing anything."""
         own = number in self.own or self.is_iteration(number)
@@ -213,7 +230,7 @@ class RecipeTable:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
-        if node is not None and node.i.opcode == "parameter" and self._can_be_kept(node):
+        if node is not None and node.i.opcode == "parameter" and _can_be_kept(node.shape):
             return Recipe(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
@@ -252,15 +269,6 @@ class RecipeTable:
         left_out = [k for k in range(len(owner.operands)) if k not in part.operands]
         needs = self._needs(owner, (*left_out, *updated))
         return Recipe(node, owner, None, needs, updated=tuple(updated), part=part)
-
-    def _can_be_kept(self, node: Node) -> bool:
-        """Whether what an element of the state is at the beginning of each iteration can be
-        kept.
-        """
-        shape = node.shape
-        if shape.tiles and len(shape.dimensions) < _TILED:
-            return False  # with one dimension more it has other tiles
-        return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0
 
     def results(self, owner: Instruction) -> list[Node]:
         """What an instruction of the forward loop's body gives, leaf by leaf."""
@@ -384,3 +392,10 @@ class RecipeTable:
         number = self.body.number(k.behind)
         recipe = self.recipe(number) if number in self.pieces else None
         return number in self.scan_residuals or (recipe is not None and not recipe.exchanged)
+
+
+def _can_be_kept(shape: Shape) -> bool:
+    """Whether an array of one iteration can be one slice of a scan residual."""
+    if shape.tiles and len(shape.dimensions) < _TILED:
+        return False  # with one dimension more it has other tiles
+    return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0

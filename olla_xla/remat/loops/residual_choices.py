@@ -26,7 +26,7 @@ from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
-from olla_xla.remat.loops.choice import Choice
+from olla_xla.remat.loops.choice import Choice, Gone
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
@@ -91,6 +91,8 @@ class ResidualChoices:
     Attributes:
       module, target: as given.
       free: of the first so many the one of least time is chosen where no time may be added.
+      plain: number of the choice that keeps least without new residuals of values in between,
+        which leaves other orders and more time for other recomputation; None if nothing can go.
     """
 
     def __init__(
@@ -114,8 +116,10 @@ class ResidualChoices:
             Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
             for pair in found
         ]
-        records = [self._named([c.dropped(price) for c in self._choices]) for price in _PRICES]
-        self._priced = [r for r in dict.fromkeys(records) if r]
+        records = [self._named([c.gone(price) for c in self._choices]) for price in _PRICES]
+        plain = self._named([c.gone(_PRICES[-1], new=False) for c in self._choices])
+        self._priced = [r for r in dict.fromkeys([*records, plain]) if r]
+        self.plain = self._priced.index(plain) if plain else None
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
@@ -148,7 +152,7 @@ class ResidualChoices:
 
         Where iterations cannot run again, they keep the fewest bytes.
         """
-        rest = {r[:2]: r for r in self._named([c.dropped(_PRICES[-1]) for c in self._choices])}
+        rest = {r[:2]: r for r in self._named([c.gone(_PRICES[-1]) for c in self._choices])}
         found = []
         for price in (0.0, _PRICES[-1]):
             thin = [_thinned(self.module, choice, price) for choice in self._choices]
@@ -173,7 +177,7 @@ class ResidualChoices:
         """Bytes of the scan residuals that choice number `k` does not keep whole."""
         count = len(self._priced)
         records = self._priced[k] if k < count else self._thin[k - count]
-        gone = {record[:2]: record[2] for record in records}
+        gone = {record[:2]: record.dropped for record in records}
         return sum(
             residual.bytes
             for pair in (choice.table.pair for choice in self._choices)
@@ -189,24 +193,33 @@ class ResidualChoices:
         differs from that, it is asked again for more or less. What takes too long is not found
         again: less time is asked for than it was thought to take. None where nothing was found.
         """
-        asked, best, fewest = allowance, None, 0
-        too_long = math.inf
+        best, fewest = None, 0
+        asked, low, high = allowance, -math.inf, math.inf
         seen: set[tuple[LoopRecord, ...]] = set()
         for _ in range(_ASKED):
             found = least(self._choices, asked)
-            records = () if found is None else self._named(found.dropped)
-            if found is None or not records or records in seen:
+            records = () if found is None else self._named(found.gone)
+            if found is None or records in seen:
+                low, following = max(low, asked), math.nan
+            elif not records:
                 break
-            seen.add(records)
-            choice = self._written(records)
-            if choice.path_seconds <= allowance and (best is None or found.bytes < fewest):
-                best, fewest = (
-                    dataclasses.replace(choice, least_stack_bytes=found.bound),
-                    found.bytes,
-                )
-            if choice.path_seconds > allowance:
-                too_long = min(too_long, found.seconds)
-            asked = min(asked + allowance - choice.path_seconds, too_long * _LESS)
+            else:
+                choice = self._written(records)
+                following = asked + allowance - choice.path_seconds
+                if choice.path_seconds > allowance:
+                    high = min(high, found.seconds)
+                else:
+                    seen.add(records)
+                    low = max(low, asked)
+                    if best is None or found.bytes < fewest:
+                        best = dataclasses.replace(choice, least_stack_bytes=found.bound)
+                        fewest = found.bytes
+            highest = high - (1 - _LESS) * abs(high)
+            if math.isinf(high) and not following > asked:
+                break
+            asked = min(following, highest) if following > low else (low + highest) / 2
+            if not low < asked:
+                break
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
@@ -237,13 +250,19 @@ class ResidualChoices:
         path = path_seconds(module, self._cost)
         return path if self._beside else serial, path
 
-    def _named(self, dropped: Sequence[frozenset[int]]) -> tuple[LoopRecord, ...]:
-        pairs = [choice.table.pair for choice in self._choices]
+    def _named(self, gone: Sequence[Gone]) -> tuple[LoopRecord, ...]:
         return tuple(
-            (pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), 0)
-            for pair, gone in zip(pairs, dropped, strict=True)
-            if gone
+            _record(choice, one)
+            for choice, one in zip(self._choices, gone, strict=True)
+            if one.dropped
         )
+
+
+def _record(choice: Choice, gone: Gone, every: int = 0) -> LoopRecord:
+    table = choice.table
+    kept = sorted((i.name, index) for i, index in map(table.given.__getitem__, gone.kept))
+    names = table.pair.writer.i.name, table.pair.reader.i.name
+    return LoopRecord(*names, tuple(sorted(gone.dropped)), every, tuple(kept))
 
 
 def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
@@ -292,16 +311,16 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
         return None
     every = max(math.isqrt(pair.writer.iterations), 2)
     made = residuals(choice.table, Rerun(pair, New(view), every))
-    gone = choice.dropped(price, Thin(pair.writer.iterations, every, frozenset(made)))
+    gone = choice.gone(price, Thin(pair.writer.iterations, every, frozenset(made)))
+    record = _record(choice, gone, every)
     try:
-        checkpoints = recipe(view, pair, gone, every).checkpoints
+        checkpoints = recipe(view, pair, record).checkpoints
     except PlanMismatchError as error:
         _logger.info("%s keeps what all its iterations begin with: %s", pair.writer.i.name, error)
         return None
     if checkpoints is None:
         return None
-    every = least_every(pair, checkpoints)
-    return pair.writer.i.name, pair.reader.i.name, tuple(sorted(gone)), every
+    return record._replace(every=least_every(pair, checkpoints))
 
 
 def _apart(found: list[Pair]) -> list[Pair]:

@@ -41,7 +41,8 @@ def to_try(
     """The choices that promise most: towards a budget the cheapest first, then the lowest.
 
     Where time limits them, the one that the integer program finds is among them, the first if there
-    is no budget. Each with whether it is the lowest that is left.
+    is no budget; the second is then the lowest without new residuals. Each with whether it is the
+    lowest that is left.
     """
 
     def allowed(k: int) -> ResidualChoice | None:
@@ -52,9 +53,12 @@ def to_try(
 
     hopeful: list[ResidualChoice] = []
     fewest = None if allowance is None else _within(choices, allowance)
-    if budget is None and fewest is not None:
-        hopeful.append(fewest)
-        yield fewest, False
+    if budget is None:
+        plain = None if choices.plain is None or fewest is None else allowed(choices.plain)
+        for choice in (fewest, plain):
+            if choice is not None and all(choice.records != other.records for other in hopeful):
+                hopeful.append(choice)
+                yield choice, False
     last = next((k for k in reversed(range(len(choices))) if allowed(k) is not None), -1)
     if budget is not None:
         for k in range(last):
