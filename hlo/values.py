@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hlo.backend import platform
 from hlo.inplace import Pair, can_share, in_place_pairs
@@ -263,11 +263,31 @@ class _Analysis:
         return values
 
     def _async_start(self, i: Instruction) -> ValueMap:
+        if not i.operands and i.called[0].parameters:
+            return self._define_all(i)  # its context: an async-update brings the operands
+        return self._begun(i, i.operands, i.called)
+
+    def _async_update(self, i: Instruction) -> ValueMap:
+        start, *operands = i.operands
+        if not operands:
+            return self._same(i)
+        values = self._begun(i, operands, start.called)
+        context = _subtree(self.maps[start], (2,))
+        here = {index for index, part in i.shape.at((2,)).indices() if not part.is_tuple}
+        self._overlay(values, (2,), {k: v for k, v in context.items() if k in here})
+        return values
+
+    def _begun(
+        self, i: Instruction, operands: Sequence[Instruction], called: Sequence[Computation]
+    ) -> ValueMap:
+        """What an asynchronous operation gives (operands, result, context) from where it has its
+        operands.
+        """
         values = self._define_all(i)
-        for k, operand in enumerate(i.operands):
+        for k, operand in enumerate(operands):
             self._overlay(values, (0, k), self.maps[operand])
-        for callee in i.called:
-            for parameter, operand in zip(callee.parameters, i.operands, strict=True):
+        for callee in called:
+            for parameter, operand in zip(callee.parameters, operands, strict=True):
                 self.maps[parameter] = dict(self.maps[operand])
             arrays = self._computation(callee).items()  # tuples' tables are its own
             arrays = {index: v for index, v in arrays if not v.shape.is_tuple}
@@ -415,7 +435,7 @@ _FORWARDING = {
     "conditional": _Analysis._conditional,
     "while": _Analysis._while,
     "async-start": _Analysis._async_start,
-    "async-update": _Analysis._same,
+    "async-update": _Analysis._async_update,
 }
 
 

@@ -34,9 +34,10 @@ class Op:
       after: instructions that must run before it: operands and control predecessors.
       called: computations it names, in XLA's order (while: body, condition).
       proto: all the rest.
+      left_out: how many operands of the proto stand before `operands`.
     """
 
-    __slots__ = ("_shape", "after", "called", "name", "opcode", "operands", "proto")
+    __slots__ = ("_shape", "after", "called", "left_out", "name", "opcode", "operands", "proto")
 
     def __init__(
         self, proto: xla_pb2.HloInstructionProto, operands: tuple[Op, ...], called: tuple[Body, ...]
@@ -47,6 +48,7 @@ class Op:
         self.operands = operands
         self.after = operands
         self.called = called
+        self.left_out = 0
         self._shape: Shape | None = None
 
     def __repr__(self) -> str:
@@ -69,8 +71,13 @@ class Op:
     def bound(self) -> list[tuple[ShapeIndex, int, ShapeIndex]]:
         """output_to_operand_aliasing, as (output index, operand number, operand index)."""
         return [
-            (tuple(b.output_shape_index), b.operand_index, tuple(b.operand_shape_index))
+            (
+                tuple(b.output_shape_index),
+                b.operand_index - self.left_out,
+                tuple(b.operand_shape_index),
+            )
             for b in self.proto.output_operand_aliasing
+            if b.operand_index >= self.left_out
         ]
 
 
@@ -127,6 +134,9 @@ class Program:
     donors: frozenset[tuple[int, ShapeIndex]]
     names: dict[int, str]
 
+
+_CALLS = "TODO(b/522284627)"
+"""Target of XLA:TPU's custom calls that run a computation, on a SparseCore."""
 
 _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
 
@@ -231,11 +241,30 @@ def _read(
             controlled.append((op, control))
     for op, control in controlled:
         op.after = (*op.operands, *[ops[k] for k in control])
+    for op in ops.values():
+        _plain_form(op)
     body.ops = list(ops.values())
     parameters = [op for op in body.ops if op.opcode == "parameter"]
     body.parameters = sorted(parameters, key=lambda op: op.proto.parameter_number)
     body.root = ops[computation.root_id]
     return ops
+
+
+def _plain_form(op: Op) -> None:
+    """Says in HLO's usual way what XLA:TPU says otherwise, of what its SparseCore runs.
+
+    An async-start without the operands of what it wraps makes a context alone; the async-update
+    that brings them is the start. A custom call of a certain target is a call.
+    """
+    if op.opcode == "async-update" and len(op.operands) > 1:
+        start, *operands = op.operands
+        if start.opcode != "async-start" or start.operands or len(start.called) != 1:
+            raise CheckError(f"{op.name} brings operands to {start.name}, which is not followed")
+        op.opcode, op.operands, op.called = "async-start", tuple(operands), start.called
+        op.left_out = 1
+        start.opcode, start.called = "async-context", ()
+    elif op.proto.custom_call_target == _CALLS and len(op.called) == 1:
+        op.opcode = "call"
 
 
 def _order(body: Body, sequence, ids: dict[int, Op], computation_id: int) -> None:

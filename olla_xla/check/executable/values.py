@@ -169,7 +169,7 @@ class _Follower:
 
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
         """Runs a callee on the given values; gives its result's."""
-        if len(given) != len(body.parameters):  # XLA:TPU may give an async-update the operands
+        if len(given) != len(body.parameters):
             raise CheckError(f"{op.name} begins without its operands, which is not followed")
         inner = Frame(body)
         for parameter, values in zip(body.parameters, given, strict=True):
