@@ -48,6 +48,7 @@ class Bounds:
         """
         prediction = Prediction(self.way, self.unit)
         self._first = prediction.largest(floor, start, lambda: self.work.compiles < most)
+        off *= 1 + self.way.margin
         if off != 1.0:
             self._first = int(self._meets(self.work.memory / off))
 
@@ -161,9 +162,13 @@ class Bounds:
 
 
 def _slope(totals: dict[int, int], memory: float) -> float:
-    """Bytes that one more adds, by two sizes near a memory that are apart; 0: there are none."""
+    """Bytes that one more adds near a memory, by two sizes that are apart; 0: there are none.
+
+    Sizes of which one fits and one does not come first: between them a bend does least harm.
+    """
     near = sorted(totals, key=lambda b: (abs(totals[b] - memory), b))
-    for other in near[1:]:
+    across = [b for b in near if (totals[b] <= memory) != (totals[near[0]] <= memory)]
+    for other in across + near[1:]:
         if min(other, near[0]) <= _APART * max(other, near[0]):
             return max((totals[other] - totals[near[0]]) / (other - near[0]), 0.0)
     return 0.0

@@ -108,9 +108,12 @@ class Way(abc.ABC):
 
     Attributes:
       name: of the way.
+      margin: part by which a total may come out above the line, as a search does not always get as
+        low: the first size that is compiled allows for it.
     """
 
     name = "xla"
+    margin = 0.0
 
     def __init__(self, work: Batches) -> None:
         self.work = work
@@ -304,6 +307,7 @@ class Recomputed(Planned):
     """
 
     name = "recomputed"
+    margin = 0.005
 
     def __init__(self, work: Batches, options: PlanOptions) -> None:
         super().__init__(work, options)
