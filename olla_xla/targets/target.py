@@ -121,19 +121,31 @@ class Target:
           arguments: the pytree; leaves that are no arrays stay as they are.
           split: the same tree with, at each leaf, the axis that is divided among the devices, or
             -1 to have the leaf on each of them. None: every device has everything.
+
+        Raises:
+          InputError: there is no array in it, so that nothing says what it is compiled for.
         """
         if self.device is None and len(self.devices) < 2:
             return arguments
 
+        found = []
+
         def on_devices(leaf: Any, axis: int) -> Any:
             if not hasattr(leaf, "dtype"):
                 return leaf  # a static argument
+            found.append(leaf)
             weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis)
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
         if split is None:
             split = jax.tree.map(lambda _: -1, arguments)
-        return jax.tree.map(on_devices, arguments, split)
+        placed = jax.tree.map(on_devices, arguments, split)
+        if not found:
+            raise InputError(
+                f"the step takes no array, and JAX knows by those alone that it is for "
+                f"target={self.name}; give it one, such as a number that it adds"
+            )
+        return placed
 
     def _sharding(self, axis: int) -> jax.sharding.Sharding:
         if len(self.devices) < 2:

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from olla_xla.cli.report.batches import batch_table, batch_verdict
+from olla_xla.cli.report.units import change
 from olla_xla.compile.max_batch import LargestBatch, MaxBatch
 
 pytestmark = pytest.mark.quick
@@ -42,3 +43,9 @@ def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
     assert "planned: 64 fits; by a line through the totals no more does." in told
     assert "with recomputation: at least 64; a line through the totals says 96." in told
     assert "--start=6 --compiles=12." in told
+
+
+def test_changes_have_signs():
+    assert [change(x) for x in (0.25, -0.061, 0.0, -0.0001)] == [
+        "+25.0 %", "-6.1 %", "0.0 %", "0.0 %",
+    ]  # fmt: skip

@@ -106,6 +106,13 @@ def test_several_devices_share_a_batch():
     assert whole.memory_analysis().argument_size_in_bytes == 4 * (256 * 256 + 1024 * 256)
 
 
+def test_a_step_without_arrays_is_for_no_target():
+    """JAX would compile it for this machine's CPU."""
+    with pytest.raises(InputError, match="takes no array.*target=h100; give it one"):
+        cuda("h100").place((3, "mode"))
+    assert targets.target("cpu").place(()) == ()
+
+
 @pytest.mark.quick
 def test_targets_that_are_not_there():
     with pytest.raises(InputError, match="target='l4' is not known; use one of cpu, v100"):

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.units import change, megabytes, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
@@ -36,6 +36,7 @@ def plan_table(
     title: str,
     own_order: str = "XLA's own order",
     elsewhere: Mapping[str, int] = types.MappingProxyType({}),
+    constant_bytes: int = 0,
 ) -> Table:
     """Totals, bound, gaps and seconds of a plan.
 
@@ -47,15 +48,16 @@ def plan_table(
       title: what was planned.
       own_order: what to call the order that the module came with.
       elsewhere: bytes assigned in other memories of the device, by their names.
+      constant_bytes: of the executable's constants, which no total counts.
     """
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     kind = "assigned" if assigned else "predicted"
     rows = [(own_order, _mb(plan.xla_bytes), kind)]
     if memory_optimized_bytes is not None:
-        note = f"assigned; {percent(memory_optimized_bytes / plan.xla_bytes - 1, 1)} %"
+        note = f"assigned; {change(memory_optimized_bytes / plan.xla_bytes - 1)}"
         rows.append(("XLA's memory-optimized order", _mb(memory_optimized_bytes), note))
     rows += [
-        ("planned", _mb(total), f"{kind}; {percent(total / plan.xla_bytes - 1, 1)} %"),
+        ("planned", _mb(total), f"{kind}; {change(total / plan.xla_bytes - 1)}"),
         *_peaks(plan),
         ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
         ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak, over the bound"),
@@ -70,6 +72,8 @@ def plan_table(
         if size >= _WORTH_TELLING:
             note = "assigned, in no total; predicted as if it lay in the device's main memory"
             rows.append((f"in {name}", _mb(size), note))
+    if constant_bytes >= _WORTH_TELLING:
+        rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
     rows += of_the_path(plan)
     stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
