@@ -42,6 +42,7 @@ from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.analysis.remedy import Remedy
+from olla_xla.memory.analysis.terminal import of_devices
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.warm_up import loaded
@@ -171,7 +172,7 @@ def _print_compiled(
         assigned=True,
         memory_optimized_bytes=result.memory_optimized_bytes,
         all_seconds=result.seconds,
-        title=title,
+        title=title + of_devices(result.devices),
         elsewhere=result.assignment.elsewhere,
         constant_bytes=view.constant_bytes,
     )
@@ -207,8 +208,7 @@ def _plan_lowered(
         report = _assignment(result, values, progress)
         view = _view(result.module, target.platform, result.assignment)
         other = _remedy(result, view, options, target, values, given, progress)
-    devices = f", of {module.devices} devices" if module.devices > 1 else ""
-    title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
+    title = f"{module.name} ({values['hlo'].value}), {target.name}"
     return _print_compiled(result, view, title, values, other, report)
 
 
@@ -236,7 +236,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         else:
             plan = dataclasses.replace(given, assigned_bytes=None)  # of this dump, predicted
         planned = apply_plan(module, plan)
-    console = shared.console()
+    console, view = shared.console(), _view(planned, platform)
     table = plan_table(
         plan,
         own_order="order in the file",
@@ -249,7 +249,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
-    _print_peak(console, _view(planned, platform), values.largest)
+    _print_peak(console, view, values.largest)
     _print_proofs(console, plan)
     return plan
 

@@ -20,6 +20,7 @@ __all__ = [
     "headline",
     "html",
     "megabytes",
+    "of_devices",
     "other_memories",
     "tables_of",
     "text",
@@ -93,7 +94,7 @@ def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
 
 def headline(analysis: Analysis) -> list[str]:
     """What was analysed, its totals, the bound, and what would help; a line each."""
-    lines = [analysis.title]
+    lines = [analysis.title + of_devices(analysis.devices)]
     for view in analysis.views:
         kind = "assigned" if view.assigned else "predicted"
         at = f" at {short_line(view.operator_line)}" if view.operator_line else ""
@@ -130,6 +131,11 @@ def _unsearched(analysis: Analysis) -> str:
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
     return "; a plan says how much of it an order saves"
+
+
+def of_devices(devices: int) -> str:
+    """That all sizes are of one of several devices, behind a title; or ""."""
+    return f", one of {devices} devices" if devices > 1 else ""
 
 
 def other_memories(view: MemoryView) -> str:
