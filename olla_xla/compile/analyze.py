@@ -124,7 +124,7 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     if isinstance(fn, PlannedFunction):
         return plain_jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
-        raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
+        raise InputError(f"olla_xla.analyze takes a function, not {type(fn).__name__}")
     jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
     planned = None if wanted is False else plan(jitted, **options)
     return jitted, planned

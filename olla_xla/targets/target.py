@@ -138,7 +138,9 @@ class Target:
             if split is None and self._has(leaf):
                 return leaf
             weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis)
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+            # As JAX takes an array: NumPy's int64 is int32 unless 64 bits are on.
+            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+            return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding, weak_type=weak)
 
         axes = jax.tree.map(lambda _: -1, arguments) if split is None else split
         placed = jax.tree.map(on_devices, arguments, axes)
