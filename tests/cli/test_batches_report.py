@@ -45,6 +45,12 @@ def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
     assert "--start=6 --compiles=12." in told
 
 
+def test_what_just_does_not_fit_is_told_from_what_does():
+    xla = LargestBatch("xla", 8, 64 * MB - 90, 9, 64 * MB + 5000)
+    found = MaxBatch(64 * MB, xla, xla, None, (), 1.0)
+    assert batch_table(found, "t").rows[0][6] == "64.005"
+
+
 def test_changes_have_signs():
     assert [change(x) for x in (0.25, -0.061, 0.0, -0.0001)] == [
         "+25.0 %", "-6.1 %", "0.0 %", "0.0 %",

@@ -21,13 +21,19 @@ def batch_table(found: MaxBatch, title: str) -> Table:
             megabytes(way.bytes) if way.batch else "-",
             f"{percent(way.overhead, 1)} %" if way.batch else "-",
             f"{way.next_batch:,}" if way.next_batch else "-",
-            megabytes(way.next_bytes) if way.next_batch else "-",
+            _beside(way.next_bytes, found.memory_bytes) if way.next_batch else "-",
             _how(way),
         )
         for way in _ways(found)
     ]
     headings = ("way:", "batch", "of XLA's", "MB", "added time", "next", "MB ", "of the next:")
     return Table(headings, rows, title)
+
+
+def _beside(size: int, memory: int) -> str:
+    """A size in MB, with as many digits as tell it from the memory."""
+    digits = next((d for d in range(1, 6) if megabytes(size, d) != megabytes(memory, d)), 6)
+    return megabytes(size, digits)
 
 
 def _how(way: LargestBatch) -> str:
