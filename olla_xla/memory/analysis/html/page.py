@@ -110,8 +110,9 @@ def _certificate(analysis: Analysis) -> str:
             f"{100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}</td></tr>"
         )
     if analysis.remedy is not None:
-        sentence = html.escape(analysis.remedy.sentence().removeprefix("What would help: "))
-        rows.append(f"<tr><th>what would help</th><td></td><td>{sentence}</td></tr>")
+        heading, sentence = analysis.remedy.sentence().split(": ", 1)
+        heading, sentence = html.escape(heading.lower()), html.escape(sentence)
+        rows.append(f"<tr><th>{heading}</th><td></td><td>{sentence}</td></tr>")
     return "".join(rows)
 
 
