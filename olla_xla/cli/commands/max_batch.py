@@ -36,7 +36,10 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "model", None, "A registry name, or package.module:function.", flag_values=values
+        "model",
+        None,
+        "A model of the zoo (in a checkout), or package.module:function.",
+        flag_values=values,
     )
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
     flags.DEFINE_enum(
