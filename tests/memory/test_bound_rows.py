@@ -88,5 +88,10 @@ def test_a_bound_without_a_search_is_not_the_last_word():
     assert "a plan says" not in " ".join(str(planned).split())
 
 
+def test_a_step_that_takes_nothing_is_at_its_bound():
+    analysis = olla_xla.analyze(lambda: None)
+    assert analysis.gap == 0 and "is 0.0 % above that" in " ".join(str(analysis).split())
+
+
 def test_what_rounds_to_zero_has_no_sign():
     assert [terminal.megabytes(size) for size in (-8, 0, -(2**20))] == ["0.0", "0.0", "-1.0"]
