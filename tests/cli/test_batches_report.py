@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from olla_xla.cli.report.batches import batch_table, batch_verdict
-from olla_xla.cli.report.units import change
+from olla_xla.cli.report.units import change, more
 from olla_xla.compile.max_batch import LargestBatch, MaxBatch
 
 pytestmark = pytest.mark.quick
@@ -52,6 +52,7 @@ def test_what_just_does_not_fit_is_told_from_what_does():
 
 
 def test_changes_have_signs():
+    assert more(3, 2) == 0.5 and more(0, 0) == 0.0
     assert [change(x) for x in (0.25, -0.061, 0.0, -0.0001)] == [
         "+25.0 %", "-6.1 %", "0.0 %", "0.0 %",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import change, megabytes, percent, seconds
+from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
@@ -17,7 +17,7 @@ _NOTEWORTHY = 0.0005
 """Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
 
 _CONTENT = {
-    PlanStatus.OPTIMAL: "no order is better, as far as is proven",
+    PlanStatus.OPTIMAL: "no order has a smaller lifetime peak",
     PlanStatus.FEASIBLE: "not proven optimal",
     PlanStatus.XLA: "XLA's own order is kept",
 }
@@ -54,18 +54,18 @@ def plan_table(
     kind = "assigned" if assigned else "predicted"
     rows = [(own_order, _mb(plan.xla_bytes), kind)]
     if memory_optimized_bytes is not None:
-        note = f"assigned; {change(memory_optimized_bytes / plan.xla_bytes - 1)}"
+        note = f"assigned; {change(more(memory_optimized_bytes, plan.xla_bytes))}"
         rows.append(("XLA's memory-optimized order", _mb(memory_optimized_bytes), note))
     rows += [
-        ("planned", _mb(total), f"{kind}; {change(total / plan.xla_bytes - 1)}"),
+        ("planned", _mb(total), f"{kind}; {change(more(total, plan.xla_bytes))}"),
         *_peaks(plan),
         ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
         ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak, over the bound"),
         ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
     ]
     if plan.assigned_bytes is not None:
-        ours = plan.predicted_bytes / plan.assigned_bytes - 1
-        theirs = plan.xla_predicted_bytes / plan.xla_bytes - 1
+        ours = more(plan.predicted_bytes, plan.assigned_bytes)
+        theirs = more(plan.xla_predicted_bytes, plan.xla_bytes)
         note = f"of the planned total; {percent(theirs)} % of XLA's"
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
@@ -152,6 +152,8 @@ def check_line(report: AssignmentReport) -> str:
         f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
         f"sizes, {report.as_predicted} their predicted places; none overlap while live."
     )
+    if not report.tensors:
+        line = "Checked: the executable runs XLA's own order; no tensors overlap while live."
     if report.elsewhere:
         line += f" {report.elsewhere} ({megabytes(report.elsewhere_bytes)} MB) lie elsewhere."
     if report.added:
