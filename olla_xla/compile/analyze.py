@@ -16,7 +16,7 @@ from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
-from olla_xla.compile.leaves import leaves
+from olla_xla.compile.leaves import device_count, leaves
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating, remedy
@@ -66,7 +66,7 @@ def analyze(
     """
     where = _target(target)
     if where is not None:
-        args, kwargs = where.place(args), where.place(kwargs)
+        args, kwargs = where.place((args, kwargs))
     own, planned = _functions(fn, plan)
     step = _compiled(own, args, kwargs, where)
     platform, executable = step.platform, step.executable
@@ -82,6 +82,7 @@ def analyze(
         plan=None if planned is None else planned.plans[-1],
         leaves=step.leaves,
         available_bytes=step.available_bytes,
+        devices=step.devices,
     )
     if advice is False:
         return found
@@ -123,7 +124,7 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     if isinstance(fn, PlannedFunction):
         return plain_jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
-        raise InputError(f"olla_xla.analyze takes a function, not a {type(fn).__name__}")
+        raise InputError(f"olla_xla.analyze takes a function, not {type(fn).__name__}")
     jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
     planned = None if wanted is False else plan(jitted, **options)
     return jitted, planned
@@ -136,12 +137,14 @@ class _Step(NamedTuple):
       platform: name of its memory rules. executable: what it runs, or would run if it fitted.
       leaves: what it takes and returns; None where XLA refused it.
       available_bytes: what the device has, where XLA refused it; else None.
+      devices: that run it.
     """
 
     platform: str
     executable: Executable
     leaves: tuple[list[Leaf], list[Leaf]] | None
     available_bytes: int | None = None
+    devices: int = 1
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
@@ -169,7 +172,7 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
     with without_collection():
         module, assignment = read_assignment(compiled, platform)
         parts = leaves(compiled, module_from_bytes(module), static)
-    return _Step(platform, Executable(module, assignment), parts)
+    return _Step(platform, Executable(module, assignment), parts, devices=device_count(compiled))
 
 
 def _platform(args: Any, where: Target | None) -> str:

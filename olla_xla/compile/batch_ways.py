@@ -89,6 +89,10 @@ class Batches:
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
 
+    def is_refusal(self, error: Exception) -> bool:
+        """Whether XLA ended a compile as the size takes more than its device has."""
+        return any(is_refusal(error, found.platform) for found in self._captured.values())
+
     def point(self, way: str, batch: int, size: int) -> None:
         """Notes a predicted total, once."""
         if (way, batch, size) not in self.points:
@@ -104,14 +108,17 @@ class Way(abc.ABC):
 
     Attributes:
       name: of the way.
+      margin: part by which a total may come out above the line, as a search does not always get as
+        low: the first size that is compiled allows for it.
     """
 
     name = "xla"
+    margin = 0.0
 
     def __init__(self, work: Batches) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
-        self._unmet: set[int] = set()
+        self._unmet: dict[int, int] = {}  # sizes for which there is nothing to run
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
@@ -125,27 +132,39 @@ class Way(abc.ABC):
           NotCompiled: what was planned is not what would run.
         """
 
+    @abc.abstractmethod
+    def on_line(self) -> dict[int, int]:
+        """Predicted totals that are known, of sizes that are nearly on a line."""
+
+    def exact(self) -> dict[int, int]:
+        """XLA's totals of sizes that were compiled, as far as they are on that line."""
+        return self._assigned
+
+    def learn(self, batch: int) -> None:
+        """Predicts what `on_line` has of a size that was compiled."""
+        self.predicted(batch)
+
     def overhead(self, batch: int) -> float:
         """Predicted time that is added, as a part of the step's."""
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total, or the predicted one where there is nothing to compile."""
-        if batch in self._unmet:
-            return self.predicted(batch)
-        if batch not in self._assigned:
+        """XLA's total; where there is nothing to run, what was predicted, above the memory."""
+        if batch not in self._assigned and batch not in self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
             try:
                 size = self.compiled(batch)
             except jax.errors.JaxRuntimeError as error:
-                if not is_refusal(error, self.work.captured(batch).platform):
+                if not self.work.is_refusal(error):
                     raise
-                return max(self.predicted(batch), self.work.memory + 1)  # more than there is
+                size = None
             if size is None:
-                self._unmet.add(batch)
-                return self.predicted(batch)
-            self._assigned[batch] = size
-        return self._assigned[batch]
+                known = self.work.is_captured(batch)
+                least = self.predicted(batch) if known else 0
+                self._unmet[batch] = max(least, self.work.memory + 1)
+            else:
+                self._assigned[batch] = size
+        return self._assigned.get(batch) or self._unmet[batch]
 
     def is_compiled(self, batch: int) -> bool:
         """Whether `assigned` is XLA's."""
@@ -155,11 +174,22 @@ class Way(abc.ABC):
 class Xla(Way):
     """XLA's own order."""
 
+    def __init__(self, work: Batches) -> None:
+        super().__init__(work)
+        self._simulated: dict[int, int] = {}
+
     def predicted(self, batch: int) -> int:
         """As `Way.predicted`."""
-        captured = self.work.captured(batch)
-        module = scheduled_module(captured.module)
-        return PlannedModule(module, captured.platform).simulate().total_bytes
+        if batch not in self._simulated:
+            captured = self.work.captured(batch)
+            module = scheduled_module(captured.module)
+            state = PlannedModule(module, captured.platform)
+            self._simulated[batch] = state.simulate().total_bytes
+        return self._simulated[batch]
+
+    def on_line(self) -> dict[int, int]:
+        """As `Way.on_line`."""
+        return self._simulated
 
     def compiled(self, batch: int) -> int | None:
         """As `Way.compiled`."""
@@ -221,6 +251,10 @@ class Planned(Way):
         )
         return self._total(batch, found, outcome)
 
+    def on_line(self) -> dict[int, int]:
+        """As `Way.on_line`."""
+        return {batch: _bytes(found) for batch, found in self._plans.items()}
+
     def _within(self, batch: int) -> int | None:
         """Plans inside of the one compile that then runs the plan."""
         compiles, seen = self.work.lowered(batch), []
@@ -273,6 +307,7 @@ class Recomputed(Planned):
     """
 
     name = "recomputed"
+    margin = 0.005
 
     def __init__(self, work: Batches, options: PlanOptions) -> None:
         super().__init__(work, options)
@@ -286,3 +321,17 @@ class Recomputed(Planned):
         if batch in self._plans:
             return super().predicted(batch)
         return self._least.predicted(batch)
+
+    def on_line(self) -> dict[int, int]:
+        """As `Way.on_line`: the least totals."""
+        missed = {batch: found for batch, found in self._plans.items() if isinstance(found, int)}
+        return self._least.on_line() | missed
+
+    def exact(self) -> dict[int, int]:
+        """As `Way.exact`: none, as what meets a budget is on no line."""
+        return {}
+
+    def learn(self, batch: int) -> None:
+        """As `Way.learn`."""
+        if batch not in self.on_line():
+            self._least.predicted(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 from collections.abc import Callable
@@ -122,9 +123,11 @@ def plan(
     """
     _check_jax()
     if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
+        near = difflib.get_close_matches(unknown[0], [*_OPTION_NAMES, *_JIT_NAMES], 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
         raise JitError(
-            f"olla_xla.plan has no option {unknown[0]!r}; its own are {', '.join(_OPTION_NAMES)}, "
-            "and jax.jit's are taken too"
+            f"olla_xla.plan has no option {unknown[0]!r}{meant}; its own are "
+            f"{', '.join(_OPTION_NAMES)}, and jax.jit's are taken too"
         )
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
@@ -187,9 +190,9 @@ def _to_jit(
     """
     kind = type(fn).__name__
     if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):
-        raise JitError(f"olla_xla.plan takes a function, not a {kind}; pass what was lowered")
+        raise JitError(f"olla_xla.plan takes a function, not {kind}; pass what was lowered")
     if not callable(fn):
-        raise JitError(f"olla_xla.plan takes a function, not a {kind}")
+        raise JitError(f"olla_xla.plan takes a function, not {kind}")
     if jit_options:
         return fn, jit_options
     if isinstance(fn, PlannedFunction):

@@ -17,7 +17,7 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.memory.analysis.derivatives import derivatives
 from olla_xla.memory.analysis.leaves import Leaf, not_donated, to_donate
 
-__all__ = ["donatable", "donation_hint", "leaves"]
+__all__ = ["device_count", "donatable", "donation_hint", "leaves"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -36,6 +36,15 @@ def leaves(
       static: numbers of the positional arguments that are no arrays.
     """
     return _taken(compiled, module, static), _returned(compiled)
+
+
+def device_count(compiled: Any) -> int:
+    """How many devices run a `jax.stages.Compiled`, by where its arguments and results lie."""
+    shardings = (
+        *jax.tree.leaves(compiled.input_shardings),
+        *jax.tree.leaves(compiled.output_shardings),
+    )
+    return max((len(sharding.device_set) for sharding in shardings), default=1)
 
 
 def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
@@ -148,8 +157,9 @@ def _path(path: Sequence[Any]) -> str:
     return "argument " + jax.tree_util.keystr(tuple(path[1:]))
 
 
-def _bytes(info: Any) -> int:
-    return math.prod(info.shape) * info.dtype.itemsize
+def _bytes(info: Any, sharding: Any = None) -> int:
+    shape = info.shape if sharding is None else sharding.shard_shape(tuple(info.shape))
+    return math.prod(shape) * info.dtype.itemsize
 
 
 def _type(info: Any) -> tuple[Any, str]:
@@ -161,7 +171,7 @@ def _leaf(path: str, info: Any, form: Any, donated: bool, number: int | None) ->
         path=path,
         shape=tuple(info.shape),
         dtype=str(info.dtype),
-        bytes=_bytes(info),
+        bytes=_bytes(info, None if form is None else form.sharding),
         donated=donated,
         number=number,
         layout="" if form is None else str(getattr(form.layout, "major_to_minor", "")),

@@ -104,8 +104,8 @@ def compile_given(
         outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
     except PlanMismatchError as error:
         raise PlanMismatchError(
-            f"plan=: {error}; it must be of this function, these shapes and devices ({plan.target} "
-            "it was made for), this jax and these flags"
+            f"plan=: {error}; it must be of this function, these shapes and devices (it was made "
+            f"for {plan.target}), this jax and these flags"
         ) from error
     finally:
         compiles.forget()

@@ -35,6 +35,9 @@ _SECONDS = 10.0
 _LEAST_SECONDS = 2.0
 """That a trial gets, whatever those before it took."""
 
+_NOTHING = 2**16
+"""Bytes of a step below which there is nothing to help: they are 0.0 MB in print."""
+
 _MOST_INSTRUCTIONS = 20_000
 """Modules larger than that are not planned for advice alone: that takes longer than the limit."""
 
@@ -113,6 +116,8 @@ def remedy(
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         if total < (1 - _LITTLE) * plan.xla_bytes:
             return None
+    if total < _NOTHING:
+        return None
     seconds = options.time_limit or _SECONDS
     asked = dataclasses.replace(options, time_limit=seconds, method="search")
     read = scheduled_module(module)

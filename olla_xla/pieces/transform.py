@@ -190,7 +190,7 @@ class _How:
 
 def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dtype: Any) -> _How:
     if not callable(fun):
-        raise InputError(f"olla_xla.fission takes a function, not a {type(fun).__name__}")
+        raise InputError(f"olla_xla.fission takes a function, not {type(fun).__name__}")
     for name, value in (("pieces", pieces), ("memory_budget", memory_budget)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")

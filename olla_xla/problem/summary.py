@@ -169,6 +169,8 @@ def _total(plan: Plan) -> int:
 
 
 def _mb(size: int) -> str:
-    """Bytes in MB: to a tenth, or three digits where that is less than one."""
+    """Bytes in MB: to a tenth, or three digits where that is less than one; never an exponent."""
     value = size / _MB
-    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.3g}"
+    if value >= 1 or not value:
+        return f"{value:,.1f}"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.3f}"

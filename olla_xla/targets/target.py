@@ -120,20 +120,41 @@ class Target:
         Args:
           arguments: the pytree; leaves that are no arrays stay as they are.
           split: the same tree with, at each leaf, the axis that is divided among the devices, or
-            -1 to have the leaf on each of them. None: every device has everything.
+            -1 to have the leaf on each of them. None: every device has everything, but for leaves
+            that have a sharding on these devices, which they keep.
+
+        Raises:
+          InputError: there is no array in it, so that nothing says what it is compiled for.
         """
         if self.device is None and len(self.devices) < 2:
             return arguments
 
+        found = []
+
         def on_devices(leaf: Any, axis: int) -> Any:
             if not hasattr(leaf, "dtype"):
                 return leaf  # a static argument
+            found.append(leaf)
+            if split is None and self._has(leaf):
+                return leaf
             weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis)
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+            # As JAX takes an array: NumPy's int64 is int32 unless 64 bits are on.
+            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+            return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding, weak_type=weak)
 
-        if split is None:
-            split = jax.tree.map(lambda _: -1, arguments)
-        return jax.tree.map(on_devices, arguments, split)
+        axes = jax.tree.map(lambda _: -1, arguments) if split is None else split
+        placed = jax.tree.map(on_devices, arguments, axes)
+        if not found:
+            raise InputError(
+                f"the step takes no array, and JAX knows by those alone that it is for "
+                f"target={self.name}; give it one, such as a number that it adds"
+            )
+        return placed
+
+    def _has(self, leaf: Any) -> bool:
+        """Whether a leaf is placed on these devices already."""
+        sharding = getattr(leaf, "sharding", None)
+        return sharding is not None and sharding.device_set <= set(self.devices)
 
     def _sharding(self, axis: int) -> jax.sharding.Sharding:
         if len(self.devices) < 2:

@@ -3,12 +3,15 @@
 Ways are XLA's own schedule, its own rematerialisation (GPU), `jax.checkpoint` around the loss with
 each of JAX's policies, `olla_xla.sublinear` around it, and our plans with and without
 recomputation. Each is compiled; its total is XLA's, its time predicted by one cost model from its
-final module, and on CPU measured too.
+final module, and on CPU measured too. That is a compile for each way, so what matters most comes
+first, and a limit of seconds leaves out the rest.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -20,6 +23,9 @@ from olla_xla.tools.models import BuiltModel
 from olla_xla.tools.variants import StepVariants, Way
 
 __all__ = ["pareto"]
+
+Row = Callable[[Sequence[Way]], Way | None]
+"""Makes a row, given those before; None where there is nothing to tell."""
 
 _LIMITED = "XLA's rematerialisation"
 
@@ -36,13 +42,18 @@ def pareto(
     options: PlanOptions,
     overheads: Sequence[float],
     progress: Callable[[str], None],
-) -> list[Way]:
+    seconds: float = math.inf,
+) -> tuple[list[Way], list[str]]:
     """Compiles the step in every way and prices it; XLA's own schedule comes first.
 
     Args:
       model: the step. target: what to compile for. options: of the plans.
       overheads: allowances of our plans, parts of the step's predicted time; 0 is an order alone.
       progress: called with one line for each way.
+      seconds: after which no other way is begun; XLA's own schedule is in any case.
+
+    Returns:
+      The rows, and what was left out for lack of time.
 
     Raises:
       InputError: the step cannot be traced.
@@ -51,39 +62,48 @@ def pareto(
     work = StepVariants(model, target, options)
     ways = _ways(work, overheads)
     rows: list[Way] = []
+    began = time.monotonic()
     for k, (text, row) in enumerate(ways):
+        if rows and time.monotonic() - began >= seconds:
+            return rows, [text for text, _ in ways[k:]]
         progress(f"{k + 1} of {len(ways)}: {text}")
-        found = row()
-        if rows and found.name.startswith(_LIMITED) and found.bytes >= rows[0].bytes:
-            continue  # XLA recomputed nothing
-        rows.append(found)
-    return rows
+        found = row(rows)
+        if found is not None:
+            rows.append(found)
+    return rows, []
 
 
-def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Callable[[], Way]]]:
+def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row]]:
     """What is said of each way, and what makes its row."""
 
-    def limited(percent: int) -> Way:
-        compiled = work.compiled(options={flag: str(percent)})
-        return work.row(f"{_LIMITED}, {percent} % limit", compiled)
+    def limited(percent: int, rows: Sequence[Way]) -> Way | None:
+        if (work.target.memory_bytes or 0) * percent / 100 >= rows[0].bytes:
+            return None  # XLA has no reason to compute anything again
+        found = work.row(
+            f"{_LIMITED}, {percent} % limit", work.compiled(options={flag: str(percent)})
+        )
+        return None if found.bytes >= rows[0].bytes else found
 
-    def within(name: str, context: AbstractContextManager[None]) -> Way:
+    def within(name: str, context: AbstractContextManager[None], _: Sequence[Way]) -> Way:
         with context:
             return work.row(name, work.compiled())
 
-    ways: list[tuple[str, Callable[[], Way]]] = [
-        ("XLA's own schedule", lambda: work.row("XLA", work.compiled()))
+    def planned(overhead: float, _: Sequence[Way]) -> Way:
+        return work.planned(overhead)
+
+    ways: list[tuple[str, Row]] = [
+        ("XLA's own schedule", lambda _: work.row("XLA", work.compiled()))
     ]
-    if flag := platform(work.target.platform).memory_limit_flag:
-        for percent in _LIMIT_PERCENT:
-            text = f"{_LIMITED} at {percent} % of the card"
-            ways.append((text, functools.partial(limited, percent)))
+    for overhead in overheads:
+        text = f"planned, {overhead:.0%} overhead at most"
+        ways.append((text, functools.partial(planned, overhead)))
     for policy in POLICIES:
         name = f"jax.checkpoint, {policy}"
         ways.append((name, functools.partial(within, name, checkpointed_loss(policy))))
     for keep, name in _SUBLINEAR.items():
         ways.append((name, functools.partial(within, name, sublinear_loss(keep))))
-    for overhead in overheads:
-        text = f"planned, {overhead:.0%} overhead at most"
-        ways.append((text, functools.partial(work.planned, overhead)))
+    if flag := platform(work.target.platform).memory_limit_flag:
+        for percent in _LIMIT_PERCENT:
+            text = f"{_LIMITED} at {percent} % of the card"
+            ways.append((text, functools.partial(limited, percent)))
     return ways

@@ -16,6 +16,9 @@ __all__ = ["PiecesProposal", "propose_pieces"]
 _WORTH_WHILE = 0.1
 """The part of the total that it must save."""
 
+_TIME_AT_MOST = 1.0
+"""The part of the step's predicted time that pieces may add: more is no advice."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PiecesProposal:
@@ -42,24 +45,27 @@ def propose_pieces(model: BuiltModel, target: Target, total: int) -> PiecesPropo
 
     The step is traced once more. Where what is live by an estimate falls by a tenth of the total it
     is compiled in pieces, and where XLA's total falls by as much, once more as it is, for its time.
+    Where that many pieces take more than twice the time, fewer are tried, once.
 
     Args:
       model: the step. target: what to compile it for. total: XLA's total of it, bytes.
     """
-    cuts: list[FissionPlan] = []
-    jitted = plain_jit(in_pieces(model.step, None, cuts.append), **model.jit_options)
+    tried = _tried(model, target, total, None)
+    if tried is None:
+        return None
+    cut, found, seconds = tried
     arguments = target.place(model.arguments)
-    try:
-        traced = jitted.trace(*arguments)
-    except InputError:  # nothing can be cut
-        return None
-    cut = cuts[-1]
-    if cut.peak_before - cut.peak_after < _WORTH_WHILE * total:
-        return None
-    found, seconds = compiled_cost(traced.lower())
-    if found > (1 - _WORTH_WHILE) * total:
-        return None
     _, before = compiled_cost(plain_jit(model.step, **model.jit_options).lower(*arguments))
+    added = seconds / before - 1
+    if added > _TIME_AT_MOST:
+        fewer = int(cut.pieces * _TIME_AT_MOST / added)
+        tried = _tried(model, target, total, fewer) if fewer > 1 else None
+        if tried is None:
+            return None
+        cut, found, seconds = tried
+        added = seconds / before - 1
+        if added > _TIME_AT_MOST:
+            return None
     region = max(cut.regions, key=lambda r: r.value_bytes)
     return PiecesProposal(
         value=region.value,
@@ -68,5 +74,22 @@ def propose_pieces(model: BuiltModel, target: Target, total: int) -> PiecesPropo
         pieces=cut.pieces,
         xla_bytes=total,
         bytes=found,
-        added_time=seconds / before - 1,
+        added_time=added,
     )
+
+
+def _tried(
+    model: BuiltModel, target: Target, total: int, pieces: int | None
+) -> tuple[FissionPlan, int, float] | None:
+    """(what is cut, XLA's total, predicted seconds) in pieces; None where that saves little."""
+    cuts: list[FissionPlan] = []
+    jitted = plain_jit(in_pieces(model.step, pieces, cuts.append), **model.jit_options)
+    try:
+        traced = jitted.trace(*target.place(model.arguments))
+    except InputError:  # nothing can be cut
+        return None
+    cut = cuts[-1]
+    if cut.peak_before - cut.peak_after < _WORTH_WHILE * total:
+        return None
+    found, seconds = compiled_cost(traced.lower())
+    return None if found > (1 - _WORTH_WHILE) * total else (cut, found, seconds)

@@ -19,7 +19,7 @@ from olla_xla.compile.assignment import AssignmentReport, check_compiled, read_a
 from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.dumped import DumpedStage
-from olla_xla.compile.leaves import donatable
+from olla_xla.compile.leaves import device_count, donatable
 from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.compile.remedies import Donating
 from olla_xla.errors import OllaError
@@ -52,6 +52,7 @@ class PlannedModel:
       seconds: of it all: tracing, compiling, planning, checking.
       donating: what could be donated and is not; None where nobody knows.
       refused: whether XLA refuses its own order, which takes more memory than there is.
+      devices: that run the step; sizes are of one of them.
     """
 
     plan: Plan
@@ -65,6 +66,7 @@ class PlannedModel:
     seconds: float
     donating: Donating | None = None
     refused: bool = False
+    devices: int = 1
 
 
 def plan_model(
@@ -125,7 +127,7 @@ def plan_model(
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
     donating = Donating(model.step, model.jit_options, arguments, {}, left) if left else None
-    return dataclasses.replace(result, donating=donating)
+    return dataclasses.replace(result, donating=donating, devices=device_count(compiled.stage))
 
 
 def plan_dump(
@@ -157,7 +159,8 @@ def plan_dump(
     found = _Outcome(
         outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
     )
-    return _beside(found, target, stage, started, step.captured, step.compiled)
+    result = _beside(found, target, stage, started, step.captured, step.compiled)
+    return dataclasses.replace(result, devices=module.devices)
 
 
 def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:

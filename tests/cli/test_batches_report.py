@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from olla_xla.cli.report.batches import batch_table, batch_verdict
+from olla_xla.cli.report.units import change, more
 from olla_xla.compile.max_batch import LargestBatch, MaxBatch
 
 pytestmark = pytest.mark.quick
@@ -28,15 +29,30 @@ def test_a_row_for_each_way():
 
 
 def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
-    xla = LargestBatch("xla", 48, 100 * MB, 80, 111 * MB, is_largest=False)
-    planned = LargestBatch("planned", 64, 100 * MB, 0, 0, is_largest=False)
-    found = MaxBatch(105 * MB, xla, planned, None, (), 61.4, 6)
+    xla = LargestBatch("xla", 48, 100 * MB, 80, 111 * MB, is_largest=False, expected=56)
+    planned = LargestBatch("planned", 64, 100 * MB, 0, 0, is_largest=False, expected=64)
+    again = LargestBatch("recomputed", 64, 90 * MB, 0, 0, is_largest=False, expected=96)
+    found = MaxBatch(105 * MB, xla, planned, again, (), 61.4, 6)
     assert [row[5:] for row in batch_table(found, "t").rows] == [
         ("80", "111.0", "assigned"),
-        ("-", "-", "none found"),
+        ("-", "-", "not compiled"),
+        ("-", "-", "not compiled"),
     ]
     told = batch_verdict(found, compiles=6, devices=8)
-    assert "XLA alone: the largest batch is at least 48 and at most 72; " in told
-    assert "a line through the two says 56." in told
-    assert "planned: the largest batch is at least 64; none was found that does not fit." in told
+    assert "XLA alone: between 48 and 72; a line through the totals says 56." in told
+    assert "planned: 64 fits; by a line through the totals no more does." in told
+    assert "with recomputation: at least 64; a line through the totals says 96." in told
     assert "--start=6 --compiles=12." in told
+
+
+def test_what_just_does_not_fit_is_told_from_what_does():
+    xla = LargestBatch("xla", 8, 64 * MB - 90, 9, 64 * MB + 5000)
+    found = MaxBatch(64 * MB, xla, xla, None, (), 1.0)
+    assert batch_table(found, "t").rows[0][6] == "64.005"
+
+
+def test_changes_have_signs():
+    assert more(3, 2) == 0.5 and more(0, 0) == 0.0
+    assert [change(x) for x in (0.25, -0.061, 0.0, -0.0001)] == [
+        "+25.0 %", "-6.1 %", "0.0 %", "0.0 %",
+    ]  # fmt: skip

@@ -56,6 +56,18 @@ def test_plan_of_a_model(capsys, tmp_path):
     assert plan.assigned_bytes is not None and plan.assigned_bytes <= plan.xla_bytes
 
 
+def nothing(batch_size, optimizer):
+    """A step that takes and returns nothing."""
+    return (lambda: None), (), {}
+
+
+def test_a_step_that_takes_nothing(capsys):
+    code, out, err = run(capsys, "plan", "--model=tests.cli.test_cli:nothing", *LIMITS)
+    assert code == 0, err
+    assert "assigned; 0.0 %" in out and "XLA's own order; no tensors overlap" in out
+    assert "would help" not in out, "of nothing"
+
+
 def test_plan_by_integer_programs(capsys, dumped):
     code, out, err = run(
         capsys, "plan", f"--hlo={dumped}", "--method=ilp", "--backend=cpsat", "--largest=0", *LIMITS

@@ -287,13 +287,18 @@ def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
 @pytest.mark.parametrize(
     "make, error, match",
     [
-        (lambda: olla_xla.plan(3), olla_xla.JitError, "takes a function, not a int"),
+        (lambda: olla_xla.plan(3), olla_xla.JitError, "takes a function, not int"),
         (
             lambda: olla_xla.plan(jax.jit(branches).lower(weights(), rows())),
             olla_xla.JitError,
             "pass what was lowered",
         ),
         (lambda: olla_xla.plan(branches, limit=3), olla_xla.JitError, "no option 'limit'"),
+        (
+            lambda: olla_xla.plan(branches, max_overheads=3),
+            olla_xla.JitError,
+            "no option 'max_overheads' (did you mean max_overhead?)",
+        ),
         (lambda: olla_xla.plan(branches, donate_argnums="x"), olla_xla.JitError, "jax.jit"),
         (lambda: olla_xla.plan(branches, time_limit=0), olla_xla.LimitError, "time_limit=0"),
         (lambda: olla_xla.plan(branches, time_limit=-1.0), olla_xla.LimitError, "positive"),

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla import targets
 from olla_xla.cli.main import main
 from olla_xla.errors import BudgetError, InputError
+from olla_xla.tools import models, proposal
 from tests.support.compiles import QUICK
 
 RNG = np.random.default_rng(0)
@@ -144,3 +146,15 @@ def test_analyze_proposes_pieces(capsys):
     assert float(found[3]) == pytest.approx(total(step, *args) / 2**20, abs=0.06)
     assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:mlp", *flags]) == 0
     assert "olla_xla.fission" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("slower", "added"), [(1.5, 0.5), (3.0, None)])
+def test_pieces_that_take_more_than_twice_the_time_are_no_advice(monkeypatch, slower, added):
+    """Fewer are tried, once."""
+    seconds = iter([10.0, 1.0, slower])
+    monkeypatch.setattr(proposal, "compiled_cost", lambda lowered: (1000, next(seconds)))
+    model = models.build("tests.compile.test_in_pieces:head", batch_size=512, optimizer="sgd")
+    found = proposal.propose_pieces(model, targets.target("cpu"), 2**23)
+    assert next(seconds, None) is None, "three were compiled"
+    assert (found and found.added_time) == added
+    assert found is None or 1 < found.pieces < 32

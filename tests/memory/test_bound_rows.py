@@ -7,6 +7,7 @@ import pytest
 
 import olla_xla
 from examples.zoo import load
+from olla_xla.memory.analysis import terminal
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.memory.analysis.terminal import tables_of
@@ -67,3 +68,30 @@ def test_a_plan_s_tables_tell_the_user_s_line_and_no_library_s():
     lowered = jax.jit(step).lower(p, optimizer.init(p), jnp.ones((8, 64)))
     lines = {op.location for op in graphs(xla_schedule(lowered), "cpu")[-1].operators}
     assert {line.rpartition(":")[0] for line in lines if line} == {__file__}
+
+
+def test_nothing_to_donate_is_no_table_and_no_lack_of_arguments():
+    analysis = olla_xla.analyze(lambda w, x: (x @ w).sum(), jnp.ones((64, 64)), jnp.ones((8, 64)))
+    assert str(analysis).endswith("Donation: 0 requested; none would save memory")
+
+
+def test_a_bound_without_a_search_is_not_the_last_word():
+    def step(w, x):  # XLA's order keeps several branches at once
+        hidden = [jnp.tanh(x @ a) for a in w]
+        return [a * jnp.sum(h @ h.T) for a, h in zip(w, hidden, strict=True)]
+
+    w, x = [jnp.ones((64, 64))] * 6, jnp.ones((512, 64))
+    analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x)
+    assert analysis.gap > 0.01
+    assert "a plan says how much of it an order saves" in " ".join(str(analysis).split())
+    planned = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x, plan=True)
+    assert "a plan says" not in " ".join(str(planned).split())
+
+
+def test_a_step_that_takes_nothing_is_at_its_bound():
+    analysis = olla_xla.analyze(lambda: None)
+    assert analysis.gap == 0 and "is 0.0 % above that" in " ".join(str(analysis).split())
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    assert [terminal.megabytes(size) for size in (-8, 0, -(2**20))] == ["0.0", "0.0", "-1.0"]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
+from olla_xla import targets
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.donation import Outcome
 from tests.support.compiles import h100_device
@@ -62,6 +63,28 @@ def test_weights_by_any_name(target, donated):
 
     found = kinds(analysed(step, (WEIGHTS, BATCH), target, donate_argnums=donated))
     assert found == {"theta": {Category.PARAMETERS}, "z": {Category.BATCH}}
+
+
+def test_weights_that_lie_in_shards():
+    """What hands them on to other devices, whole, is read by the derivative in their place."""
+    h100_device()
+    devices = targets.target("h100", 4)
+
+    def step(theta, data):
+        def loss(theta):
+            h = data
+            for w in theta:
+                h = jnp.tanh(h @ w)
+            return (h**2).mean()
+
+        return [w - 0.1 * g for w, g in zip(theta, jax.grad(loss)(theta), strict=True)]
+
+    placed = devices.place((WEIGHTS, BATCH), ([0] * LAYERS, 0))
+    analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), *placed, target=devices)
+    assert kinds(analysis) == {"theta": {Category.PARAMETERS}, "data": {Category.BATCH}}
+    assert analysis.donation.bytes(Outcome.ALIASED) == LAYERS * D * D * 4 // 4, "of one device"
+    assert analysis.xla.found_share > 0.9, "what is gathered together too"
+    assert str(analysis).splitlines()[0].endswith(", one of 4 devices")
 
 
 @EVERYWHERE

@@ -72,6 +72,11 @@ def test_it_is_one_file_that_fetches_nothing(analysis, tmp_path):
         analysis.html(tmp_path / "none" / "report.html")
 
 
+def test_a_step_that_takes_nothing_has_a_report(tmp_path):
+    olla_xla.analyze(lambda: None).html(tmp_path / "none.html")
+    assert "0.00 MB" in (tmp_path / "none.html").read_text()
+
+
 def test_pointing_shows_the_tensor(page, analysis):
     name, k = largest(analysis, lambda v: v.instruction.opcode != "parameter")
     page.mouse.move(*page.evaluate(PLACE, [1, k]))

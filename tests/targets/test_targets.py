@@ -8,6 +8,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import olla_xla
@@ -104,6 +105,19 @@ def test_several_devices_share_a_batch():
     assert compiled.memory_analysis().argument_size_in_bytes == 4 * (256 * 256 + 1024 * 256 // 8)
     whole = jax.jit(step, donate_argnums=0).lower(*target.place((w, x))).compile()
     assert whole.memory_analysis().argument_size_in_bytes == 4 * (256 * 256 + 1024 * 256)
+
+
+def test_a_step_without_arrays_is_for_no_target():
+    """JAX would compile it for this machine's CPU."""
+    with pytest.raises(InputError, match="takes no array.*target=h100; give it one"):
+        cuda("h100").place((3, "mode"))
+    assert targets.target("cpu").place(()) == ()
+
+
+@pytest.mark.filterwarnings("error")
+def test_shapes_have_the_types_that_jax_gives_arrays():
+    placed = cuda("h100").place((np.ones(3, np.int64), jax.random.key(0)))
+    assert placed[0].dtype == jnp.int32 and placed[1].dtype == jax.random.key(0).dtype
 
 
 @pytest.mark.quick

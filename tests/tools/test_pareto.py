@@ -1,5 +1,7 @@
 """The Pareto command: its rows, its stars, its misuse."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -27,14 +29,14 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     model = models.build("mlp", batch_size=64, optimizer="momentum")
     options = PlanOptions(time_limit=5, step_limit=2000)
     seen, differentiate = [], (jax.grad, jax.value_and_grad)
-    rows = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
+    rows, left = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
     names = [row.name for row in rows]
-    assert names[0] == "XLA" and names[-2:] == ["planned order", "planned, at most 30%"]
-    assert names[-4:-2] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
+    assert names[:3] == ["XLA", "planned order", "planned, at most 30%"] and not left
+    assert names[-2:] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
     assert len(names) == len(seen) == 5 + len(pareto.POLICIES)
-    assert seen[0] == "1 of 7: XLA's own schedule" and seen[-1].startswith("7 of 7: planned, 30%")
+    assert seen[0] == "1 of 7: XLA's own schedule" and seen[2].startswith("3 of 7: planned, 30%")
     assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
-    order, recomputed = rows[-2:]
+    order, recomputed = rows[1:3]
     assert order.clones == 0 and order.bytes <= rows[0].bytes
     assert recomputed.bytes <= order.bytes and recomputed.seconds <= 1.3 * rows[0].seconds
     assert (jax.grad, jax.value_and_grad) == differentiate, "JAX is as it was"
@@ -42,6 +44,39 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     assert [line[0] for line in table.rows] == names
     best = min(rows, key=lambda row: (row.bytes, row.seconds))
     assert table.rows[rows.index(best)][-1] == "*"
+
+
+def test_ways_for_which_there_is_no_time_are_told(monkeypatch):
+    monkeypatch.setattr(variants.StepVariants, "compiled", lambda self, options=None: options)
+    monkeypatch.setattr(
+        variants.StepVariants, "row", lambda self, name, _: variants.Way(name, 2**30, 1.0, 1)
+    )
+    model = models.build("mlp", batch_size=8, optimizer="sgd")
+    seen, way = [], (model, targets.target("cpu"), PlanOptions(), [])
+    rows, left = pareto.pareto(*way, seen.append, seconds=0)
+    assert [row.name for row in rows] == ["XLA"] and len(seen) == 1
+    assert left[0] == "jax.checkpoint, everything_saveable" and len(left) == 6
+
+
+def test_xlas_own_rematerialisation_is_tried_where_its_limit_is_below_the_total(monkeypatch):
+    compiled = []
+    card = dataclasses.replace(
+        targets.Target("h100", kind="NVIDIA H100 80GB HBM3"), memory_bytes=80 * 2**30
+    )
+    monkeypatch.setattr(variants.StepVariants, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(
+        variants.StepVariants, "compiled", lambda self, options=None: compiled.append(options)
+    )
+    monkeypatch.setattr(
+        variants.StepVariants, "row", lambda self, name, _: variants.Way(name, 2**31, 1.0, 1)
+    )
+    monkeypatch.setattr(variants.StepVariants, "target", card, raising=False)
+    monkeypatch.setattr(pareto, "POLICIES", ())
+    monkeypatch.setattr(pareto, "_SUBLINEAR", {})
+    rows, _ = pareto.pareto(None, card, PlanOptions(), [], lambda line: None)
+    # 2 GiB: 4 and 3 % of the card are more, so are 3.2 and 2.4 GiB; of the others none gave less.
+    assert [next(iter(options.values())) for options in compiled if options] == ["2", "1"]
+    assert [row.name for row in rows] == ["XLA"]
 
 
 def test_checkpoint_policies_reach_the_step():

@@ -1,9 +1,10 @@
 """The largest batch of a model that fits a device: XLA alone, planned, and with recomputation.
 
-Sizes are compiled for --target as far as XLA's schedule, where totals are predicted, until the
-largest that fits is known; this and the next larger one are then compiled in full. Where --compiles
-do not lead to it, the answer lies between two sizes. With --devices the batch is divided among as
-many, and the rest is on each of them.
+Two sizes are compiled for --target as far as XLA's schedule; totals that are predicted for them
+make a line for each way. The size at which a line meets the memory is compiled in full. What is
+left of --compiles narrows the answers. Each is a batch that fits; where it is not known that the
+next larger one does not, a line says between which sizes the largest lies. With --devices the batch
+is divided among as many, and the rest is on each of them.
 
 A step may use as much of a card as JAX's allocator takes of it by default, three quarters:
 --memory_fraction says another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does to JAX, and --memory a
@@ -35,7 +36,10 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "model", None, "A registry name, or package.module:function.", flag_values=values
+        "model",
+        None,
+        "A model of the zoo (in a checkout), or package.module:function.",
+        flag_values=values,
     )
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
     flags.DEFINE_enum(
@@ -63,8 +67,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "compiles",
         6,
-        "XLA's compiles at most; half as many more with recomputation.",
-        lower_bound=4,
+        "XLA's compiles at most, for all ways together.",
+        lower_bound=5,
         flag_values=values,
     )
     shared.define_topology(values)

@@ -4,9 +4,14 @@ Rows: XLA's own schedule, its own rematerialisation (GPU), jax.checkpoint around
 of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and our plans within each of
 --overheads of the step's predicted time. Totals are XLA's of the compiled step; times are predicted
 by one cost model, and on CPU measured too. A star marks rows that no other beats in both.
+
+Each row is a compile, up to 17 of them; after --seconds no other is begun, and a line says which
+are left out.
 """
 
 from __future__ import annotations
+
+import math
 
 from absl import flags
 
@@ -28,6 +33,13 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
     shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
+    flags.DEFINE_float(
+        "seconds",
+        300.0,
+        "After which no other row is begun; 0: no limit.",
+        lower_bound=0.0,
+        flag_values=values,
+    )
     shared.define_format(values)
     shared.define_limits(values)
 
@@ -44,7 +56,12 @@ def run(values: flags.FlagValues) -> int:
         progress.stage("loading JAX and the model")
         target = targets.target(values.target)
         model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
-        rows = pareto(model, target, options, overheads, progress.stage)
+        seconds = values.seconds or math.inf
+        rows, left = pareto(model, target, options, overheads, progress.stage, seconds)
     title = f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
     shared.print_table(values, pareto_table(rows, title))
+    if left:
+        print(
+            f"Left out after {values.seconds:,.0f} s: {', '.join(left)}. --seconds=0 compiles all."
+        )
     return 0

@@ -25,13 +25,14 @@ from rich.console import Console
 
 import olla_xla.targets as targets
 from hlo.backend import PLATFORMS
+from hlo.buffer_assignment import BufferAssignment
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
-from olla_xla.cli.report.peak import find_peak, peak_table
+from olla_xla.cli.report.peak import peak_table
 from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import proofs_table
@@ -39,10 +40,11 @@ from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.compile import loading
 from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
-from olla_xla.memory.analysis.memory_view import memory_view
+from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.analysis.remedy import Remedy
+from olla_xla.memory.analysis.terminal import of_devices
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.planner import apply_plan, graphs, plan_module
+from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
@@ -108,13 +110,20 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
             model, target, options, stage=progress.stage, progress=progress, given=given
         )
         report = _assignment(result, values, progress)
-        other = _remedy(result, options, target, values, given, progress)
+        view = _view(result.module, target.platform, result.assignment)
+        other = _remedy(result, view, options, target, values, given, progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    return _print_compiled(result, target, title, values, other, report)
+    return _print_compiled(result, view, title, values, other, report)
+
+
+def _view(module: bytes, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
+    """What is in memory under the order of a module; simulated where XLA assigned nothing."""
+    return memory_view(PlannedModule(scheduled_module(module), platform), "planned", assignment)
 
 
 def _remedy(
     result: PlannedModel,
+    view: MemoryView,
     options: PlanOptions,
     target: targets.Target,
     values: flags.FlagValues,
@@ -128,7 +137,7 @@ def _remedy(
     plan = result.plan
     return remedy(
         result.scheduled or result.module,
-        memory_view(PlannedModule(scheduled_module(result.module), plan.target), "planned"),
+        view,
         options,
         target=plan.target,
         plan=plan,
@@ -150,7 +159,7 @@ def _assignment(
 
 def _print_compiled(
     result: PlannedModel,
-    target: targets.Target,
+    view: MemoryView,
     title: str,
     values: flags.FlagValues,
     other: Remedy | None,
@@ -163,8 +172,9 @@ def _print_compiled(
         assigned=True,
         memory_optimized_bytes=result.memory_optimized_bytes,
         all_seconds=result.seconds,
-        title=title,
+        title=title + of_devices(result.devices),
         elsewhere=result.assignment.elsewhere,
+        constant_bytes=view.constant_bytes,
     )
     table.print(console)
     line = verdict(
@@ -179,7 +189,7 @@ def _print_compiled(
     if report is not None:
         allocation_table(report, values.largest).print(console)
         tensor_table(report, values.largest).print(console)
-    _print_peak(console, result.module, target.platform, values.largest)
+    _print_peak(console, view, values.largest)
     _print_proofs(console, result.plan)
     return result.plan
 
@@ -196,10 +206,10 @@ def _plan_lowered(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
         report = _assignment(result, values, progress)
-        other = _remedy(result, options, target, values, given, progress)
-    devices = f", of {module.devices} devices" if module.devices > 1 else ""
-    title = f"{module.name} ({values['hlo'].value}), {target.name}{devices}"
-    return _print_compiled(result, target, title, values, other, report)
+        view = _view(result.module, target.platform, result.assignment)
+        other = _remedy(result, view, options, target, values, given, progress)
+    title = f"{module.name} ({values['hlo'].value}), {target.name}"
+    return _print_compiled(result, view, title, values, other, report)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
@@ -226,7 +236,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         else:
             plan = dataclasses.replace(given, assigned_bytes=None)  # of this dump, predicted
         planned = apply_plan(module, plan)
-    console = shared.console()
+    console, view = shared.console(), _view(planned, platform)
     table = plan_table(
         plan,
         own_order="order in the file",
@@ -239,7 +249,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
-    _print_peak(console, planned, platform, values.largest)
+    _print_peak(console, view, values.largest)
     _print_proofs(console, plan)
     return plan
 
@@ -260,15 +270,8 @@ def _print_proofs(console: Console, plan: Plan) -> None:
         proofs_table(plan.proofs).print(console)
 
 
-def _print_peak(console: Console, module: bytes, platform: str, count: int) -> None:
-    """Prints the largest tensors that live at the peak of a scheduled module."""
-    if not count:
-        return
-    callees = {
-        i.name: [c.name for c in i.called_control]
-        for computation in module_from_bytes(module).control_computations
-        for i in computation.instructions
-        if i.called_control
-    }
-    console.print()
-    peak_table(find_peak(graphs(module, platform), callees), count).print(console)
+def _print_peak(console: Console, view: MemoryView, count: int) -> None:
+    """Prints the largest tensors at the peak of a scheduled module."""
+    if count:
+        console.print()
+        peak_table(view, count).print(console)

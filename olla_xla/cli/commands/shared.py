@@ -94,7 +94,10 @@ def define_advice(values: flags.FlagValues) -> None:
 def define_model(values: flags.FlagValues) -> None:
     """Defines --model, --batch_size and --optimizer."""
     flags.DEFINE_string(
-        "model", None, "A registry name, or package.module:function.", flag_values=values
+        "model",
+        None,
+        "A model of the zoo (in a checkout), or package.module:function.",
+        flag_values=values,
     )
     flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
@@ -136,7 +139,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "collectives",
         False,
-        "Whether collectives may run again for that, as activations are exchanged once more.",
+        "Whether collectives, too, may run a second time, for what is computed again.",
         flag_values=values,
     )
 

@@ -21,7 +21,7 @@ def batch_table(found: MaxBatch, title: str) -> Table:
             megabytes(way.bytes) if way.batch else "-",
             f"{percent(way.overhead, 1)} %" if way.batch else "-",
             f"{way.next_batch:,}" if way.next_batch else "-",
-            megabytes(way.next_bytes) if way.next_batch else "-",
+            _beside(way.next_bytes, found.memory_bytes) if way.next_batch else "-",
             _how(way),
         )
         for way in _ways(found)
@@ -30,11 +30,17 @@ def batch_table(found: MaxBatch, title: str) -> Table:
     return Table(headings, rows, title)
 
 
+def _beside(size: int, memory: int) -> str:
+    """A size in MB, with as many digits as tell it from the memory."""
+    digits = next((d for d in range(1, 6) if megabytes(size, d) != megabytes(memory, d)), 6)
+    return megabytes(size, digits)
+
+
 def _how(way: LargestBatch) -> str:
     if way.reason:
-        return "the way before: not planned"
+        return "as the way before"
     if not way.next_batch:
-        return "none found"
+        return "not compiled"
     return "predicted, the least found" if way.next_is_predicted else "assigned"
 
 
@@ -46,12 +52,10 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     """
     lines = [f"{_NAMES[way.way]}: {way.reason}." for way in _ways(found) if way.reason]
     open_ways = [way for way in _ways(found) if not way.is_largest]
-    lines += [
-        f"{_NAMES[way.way]}: {_between(way, found.memory_bytes, devices)}." for way in open_ways
-    ]
+    lines += [f"{_NAMES[way.way]}: {_between(way, devices)}." for way in open_ways]
     if open_ways:
         start = max(open_ways[0].batch // devices, 1)
-        lines.append(f"More compiles tell it: --start={start} --compiles={2 * compiles}.")
+        lines.append(f"More compiles narrow this: --start={start} --compiles={2 * compiles}.")
     lines.append(
         f"Totals of the batches are XLA's, assigned; nothing was run. {found.compiles} compiles, "
         f"{found.seconds:,.0f} s in all."
@@ -59,16 +63,13 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     return "\n".join(lines)
 
 
-def _between(way: LargestBatch, memory: int, devices: int) -> str:
-    least = f"the largest batch is at least {way.batch:,}"
+def _between(way: LargestBatch, devices: int) -> str:
     if not way.next_batch:
-        return f"{least}; none was found that does not fit"
-    most = f"at most {way.next_batch - devices:,}"
-    if not way.batch or way.reason:
-        return f"{least} and {most}"
-    rise = (way.next_bytes - way.bytes) / (way.next_batch - way.batch)
-    about = way.batch + int((memory - way.bytes) / rise)
-    return f"{least} and {most}; a line through the two says {about // devices * devices:,}"
+        if way.expected <= way.batch:
+            return f"{way.batch:,} fits; by a line through the totals no more does"
+        return f"at least {way.batch:,}; a line through the totals says {way.expected:,}"
+    most = f"between {way.batch:,} and {way.next_batch - devices:,}"
+    return most if way.reason else f"{most}; a line through the totals says {way.expected:,}"
 
 
 def _ways(found: MaxBatch) -> list[LargestBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.units import change, megabytes, percent
 from olla_xla.problem.plan import Plan
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation
 
@@ -106,8 +106,8 @@ def prediction(predicted: float | None, measured: float) -> tuple[str, str, str]
 
 
 def _sizes(label: str, theirs: int | None, ours: int | None) -> tuple[str, str, str, str]:
-    change = "" if not theirs or ours is None else f"{percent(ours / theirs - 1, 1)} %"
-    return label, f"{megabytes(theirs)} MB", f"{megabytes(ours)} MB", change
+    grown = "" if not theirs or ours is None else change(ours / theirs - 1)
+    return label, f"{megabytes(theirs)} MB", f"{megabytes(ours)} MB", grown
 
 
 def _step(measured: Measured) -> float:
@@ -133,7 +133,10 @@ def measured_verdict(comparison: Comparison) -> str:
             line += f", {percent(found.overhead, 1)} % measured against XLA's order"
         line += "."
     if not ours.planned:
-        line += f" An order helps nothing here: {ours.reason}."
+        line += (
+            f" An order helps nothing here: {ours.reason}. Both processes ran XLA's own order, so"
+        )
+        line += " what differs between them is noise."
     if not (ours.cached and comparison.unplanned.cached):
         line += " The whole-process figures include compiling."
     return line

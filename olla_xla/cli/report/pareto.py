@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.units import megabytes, more, percent
 from olla_xla.tools.variants import Way
 
 __all__ = ["pareto_table"]
@@ -42,10 +42,10 @@ def pareto_table(rows: Sequence[Way], title: str) -> Table:
             (
                 row.name,
                 megabytes(row.bytes),
-                percent(1 - row.bytes / first.bytes, 1),
+                percent(-more(row.bytes, first.bytes), 1),
                 f"{1e3 * row.seconds:,.2f}",
-                percent(row.seconds / first.seconds - 1, 1),
-                percent(row.moved / max(first.moved, 1) - 1, 1),
+                percent(more(row.seconds, first.seconds), 1),
+                percent(more(row.moved, first.moved), 1),
                 str(row.clones),
                 *_measured(row.measured, first.measured),
                 "" if beaten else "*",

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
@@ -17,7 +17,7 @@ _NOTEWORTHY = 0.0005
 """Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
 
 _CONTENT = {
-    PlanStatus.OPTIMAL: "no order is better, as far as is proven",
+    PlanStatus.OPTIMAL: "no order has a smaller lifetime peak",
     PlanStatus.FEASIBLE: "not proven optimal",
     PlanStatus.XLA: "XLA's own order is kept",
 }
@@ -36,6 +36,7 @@ def plan_table(
     title: str,
     own_order: str = "XLA's own order",
     elsewhere: Mapping[str, int] = types.MappingProxyType({}),
+    constant_bytes: int = 0,
 ) -> Table:
     """Totals, bound, gaps and seconds of a plan.
 
@@ -47,29 +48,32 @@ def plan_table(
       title: what was planned.
       own_order: what to call the order that the module came with.
       elsewhere: bytes assigned in other memories of the device, by their names.
+      constant_bytes: of the executable's constants, which no total counts.
     """
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     kind = "assigned" if assigned else "predicted"
     rows = [(own_order, _mb(plan.xla_bytes), kind)]
     if memory_optimized_bytes is not None:
-        note = f"assigned; {percent(memory_optimized_bytes / plan.xla_bytes - 1, 1)} %"
+        note = f"assigned; {change(more(memory_optimized_bytes, plan.xla_bytes))}"
         rows.append(("XLA's memory-optimized order", _mb(memory_optimized_bytes), note))
     rows += [
-        ("planned", _mb(total), f"{kind}; {percent(total / plan.xla_bytes - 1, 1)} %"),
+        ("planned", _mb(total), f"{kind}; {change(more(total, plan.xla_bytes))}"),
         *_peaks(plan),
         ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
         ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak, over the bound"),
         ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
     ]
     if plan.assigned_bytes is not None:
-        ours = plan.predicted_bytes / plan.assigned_bytes - 1
-        theirs = plan.xla_predicted_bytes / plan.xla_bytes - 1
+        ours = more(plan.predicted_bytes, plan.assigned_bytes)
+        theirs = more(plan.xla_predicted_bytes, plan.xla_bytes)
         note = f"of the planned total; {percent(theirs)} % of XLA's"
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
         if size >= _WORTH_TELLING:
             note = "assigned, in no total; predicted as if it lay in the device's main memory"
             rows.append((f"in {name}", _mb(size), note))
+    if constant_bytes >= _WORTH_TELLING:
+        rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
     rows += of_the_path(plan)
     stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
@@ -150,6 +154,8 @@ def check_line(report: AssignmentReport) -> str:
         f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
         f"sizes, {report.as_predicted} their predicted places; none overlap while live."
     )
+    if not report.tensors:
+        line = "Checked: the executable runs XLA's own order; no tensors overlap while live."
     if report.elsewhere:
         line += f" {report.elsewhere} ({megabytes(report.elsewhere_bytes)} MB) lie elsewhere."
     if report.added:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.units import megabytes, more, percent, seconds
 from olla_xla.tools.sweep.grid import KEY
 
 __all__ = ["sweep_summary", "sweep_table"]
@@ -70,7 +70,7 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
 
 def _gain(row: Row) -> float:
     """Share of XLA's total that the plan saves."""
-    return 1 - row["planned_bytes"] / row["xla_bytes"]
+    return -more(row["planned_bytes"], row["xla_bytes"])
 
 
 def _name(row: Row) -> str:

@@ -35,7 +35,8 @@ class Table:
         document.add_table(self.title, self.headings, self.rows)
         width = max(console.width, _NARROWEST) if console.is_terminal else None
         parts = [wrapped(self.title, width)] if self.title else []
-        parts += [text_table(self.headings, self.rows, width), ""]
+        parts += [text_table(self.headings, self.rows, width)] if self.rows or not parts else []
+        parts.append("")
         console.print("\n".join(parts), markup=False, soft_wrap=True)
 
     def markdown(self) -> str:

@@ -57,6 +57,7 @@ class Analysis:
       remedy: what would help, where that was tried; else None.
       available_bytes: what the device has, where XLA refused the step in its own order, which
         takes more; else None.
+      devices: that run the step; all sizes are of one of them.
     """
 
     title: str
@@ -70,6 +71,7 @@ class Analysis:
     plan: Plan | None = dataclasses.field(default=None, repr=False)
     remedy: Remedy | None = None
     available_bytes: int | None = None
+    devices: int = 1
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -79,7 +81,8 @@ class Analysis:
     @property
     def gap(self) -> float:
         """How far the last of the orders is above the bound, as a part of the bound."""
-        return self.views[-1].total_bytes / max(self.lower_bound_bytes, 1) - 1
+        bound = self.lower_bound_bytes
+        return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
         """As JSON takes it. With `timeline`, the bytes of each category at each step too."""
@@ -94,6 +97,7 @@ class Analysis:
             "donation": None if self.donation is None else self.donation.to_dict(),
             "remedy": None if self.remedy is None else self.remedy.to_dict(),
             "available_bytes": self.available_bytes,
+            "devices": self.devices,
         }
 
     def document(self) -> dict[str, Any]:
@@ -145,6 +149,7 @@ def analyze_module(
     leaves: tuple[Sequence[Leaf], Sequence[Leaf]] | None = None,
     own_order: str = "XLA's order",
     available_bytes: int | None = None,
+    devices: int = 1,
 ) -> Analysis:
     """Analyses a scheduled module.
 
@@ -155,6 +160,7 @@ def analyze_module(
       leaves: what the function takes and returns, for the donation audit.
       own_order: what to call the order that the module came with.
       available_bytes: what the device has, where XLA refused the step.
+      devices: that run the module.
 
     Raises:
       ModuleFormatError: it cannot be read or has no schedule.
@@ -182,6 +188,7 @@ def analyze_module(
             donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
             plan=plan,
             available_bytes=available_bytes,
+            devices=devices,
         )
 
 

@@ -11,7 +11,7 @@ from olla_xla.memory.analysis.arguments import Argument
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.origins import Origins
-from olla_xla.memory.analysis.reading import MOVING
+from olla_xla.memory.analysis.reading import MOVING, is_handed_on
 
 __all__ = ["categories"]
 
@@ -131,6 +131,8 @@ def _moved(
             loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
             before = dataflow.at.get((loop.operands[0], value.index))
             is_carried = True
+        elif is_handed_on(maker):
+            before = _gathered(value, dataflow)
         elif maker.opcode == "fusion":
             before = _only_moved(value, dataflow)
         elif maker.opcode in MOVING and maker.operands and not value.index:
@@ -141,6 +143,16 @@ def _moved(
             return None
         value = before
     return None
+
+
+def _gathered(value: Value, dataflow: Dataflow) -> Value | None:
+    """The operand of a transfer that its result is, of this device or of others; or None."""
+    maker = value.instruction
+    if maker.opcode.endswith("-done"):
+        maker = maker.operands[0]
+    if len(maker.operands) == 1:
+        return dataflow.at.get((maker.operands[0], ()))
+    return dataflow.at.get((maker.operands[value.index[-1]], ())) if value.index else None
 
 
 def _only_moved(value: Value, dataflow: Dataflow) -> Value | None:

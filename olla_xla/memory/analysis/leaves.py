@@ -21,7 +21,7 @@ class Leaf:
 
     Attributes:
       path: in the pytree of arguments or results.
-      shape, dtype: as JAX has them. bytes: of the whole array.
+      shape, dtype: as JAX has them. bytes: of it, on one device.
       donated: by the caller; False for results.
       number: of the entry parameter, or of the result; None for arguments that are not passed.
       argnum: of the positional argument that it is of, as `donate_argnums` counts; None of keyword

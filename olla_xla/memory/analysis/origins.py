@@ -7,7 +7,7 @@ metadata (copies, layout changes) is led back to what it was made from, or else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hlo.module import Computation, Instruction
@@ -97,12 +97,18 @@ class Origins:
         for ahead in (False, True):
             edge, seen = own, {*own}
             for _ in range(_FAR):
-                near = [n for c in edge for n in (c.users if ahead else c.operands)]
+                near = [n for c in edge for n in (self._users(c) if ahead else c.operands)]
                 edge = [n for n in dict.fromkeys(near) if n not in seen]
                 seen.update(edge)
                 for n in edge:
                     via = f"read by {n.name}" if ahead else f"made from {n.name}"
                     yield from ((inner, via) for inner in _within(n, (), self._callers))
+
+    def _users(self, i: Instruction) -> Sequence[Instruction]:
+        """What reads an instruction; of what a start wraps, the start."""
+        caller = self._callers.get(i.computation)
+        wrapped = i.is_root and caller is not None and caller.opcode == "async-start"
+        return [caller] if wrapped and caller is not None else i.users
 
 
 def _within(

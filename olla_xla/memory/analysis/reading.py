@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hlo import exchange
 from hlo.module import Instruction
 from hlo.values import Dataflow, Use, Value
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 
-__all__ = ["DERIVATIVE", "MOVING", "Reading", "reading"]
+__all__ = ["DERIVATIVE", "MOVING", "Reading", "is_handed_on", "reading"]
 
 DERIVATIVE = frozenset((Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN))
 """Phases of what is differentiated, or a derivative."""
@@ -67,11 +68,31 @@ def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[V
             yield [], [carried] if carried is not None else [], True
         elif i.opcode in MOVING:
             yield [], results, True
+        elif is_handed_on(i):
+            yield [], _of_operand(dataflow, use), True
         elif i.opcode == "fusion":
             names, moved = _fused(use)
             yield names, results, moved
         else:
             yield [i.op_name], results, False
+
+
+def is_handed_on(i: Instruction) -> bool:
+    """Whether an instruction hands arrays on to other devices as they are, or ends that."""
+    if i.opcode.endswith("-done") and i.operands:
+        i = i.operands[0]
+    if i.opcode == "async-start" and i.called and i.called[0].root is not None:
+        i = i.called[0].root
+    return i.opcode in exchange.MOVING or i.opcode in exchange.STARTS
+
+
+def _of_operand(dataflow: Dataflow, use: Use) -> list[Value]:
+    """What a transfer gives of one of the arrays that it hands on."""
+    i = use.instruction
+    number = use.index[-1] if use.index else use.operand
+    several = len(i.operands) > 1 or len(use.index) > 1
+    results = [(k, dataflow.at[i, k]) for k, _ in i.shape.indices() if (i, k) in dataflow.at]
+    return [v for k, v in results if k and k[-1] == number] if several else [v for _, v in results]
 
 
 def _fused(use: Use) -> tuple[list[str], bool]:

@@ -103,9 +103,9 @@ class Remedy:
             return f"What would help: {most}; {said}{library}."
         left = "a smaller batch, or another model"
         if self.is_state:
-            left = "shard them over devices, or keep fewer bytes of each"
+            left = "to shard them over devices, or to keep fewer bytes of each"
         tried = ", ".join(trial.left() for trial in self.trials)
-        return f"What would help: {most}; {tried}: {left}."
+        return f"Little would help: {most}; {tried}. What is left is {left}."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; every field by name."""

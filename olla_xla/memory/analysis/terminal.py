@@ -20,6 +20,7 @@ __all__ = [
     "headline",
     "html",
     "megabytes",
+    "of_devices",
     "other_memories",
     "tables_of",
     "text",
@@ -30,13 +31,20 @@ __all__ = [
 _WORTH_TELLING = 1 << 20
 """Bytes of padding, from which on it is told."""
 
+_LEAST_SHOWN = 2**20 // 20
+"""Bytes that are 0.1 MB in print."""
+
+_MUCH_LEFT = 0.01
+"""Part of the bound that an order lies above it, from which on a plan is pointed at."""
+
 _NOTEBOOK = 120
 """Characters of a line in a notebook."""
 
 
 def megabytes(size: float, digits: int = 1) -> str:
-    """Bytes in MB of 2**20: 1572864 -> "1.5"."""
-    return f"{size / 2**20:,.{digits}f}"
+    """Bytes in MB of 2**20: 1572864 -> "1.5"; what rounds to zero has no sign."""
+    found = f"{size / 2**20:,.{digits}f}"
+    return found.removeprefix("-") if not found.strip("-0.") else found
 
 
 def html(analysis: Analysis) -> str:
@@ -56,8 +64,8 @@ def text(analysis: Analysis, count: int = 15, width: int | None = 80) -> str:
     lines = [wrapped(line, width) for line in headline(analysis)]
     parts = ["\n".join(lines)]
     for table in tables:
-        body = text_table(table.headings, table.rows, width)
-        parts.append(f"{wrapped(table.title, width)}\n{body}")
+        body = f"\n{text_table(table.headings, table.rows, width)}" if table.rows else ""
+        parts.append(f"{wrapped(table.title, width)}{body}")
     return "\n\n".join(parts)
 
 
@@ -86,7 +94,7 @@ def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
 
 def headline(analysis: Analysis) -> list[str]:
     """What was analysed, its totals, the bound, and what would help; a line each."""
-    lines = [analysis.title]
+    lines = [analysis.title + of_devices(analysis.devices)]
     for view in analysis.views:
         kind = "assigned" if view.assigned else "predicted"
         at = f" at {short_line(view.operator_line)}" if view.operator_line else ""
@@ -101,11 +109,12 @@ def headline(analysis: Analysis) -> list[str]:
             f"XLA refuses it: the device has {megabytes(analysis.available_bytes)} MB, "
             f"{megabytes(over)} too little"
         )
+    above = f"{analysis.views[-1].name} is {100 * analysis.gap:.1f} % above that"
     lines.append(
         f"no order of XLA's operators needs less than {megabytes(analysis.lower_bound_bytes)} MB "
-        f"({analysis.views[-1].name} is {100 * analysis.gap:.1f} % above that)"
+        f"({above}{_unsearched(analysis)})"
     )
-    if size := analysis.xla.constant_bytes:
+    if (size := analysis.xla.constant_bytes) >= _LEAST_SHOWN:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
     last = analysis.views[-1]
     if found := other_memories(last):
@@ -115,6 +124,18 @@ def headline(analysis: Analysis) -> list[str]:
     if analysis.remedy is not None:
         lines.append(analysis.remedy.sentence())
     return lines
+
+
+def _unsearched(analysis: Analysis) -> str:
+    """That the bound is not the last word, where no order was looked for and much seems left."""
+    if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
+        return ""
+    return "; a plan says how much of it an order saves"
+
+
+def of_devices(devices: int) -> str:
+    """That all sizes are of one of several devices, behind a title; or ""."""
+    return f", one of {devices} devices" if devices > 1 else ""
 
 
 def other_memories(view: MemoryView) -> str:
@@ -212,7 +233,8 @@ def _donation(donation: DonationAudit, count: int) -> TextTable:
         for o in Outcome
         if donation.count(o)
     ]
-    title = f"Donation: {donation.requested} requested; {', '.join(found) or 'no arguments'}"
+    none = "none would save memory"
+    title = f"Donation: {donation.requested} requested; {', '.join(found) or none}"
     rows = [
         (megabytes(row.bytes, 2), f"{row.path} {row.type}", str(row.outcome), row.why)
         for row in donation.trouble[:count]

@@ -174,7 +174,7 @@ def _checked(
     mirror: Any,
 ) -> _How:
     if not callable(fun):
-        raise InputError(f"olla_xla.sublinear takes a function, not a {type(fun).__name__}")
+        raise InputError(f"olla_xla.sublinear takes a function, not {type(fun).__name__}")
     allocation: Any = xla_temp_bytes if budget == "exact" else budget if callable(budget) else None
     number: Any = None if allocation is not None else budget
     for name, value in (("budget", number), ("depth", depth), ("splits", splits)):

@@ -75,8 +75,8 @@ def planned(cell: Cell, settings: Settings) -> dict[str, Any]:
         "bound_bytes": plan.lower_bound_bytes,
         "lifetime_gap": plan.gap,
         "assignment_loss": plan.loss,
-        "xla_error": plan.xla_predicted_bytes / plan.xla_bytes - 1,
-        "planned_error": plan.predicted_bytes / total - 1,
+        "xla_error": _off(plan.xla_predicted_bytes, plan.xla_bytes),
+        "planned_error": _off(plan.predicted_bytes, total),
         "clones": len(plan.clones),
         "added_time": plan.overhead,
         "peak_bytes": plan.peak_bytes,
@@ -129,6 +129,11 @@ def answer(arguments: Sequence[str], work: Work) -> int:
         os.environ["XLA_FLAGS"] = f"{given} {_QUICK_CODE}".strip()
     print(json.dumps(_row(cell, settings, work)))
     return 0
+
+
+def _off(predicted: int, assigned: int) -> float:
+    """The error of a prediction, as a part of what was assigned; a step may take nothing."""
+    return predicted / assigned - 1 if assigned else 0.0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.palette import COLORS
 from olla_xla.memory.analysis.peak_rows import peak_rows
-from olla_xla.memory.analysis.terminal import megabytes, other_memories
+from olla_xla.memory.analysis.terminal import megabytes, of_devices, other_memories
 
 __all__ = ["page"]
 
@@ -41,7 +41,7 @@ def page(analysis: Analysis) -> str:
     }
     scripts = Resources(mode="inline", components=["bokeh", "bokeh-gl"]).js_raw
     parts = {
-        "TITLE": html.escape(analysis.title),
+        "TITLE": html.escape(analysis.title + of_devices(analysis.devices)),
         "CERTIFICATE": _certificate(analysis),
         "CATEGORIES": _categories(analysis),
         "STYLE": _file("report.css"),
@@ -80,7 +80,8 @@ def _certificate(analysis: Analysis) -> str:
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
         live = megabytes(view.live_bytes, 2)
-        above = 100 * (view.total_bytes / max(analysis.lower_bound_bytes, 1) - 1)
+        bound = analysis.lower_bound_bytes
+        above = 100 * (view.total_bytes / bound - 1) if bound else 0.0
         rows.append(
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
             f"<td>{kind}; {live} in use at the peak; {above:.1f} % above the bound</td></tr>"
@@ -110,8 +111,9 @@ def _certificate(analysis: Analysis) -> str:
             f"{100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}</td></tr>"
         )
     if analysis.remedy is not None:
-        sentence = html.escape(analysis.remedy.sentence().removeprefix("What would help: "))
-        rows.append(f"<tr><th>what would help</th><td></td><td>{sentence}</td></tr>")
+        heading, sentence = analysis.remedy.sentence().split(": ", 1)
+        heading, sentence = html.escape(heading.lower()), html.escape(sentence)
+        rows.append(f"<tr><th>{heading}</th><td></td><td>{sentence}</td></tr>")
     return "".join(rows)
 
 

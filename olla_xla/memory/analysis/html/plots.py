@@ -19,6 +19,7 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
+from numpy.typing import NDArray
 
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.category import Category
@@ -40,7 +41,7 @@ _ZOOMS = "ctrl"
 def sampled(view: MemoryView) -> np.ndarray:
     """int64: the steps to draw, ascending, the peak among them."""
     steps, run = view.steps, -(-view.steps // _SAMPLES)
-    in_use = np.sum(list(view.timeline.values()), axis=0) if view.timeline else np.zeros(steps)
+    in_use = _in_use(view)
     if run <= 1:
         return np.arange(steps)
     return np.array([k + int(in_use[k : k + run].argmax()) for k in range(0, steps, run)])
@@ -117,10 +118,15 @@ def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> An
     return plot
 
 
+def _in_use(view: MemoryView) -> NDArray[np.int64]:
+    """Bytes in use at each step; a step may take nothing at all."""
+    return np.sum([np.zeros(view.steps, np.int64), *view.timeline.values()], axis=0)
+
+
 def _outline(plot: Any, view: MemoryView, *, dashed: bool) -> None:
     """The line of all memory in use of an order."""
     at = sampled(view)
-    total = np.sum(list(view.timeline.values()), axis=0)[at] / MEGABYTE
+    total = _in_use(view)[at] / MEGABYTE
     source = ColumnDataSource({"x": at.astype(np.float32), "total": total.astype(np.float32)})
     plot.step(
         "x", "total", source=source, mode="after", line_color="#d33" if dashed else _GREY,

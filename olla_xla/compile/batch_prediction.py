@@ -1,0 +1,126 @@
+"""Where a line through predicted totals says that the largest batch lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from olla_xla.compile.batch_ways import Way
+from olla_xla.errors import LimitError
+
+__all__ = ["Prediction", "rounded"]
+
+_LARGEST = 2**24
+"""A batch that nothing is looked for beyond: its size does not seem to matter."""
+
+_REACH = 512
+"""Times the largest size of a line up to which the line is followed."""
+
+_FAR = 1024
+"""Times a size from which on another size that takes as much does not matter to the step."""
+
+_APART = 32
+"""Times the first size that the second is at least: what two near ones differ by is no slope."""
+
+_NEAR = 2
+"""Times a total up to which the memory is near it: half of its size makes a line, then."""
+
+_GROWTH = 4
+"""Times the largest size known to fit that is tried next, where nothing points at one."""
+
+
+class Prediction:
+    """The largest size that fits by the predicted totals of a way.
+
+    Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
+
+    Args:
+      way: whose totals. unit: sizes are multiples of it.
+    """
+
+    def __init__(self, way: Way, unit: int) -> None:
+        self.way, self.work, self.memory, self.unit = way, way.work, way.work.memory, unit
+
+    def largest(self, low: int, start: int, may_compile: Callable[[], bool]) -> int:
+        """The largest size whose predicted total fits, or all but fits.
+
+        Args:
+          low: fits. start: to try first. may_compile: whether one more size may be compiled.
+
+        Raises:
+          LimitError: no size is too large.
+        """
+        high, rounds = None, 0
+        # Sizes that are compiled already cost no compile: two of them make a line.
+        points = [(b, self.way.predicted(b)) for b in self.work.known()]
+        for b, size in points:
+            self.work.point(self.way.name, b, size)
+        guess = self.next(points, low, None) if points else rounded(start, self.unit)
+        while not _rises(points) and (high is None or high - low > self.unit):
+            if not (half := self._half(points)):
+                guess = max(guess, low + self.unit)
+                guess = guess if high is None else min(guess, high - self.unit)
+            guess = half or guess
+            if guess > _LARGEST:
+                raise LimitError(
+                    f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
+                )
+            if not may_compile() and not self.work.is_captured(guess):
+                break
+            size = self.way.predicted(guess)
+            self.work.point(self.way.name, guess, size)
+            self.work.progress(
+                f"batch {guess:,}, {self.way.name}: {size / 2**20:,.0f} MB predicted"
+            )
+            if size <= self.memory:
+                low = max(low, guess)
+            else:
+                high = min(high or guess, guess)
+            points.append((guess, size))
+            rounds += 1
+            sizes = {size for _, size in points}
+            if len(sizes) == 1 and low >= _FAR * points[0][0]:
+                raise LimitError(
+                    f"a batch of {low:,} takes {size:,} bytes, as one of {points[0][0]:,} does; "
+                    "does the step use it?"
+                )
+            guess = self.next(points, low, high, halve=rounds % 3 == 0)
+        return max(guess, low)
+
+    def _half(self, points: list[tuple[int, int]]) -> int:
+        """Half of the one size that is known, where that is near the memory; else 0."""
+        if len(points) != 1 or points[0][0] < 2 * self.unit:
+            return 0
+        ((batch, size),) = points
+        near = self.memory < _NEAR * size and size < _NEAR * self.memory
+        return rounded(batch // 2, self.unit) if near else 0
+
+    def next(
+        self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool = False
+    ) -> int:
+        """The size to try next: where a line through two totals meets the memory."""
+        middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
+        near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
+        if halve and high is not None or not near:
+            return rounded(middle, self.unit)
+        (batch, size), (other, other_size) = near[0], near[-1] if len(near) > 1 else (0, 0)
+        if batch == other or (size - other_size) / (batch - other) <= 0:
+            return rounded(middle, self.unit)
+        meets = batch + (self.memory - size) * (batch - other) / (size - other_size)
+        if len(near) == 1:  # through the origin: it meets too early, not too late
+            apart = max(meets, _APART * batch) if meets > batch else min(meets, batch / _APART)
+            return rounded(int(apart), self.unit)
+        reach = _REACH * max(low, *(b for b, _ in near))
+        return rounded(int(min(meets, reach)), self.unit)
+
+
+def _rises(points: list[tuple[int, int]]) -> bool:
+    """Whether totals are on a line that meets the memory."""
+    if len(points) < 2:
+        return False
+    (batch, size), (other, other_size) = sorted(points)[-2:]
+    return (other_size - size) / max(other - batch, 1) > 0
+
+
+def rounded(batch: int, unit: int) -> int:
+    """The multiple of a unit that is not above a size, and at least the unit."""
+    return max(batch // unit, 1) * unit
