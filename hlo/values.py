@@ -322,11 +322,11 @@ class _Analysis:
         phis = self._define_all(parameter)
         self.maps[parameter] = phis
         root = self._computation(body)
+        changed = self._changed(init, phis, root)
         values: ValueMap = {}
         state: ValueMap = {}
         for index, phi in phis.items():
-            if _resolve(root[index]) is phi:  # the loop leaves it as it was
-                phi.forward = init[index]
+            if index not in changed:
                 values[index] = state[index] = init[index]
                 continue
             values[index] = self._define(i, index)
@@ -337,6 +337,16 @@ class _Analysis:
         self.maps[condition.parameters[0]] = state
         self._computation(condition)
         return values
+
+    @staticmethod
+    def _changed(init: ValueMap, phis: ValueMap, root: ValueMap) -> set[ShapeIndex]:
+        """Elements of a loop's state but for those handed back, also by others that began alike."""
+        changed = set(phis)
+        while same := {k for k in changed if _resolve(root[k]) in (phis[k], _resolve(init[k]))}:
+            for k in same:
+                phis[k].forward = init[k]
+            changed -= same
+        return changed
 
     # Positions, numbering, uses, alias sets.
 

@@ -145,10 +145,12 @@ def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 def platform_of(compiled: Any) -> str:
     """JAX's name of the platform that an executable is for; "" where nothing says it.
 
-    Public are only the shardings of what it takes and returns.
+    By the shardings of what it takes and returns. Public are trees of them, which a user's own
+    pytrees refuse to hold where they look at what they are given.
     """
-    found = (getattr(compiled, f"{part}_shardings", None) for part in ("input", "output"))
-    devices = (d for s in jax.tree.leaves(list(found)) for d in s.device_set)
+    executable = getattr(compiled, "_executable", None)
+    found = [getattr(executable, f"_{part}_shardings", ()) for part in ("in", "out")]
+    devices = (d for s in jax.tree.leaves(found) for d in s.device_set)
     device = next(devices, None) or getattr(compiled, "device", None)
     return "" if device is None else device.platform
 

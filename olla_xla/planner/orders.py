@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
-from hlo.module import Module
+from hlo.module import Computation, Module
 from hlo.rewrite.aliases import Alias
+from olla_xla import schedule
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import GraphError, KernelError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.assignment.model import Assignment
-from olla_xla.memory.kernels import Pattern
+from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.baseline import BaselineEstimate, unchanged
 from olla_xla.planner.computation import AlternativeOrders, Limits, Progress, solve
@@ -39,6 +41,9 @@ those before it left."""
 _AFTER, _MOST_AFTER = 2.0, 1.0
 """What writing a plan and judging its executable take, in terms of what looking at the module took,
 and the seconds of that which a limit that was asked for counts: a long one is not for them."""
+
+
+_IN_A_CIRCLE = "a kernel would have to run before what it reads: {}"
 
 
 class _Limit(NamedTuple):
@@ -161,10 +166,12 @@ def plan_order(
     timing = timing or Timing()
     started = time.monotonic() if timing.began is None else timing.began
     planned = PlannedModule(module, target, released, kept)
+    xla_orders = _order_names(planned)
+    if kept is not None:
+        planned = _overwriting_last(planned)
     xla_total, kernels = planned.own()
     if kept is None:
         planned.kept = kernels
-    xla_orders = _order_names(planned)
     estimates = _estimates(planned, is_own=kept is None)
     bound = estimates[planned.module.entry.name].bound
     limit = _limit(options, timing, started, xla_total, bound)
@@ -172,7 +179,7 @@ def plan_order(
     solved = _solve_all(orders, estimates, limit, options, progress, alternative_orders)
 
     def unplanned() -> PlannedModule:
-        fresh = PlannedModule(module, target, released, planned.kept)
+        fresh = PlannedModule(planned.module, target, released, planned.kept)
         fresh.charge_all()
         return fresh
 
@@ -210,6 +217,42 @@ def plan_order(
     )
 
 
+def _overwriting_last(planned: PlannedModule) -> PlannedModule:
+    """The module, its schedule changed where something reads what a kernel wrote over before.
+
+    New instructions stand before their first readers, which may be another order than their
+    originals'.
+
+    Raises:
+      KernelError: no order has all such readers before.
+    """
+    late = {c for c in planned.computations.values() if _reads_late(planned, c)}
+    if not late:
+        return planned
+    orders = dict(planned.orders)
+    try:
+        for c in planned.computations.values():
+            lowered = planned.charge(c)
+            if c in late:
+                arrays = GraphArrays.of(lowered.graph)
+                order = schedule.by_priority(arrays, np.arange(arrays.n))
+                orders[c] = tuple(lowered.instructions[k] for k in order)
+    except GraphError as error:
+        raise KernelError(_IN_A_CIRCLE.format(error)) from error
+    return planned.rewritten({}, orders)
+
+
+def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
+    """Whether a value is read after a kernel of the computation that is to write over it."""
+    step = {i: k for k, i in enumerate(planned.orders[computation])}
+    return any(
+        step.get(use.instruction, -1) > k
+        for i, k in step.items()
+        for where in overwritten(i, planned.kept)
+        for use in planned.dataflow.at[where].uses
+    )
+
+
 def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEstimate]:
     """Each computation in the order that it came with, callees first.
 
@@ -224,7 +267,7 @@ def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEst
     except GraphError as error:
         if is_own:
             raise
-        raise KernelError(f"a kernel would have to run before what it reads: {error}") from error
+        raise KernelError(_IN_A_CIRCLE.format(error)) from error
 
 
 def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bound: int) -> _Limit:

@@ -168,6 +168,8 @@ class Front:
             point = self.point(k, seconds)
             lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
             low, high = (k, high) if lower else (low, k)
+        if low and not self._late():
+            self.point(low + 0.5, seconds)
         for k in range(high + 1, high + _PATIENCE):  # price and peak do not fall in step
             if self._late():
                 break

@@ -23,6 +23,9 @@ __all__ = ["Point", "Selector"]
 _SMALL = 2e-4  # tensors below this part of the peak are left alone
 _CHAIN = 12  # most tensors of a chain
 _LEAST_SECONDS = 1e-9
+_NEARLY = 0.8
+"""Part of a former gain per second from which on the best so far is taken: gains only fall, and of
+many like layers all would be evaluated anew each round."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +100,7 @@ class Selector:
         waiting = sorted(self._across(now, moment), key=lambda t: (-self._ratios.get(t, np.inf), t))
         best: tuple[float, NDArray[np.int64], Expansion] | None = None
         for t in waiting:
-            if best is not None and best[0] >= self._ratios.get(t, np.inf):
+            if best is not None and best[0] >= _NEARLY * self._ratios.get(t, np.inf):
                 break
             found = None
             for evictions, after in self._chains(chosen, now, t, moment):

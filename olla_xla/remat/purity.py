@@ -18,12 +18,13 @@ _PURE = frozenset(
     "abs acos acosh add and asin asinh atan2 atanh bitcast bitcast-convert broadcast cbrt ceil "
     "clamp compare complex concatenate constant convert convolution copy cosh cosine "
     "count-leading-zeros divide dot dynamic-slice dynamic-update-slice erf exponential "
-    "exponential-minus-one floor gather get-tuple-element imag iota is-finite log log-plus-one "
+    "exponential-minus-one fft floor gather get-tuple-element imag iota is-finite log log-plus-one "
     "logistic map maximum minimum multiply negate not or pad parameter partition-id popcnt power "
     "real reduce reduce-precision reduce-window remainder reshape reverse round-nearest-afz "
     "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign "
     "sine sinh slice sqrt subtract tan tanh transpose tuple xor".split()
 )
+# A transform of one shape is one plan of DUCC or cuFFT, which runs the same code each time.
 # Left out on purpose: random numbers, collectives, sends, infeed, outfeed, control flow, copies to
 # the host; scatter and select-and-scatter, whose sums a GPU takes in any order; and custom calls.
 

@@ -42,7 +42,7 @@ def sequence(g: GraphFields, segments: NDArray[np.int64], clones: NDArray[np.int
     originals = np.arange(g.n)
     keys = np.concatenate([(2 * originals + 1) * g.n, clones[:, 1]])
     operators = np.concatenate([originals, clones[:, 0]])
-    order = np.argsort(keys)  # no two are equal
+    order = np.argsort(keys, kind="stable")  # no two are equal, and most are sorted already
     keys, operators = keys[order], operators[order]
     tensor, start, end = (np.ascontiguousarray(column) for column in segments.T)
     last = np.minimum(np.searchsorted(keys, end), len(keys) - 1)

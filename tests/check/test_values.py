@@ -29,9 +29,9 @@ right { p = f32[4] parameter(0)
 """
 
 
-def followed(entry, head="HloModule m, is_scheduled=true"):
+def followed(entry, head="HloModule m, is_scheduled=true", bodies=BODIES):
     """(values of the program, name -> value at each leaf of that operation of the entry)."""
-    values = follow(read_program(from_hlo_text(f"{head}\n{BODIES}{entry}")))
+    values = follow(read_program(from_hlo_text(f"{head}\n{bodies}{entry}")))
     at = {op.name.split(".")[0]: found for op, found in values.frame.at.items()}
     return values, at
 
@@ -65,6 +65,16 @@ def test_an_element_that_a_loop_hands_back_is_the_value_that_went_in():
     for _, start, state, end, after in values.frame.states[loop]:
         assert len({id(v) for v in map(resolve, (start, state, end, after))}) == 4
         assert state.also == ((condition.body.parameters[0], state.index),)
+
+
+def test_an_element_that_is_always_another_that_began_alike_is_the_value_that_went_in():
+    bodies = BODIES.replace("tuple(j, d, b)", "tuple(j, b, b)")
+    values, at = followed(LOOP.replace("(i, a, b)", "(i, b, b)"), bodies=bodies)
+    assert at["w"][(1,)] is at["w"][(2,)] is at["b"][()]
+    (states,) = values.frame.states.values()
+    assert [index for index, *_ in states] == [(0,)]
+    _, at = followed(LOOP, bodies=bodies)  # began otherwise
+    assert at["w"][(1,)] is not at["a"][()] and at["w"][(2,)] is at["b"][()]
 
 
 def test_branches_that_differ_make_a_value():

@@ -1,5 +1,7 @@
 """`jax.jit = olla_xla.plan`: what jit takes is taken, and does the same, bit for bit."""
 
+import dataclasses
+
 import flax.nnx as nnx
 import jax
 import jax.extend
@@ -263,3 +265,25 @@ def test_what_only_a_call_can_lower_is_said_once_it_has_run():
     with pytest.warns(olla_xla.PlanWarning, match="arrays only"):
         got = step(Pair(rows(), rows()))
     assert_same(plain_jit(lambda x: x @ x)(rows()), got)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class OneOfTwo:
+    """A pytree that looks at what it is given."""
+
+    value: jax.Array
+    left: jax.Array | None
+    right: jax.Array | None
+
+    def __post_init__(self):
+        if (self.left is None) == (self.right is None):
+            raise ValueError("exactly one of left and right must be set")
+
+
+def test_a_pytree_that_takes_no_none_for_an_unused_array_is_planned():
+    """A tree of shardings of the arguments has None where the executable takes none."""
+    x = OneOfTwo(rows(2048), None, rows(4))
+    step = plan(lambda w, x: layers(w, x.value))
+    assert_same(plain_jit(layers)(weights(8), x.value), step(weights(8), x))
+    assert step.plans

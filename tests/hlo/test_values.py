@@ -93,6 +93,15 @@ def test_loop_state_is_one_alias_set_and_invariants_pass_through():
     assert not at["a", ()].live_out
 
 
+def test_an_element_that_is_always_another_that_began_alike_passes_through():
+    text = WHILE.replace("tuple(next, y, w)", "tuple(next, w, w)")
+    for start, names in (("(zero, b, b)", {"b"}), ("(zero, ca, b)", {"loop", "p"})):
+        module = module_from_bytes(from_hlo_text(text.replace("(zero, ca, b)", start)))
+        at = {(i.name, index): v for (i, index), v in analyse(module).at.items()}
+        found = {at[name, (1,)].instruction.name for name in ("loop", "p")}
+        assert found == names and at["loop", (2,)] is at["b", ()]
+
+
 ALL_REDUCE = """HloModule sum, is_scheduled=true
 
 add {

@@ -9,6 +9,7 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes
+from hlo.parse import from_hlo_text
 from hlo.rewrite.holds import hold_name
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
@@ -16,6 +17,7 @@ from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
+from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same
@@ -172,3 +174,43 @@ def test_a_kernel_of_many_operands_is_not_tried_one_by_one():
     assert_same(jax.jit(step)(weights, x), planned(copies, x))
     (plan,) = planned.plans
     assert plan.clones and plan.predicted_bytes < plan.xla_predicted_bytes
+
+
+TWO_READERS = """HloModule m, is_scheduled=true
+
+half {
+  x = f32[4096] parameter(0)
+  h = f32[] constant(0.5)
+  b = f32[4096] broadcast(h), dimensions={}
+  m = f32[4096] multiply(x, b)
+  n = f32[4096] multiply(x, x)
+  ROOT r = f32[4096] add(m, n)
+}
+
+third {
+  x = f32[4096] parameter(0)
+  h = f32[] constant(0.3)
+  b = f32[4096] broadcast(h), dimensions={}
+  m = f32[4096] multiply(x, b)
+  n = f32[4096] multiply(x, x)
+  ROOT r = f32[4096] add(m, n)
+}
+
+ENTRY e {
+  a = f32[4096] parameter(0)
+  s = f32[4096] sine(a)
+  f = f32[4096] fusion(s), kind=kLoop, calls=half
+  g = f32[4096] fusion(s), kind=kLoop, calls=third
+  p = f32[4096] subtract(f, g)
+  ROOT q = f32[4096] cosine(p)
+}
+"""
+
+
+def test_a_kernel_that_writes_over_what_it_reads_comes_last_whatever_the_module_says():
+    """Nothing is to gain here, so no order was looked for; that of the module has f first."""
+    module = scheduled_module(from_hlo_text(TWO_READERS))
+    _, own = PlannedModule(module, "cpu").own(every=True)
+    assert (own["f"], own["g"]) == ((0, 1), (0, 0))
+    plan = plan_order(module, PlanOptions(), "cpu", kept={"f": own["g"], "g": own["f"]})
+    assert plan.order["e"] == ("a", "s", "g", "f", "p", "q")

@@ -350,8 +350,12 @@ def test_the_program_agrees_with_the_evaluator(name):
 def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
     f = Front(module_from_bytes(scheduled("gpt")), "cpu", CostModel(CPU, "cpu"), 60, {})
     allowed = 0.2 * f.graph.seconds.sum()
+    asked, point = [], f.point
+    monkeypatch.setattr(f, "point", lambda k, seconds: (asked.append(k), point(k, seconds))[1])
     found = f.within(allowed)
     assert len(found) > 1
+    (half,) = [k for k in asked if k % 1]
+    assert half - 0.5 in asked and half + 0.5 in asked
     later = time.monotonic() + 1e6
     monkeypatch.setattr("olla_xla.remat.front.time.monotonic", lambda: later)
     assert f.within(allowed) == found

@@ -66,3 +66,23 @@ def test_of_a_stack_that_is_sliced_one_slice_is_read(seen):
 
 def test_of_a_stack_that_is_updated_one_slice_is_written():
     assert moved(WRITTEN) == 4 + 2 * 512
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "kind", "operations"),
+    [
+        ("c64[4,16,8]", "c64[4,16,8]", "FFT", 5 * 512 * 7),
+        ("f32[4,16,8]", "c64[4,16,5]", "RFFT", 5 * 512 * 7 // 2),
+        ("c64[4,16,5]", "f32[4,16,8]", "IRFFT", 5 * 512 * 7 // 2),
+    ],
+)
+def test_a_transform_takes_operations_of_its_length(given, result, kind, operations):
+    text = f"""HloModule m, is_scheduled=true
+
+ENTRY e {{
+  a = {given}{{2,1,0}} parameter(0)
+  ROOT f = {result}{{2,1,0}} fft(a), fft_type={kind}, fft_length={{16,8}}
+}}
+"""
+    root = module_from_bytes(from_hlo_text(text)).entry.root
+    assert root is not None and work(root, "cpu").operations == operations

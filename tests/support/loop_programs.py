@@ -46,6 +46,21 @@ def _over(body, y, turns=TURNS):
     return lax.scan(lambda y, t: (body(y, t), None), y, jnp.arange(turns))[0]
 
 
+# Transforms.
+
+
+@_program
+def transforms():
+    def loss(a, y):
+        def step(y, t):
+            f = jnp.fft.rfft(jnp.tanh(y @ a))
+            return jnp.fft.irfft(f * 0.9, n=WIDTH) * jnp.fft.irfft(f * 1j, n=WIDTH) + y
+
+        return (_over(step, y) ** 2).sum()
+
+    return (loss,)
+
+
 # Branches.
 
 

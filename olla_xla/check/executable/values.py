@@ -210,10 +210,10 @@ class _Follower:
         for index, value in state.items():
             value.also = ((tested, index),)
         root = self.enter(frame, op, body, [state])
+        _find_unchanged(state, start, root)
         values: At = {}
         for index, value in state.items():
-            if resolve(root[index]) is value:
-                value.same = start[index]
+            if value.same is not None:
                 values[index] = start[index]
                 continue
             values[index] = self.value(op, index)
@@ -222,6 +222,20 @@ class _Follower:
             )
         self.enter(frame, op, condition, [state])
         return values
+
+
+def _find_unchanged(state: At, start: At, root: At) -> None:
+    """Says of a loop's state what it is where it is always what went in.
+
+    The body hands it back as it came, or puts there another such element that began alike.
+    """
+    found = True
+    while found:
+        found = False
+        for index, value in state.items():
+            end = resolve(root[index])
+            if value.same is None and (end is value or end is resolve(start[index])):
+                value.same, found = start[index], True
 
 
 _REPEATED: dict[str, ShapeIndex] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator
 
@@ -242,6 +243,8 @@ def _arithmetic(i: Instruction, target: str) -> Work:
         return _NOTHING
     if i.opcode in _TRANSCENDENTAL:
         return Work(transcendentals=i.shape.num_elements)
+    if i.opcode == "fft":
+        return Work(operations=_transform(i))
     if i.opcode in ("reduce", "reduce-window", "select-and-scatter", "scatter", "sort"):
         return Work(operations=max((o.shape.num_elements for o in i.operands), default=0))
     return Work(operations=i.shape.num_elements * _SEVERAL.get(i.opcode, 1))
@@ -285,6 +288,18 @@ def _is_depthwise(i: Instruction) -> bool:
     result = i.shape.elements[0] if i.shape.elements else i.shape
     kernel = result if "BackwardFilter" in i.custom_call_target else i.operands[1].shape
     return kernel.dimensions[i.kernel_features[0]] == 1
+
+
+def _transform(i: Instruction) -> int:
+    """5 n log2 n of each complex transform of n elements, half of it where they are real.
+
+    Frigo, Johnson, "The Design and Implementation of FFTW3" (Proceedings of the IEEE 2005).
+    """
+    assert i.proto is not None
+    shapes = (i.operands[0].shape, i.shape)
+    real = min(s.element_bits for s in shapes) < max(s.element_bits for s in shapes)
+    elements = max(s.num_elements for s in shapes)
+    return round(elements * 5 * math.log2(math.prod(i.proto.fft_length)) / (1 + real))
 
 
 def _gemm_contracting(i: Instruction) -> tuple[int, ...]:
