@@ -84,8 +84,13 @@ class Sink:
 
 
 def sinks(module: Module, target: str) -> list[Sink]:
-    """All that could go, in the order of the module. `target`: "cpu" or "cuda"."""
-    found = []
+    """All that could go, in the order of the module; `target`: such as "cpu".
+
+    On a TPU that is nothing: slices lie in tiles, and code is not made for any fusion.
+    """
+    found: list[Sink] = []
+    if not platform(target).emits_any_fusion:
+        return found
     for computation in module.control_computations:
         for i in computation.instructions:
             sink = _sink(i, target)

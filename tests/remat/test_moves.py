@@ -260,6 +260,7 @@ def test_a_gpu_has_it_too(function):
     lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((_params(1), X)))
     captured = capture(lowered)
     names = [s.move.name for s in sinks(module_from_bytes(captured.module), "cuda")]
+    assert not sinks(module_from_bytes(captured.module), "tpu"), "slices lie in tiles there"
     data = edit(captured.module).rewrite(sink_moves, names, "cuda").to_bytes()
     check_rewrite(captured.module, data, "cuda", loops=True)
     check_executable(data, "cuda")
