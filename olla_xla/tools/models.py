@@ -1,8 +1,9 @@
 """Models by name: the zoo of a checkout, and any function of the user's.
 
-A model is a function called with `batch_size=` and `optimizer=` that returns
-`(step, example_args, jit_kwargs)`: a plain function to be jitted, its arguments as arrays or
-`jax.ShapeDtypeStruct`s, and the keyword arguments of `jax.jit` (donation, static arguments).
+A model is a function called with `batch_size=`, and with `optimizer=` if it takes that. It returns
+`(step, example_args)` or `(step, example_args, jit_kwargs)`: a plain function to be jitted, its
+arguments as arrays or `jax.ShapeDtypeStruct`s, and the keyword arguments of `jax.jit` (donation,
+static arguments).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -105,17 +107,28 @@ def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
     """
     make = load(name)
     with _failures(f"model {name} with batch_size={batch_size}, optimizer={optimizer}"):
-        built = make(batch_size=batch_size, optimizer=optimizer)
+        options = {"optimizer": optimizer} if _takes_optimizer(make) else {}
+        built = make(batch_size=batch_size, **options)
     try:
-        step, arguments, jit_options = built
+        step, arguments, *rest = built
+        (jit_options,) = rest or ({},)
         arguments, jit_options = tuple(arguments), dict(jit_options)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"model {name} must return (step, example_args, jit_kwargs), not {type(built).__name__}"
+            f"model {name} must return (step, example_args) or (step, example_args, jit_kwargs), "
+            f"not {type(built).__name__}"
         ) from error
     if not callable(step):
         raise InputError(f"the step of model {name} is a {type(step).__name__}, not a function")
     return BuiltModel(name, batch_size, optimizer, step, arguments, jit_options, make)
+
+
+def _takes_optimizer(make: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # of what is not written in Python
+        return True
+    return any(p.name == "optimizer" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:

@@ -25,6 +25,9 @@ def make(*, batch_size, optimizer):
 def picky(*, batch_size, optimizer):
     raise ValueError(f"no optimizer {optimizer}\\nand more lines")
 
+def plain(batch_size):
+    return make(batch_size=batch_size, optimizer="")[:2]
+
 def wrong(*, batch_size, optimizer):
     return 3
 
@@ -63,6 +66,11 @@ def test_shapes_of_every_kind_are_filled():
     assert k.dtype == key.dtype and floats.dtype == jnp.bfloat16 and not ints.any()
 
 
+def test_a_function_may_take_no_optimizer_and_give_no_options(own):
+    built = models.build("own_models:plain", batch_size=3, optimizer="adam")
+    assert built.arguments[1].shape == (3, 4) and not built.jit_options
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -72,7 +80,7 @@ def test_shapes_of_every_kind_are_filled():
         ("own_models:missing", "own_models has no function missing"),
         ("own_models:not_a_function", "own_models has no function not_a_function"),
         ("own_models:picky", "ValueError: no optimizer adam"),
-        ("own_models:wrong", "must return .step, example_args, jit_kwargs., not int"),
+        ("own_models:wrong", "or .step, example_args, jit_kwargs., not int"),
         ("own_models:uncallable", "is a int, not a function"),
     ],
 )
