@@ -78,11 +78,9 @@ def plan_module(
     own = scheduled_module(module)
     state = _ordered(ModuleState(request, own, own))
     if _asks_for_recomputation(state):
-        from olla_xla.planner.passes.rewriting import RECOMPUTATION
+        from olla_xla.planner.passes.rewriting import recomputed
 
-        state = _with_allowance(state)
-        for run in RECOMPUTATION:
-            state = run(state)
+        state = recomputed(_with_allowance(state))
     return relax_overlap.to_fit(state).finished()
 
 

@@ -107,6 +107,8 @@ class ModuleState:
       before_bytes: predicted total of that module in the order that it came with.
       plan: of `module`; None before it has an order.
       allowance: predicted seconds that recomputation may add in all; None: any.
+      other: a state of less predicted time and a larger total, whose time left for recomputation
+        may make up for that; None: there is none.
       limit: seconds since planning began up to which recomputation is looked for; None where
         nothing asks for any.
     """
@@ -121,6 +123,7 @@ class ModuleState:
     plan: Plan | None = None
     allowance: float | None = None
     limit: float | None = None
+    other: ModuleState | None = None
 
     @property
     def ordered(self) -> Plan:
