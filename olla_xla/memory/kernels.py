@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from hlo.module import Instruction
 from hlo.rounding import may_depend_on_memory
 from hlo.shapes import ShapeIndex
-from hlo.values import Dataflow, Sharing
+from hlo.sharing import Sharing
+from hlo.values import Dataflow
 from olla_xla.memory.assignment.model import Assignment
 
 __all__ = [

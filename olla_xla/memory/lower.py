@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from hlo.module import Computation, Instruction
-from hlo.values import Dataflow, Sharing, Value
+from hlo.sharing import Sharing
+from hlo.values import Dataflow, Value
 from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph

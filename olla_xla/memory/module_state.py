@@ -11,7 +11,8 @@ from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.edit import Edit
-from hlo.values import analyse, sharing
+from hlo.sharing import sharing
+from hlo.values import analyse
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
 from olla_xla.memory.kernels import Pattern, patterns

@@ -14,7 +14,6 @@ from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
 from hlo.module import Computation, Module
 from hlo.rewrite.aliases import Alias
-from olla_xla import schedule
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import GraphError, KernelError
 from olla_xla.memory.arrays import GraphArrays
@@ -31,6 +30,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.schedule import by_priority
 
 __all__ = ["plan_order"]
 
@@ -235,7 +235,7 @@ def _overwriting_last(planned: PlannedModule) -> PlannedModule:
             lowered = planned.charge(c)
             if c in late:
                 arrays = GraphArrays.of(lowered.graph)
-                order = schedule.by_priority(arrays, np.arange(arrays.n))
+                order = by_priority(arrays, np.arange(arrays.n))
                 orders[c] = tuple(lowered.instructions[k] for k in order)
     except GraphError as error:
         raise KernelError(_IN_A_CIRCLE.format(error)) from error

@@ -6,7 +6,8 @@ import pytest
 
 from hlo.module import Module, module_from_bytes
 from hlo.rewrite.barriers import without_barriers
-from hlo.values import analyse, sharing
+from hlo.sharing import sharing
+from hlo.values import analyse
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

@@ -13,6 +13,7 @@ from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla.errors import KernelError
 from olla_xla.planner import state as planner_state
+from olla_xla.planner.passes import rewriting
 from olla_xla.planner.state import WORTH, Edits, ModuleState, Request
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
@@ -162,3 +163,29 @@ def test_times_of_runs_are_those_of_what_runs_beside(monkeypatch, target):
     expected = (3.0, 4.0) if target == "cuda" else (0.0, 0.0)
     assert (plan.path_seconds, plan.xla_path_seconds) == expected
     assert seen == ([PLAN.order, None] if target == "cuda" else [])
+
+
+@pytest.mark.parametrize(("first", "second"), [(9, 7), (7, 9), (7, 7)])
+def test_both_choices_of_residuals_are_followed_to_their_end(monkeypatch, first, second):
+    """What takes more bytes of residuals may take fewer in all, of what is left of the time."""
+    ends = {"least": first, "other": second}
+    limits = {}
+
+    def chosen(given):
+        other = dataclasses.replace(given, edits=Edits(sources=("other",)))
+        return dataclasses.replace(given, edits=Edits(sources=("least",)), other=other)
+
+    def lowered(given):
+        (name,) = given.edits.sources
+        limits[name] = given.limit
+        assert given.other is None
+        plan = dataclasses.replace(PLAN, predicted_bytes=ends[name])
+        return dataclasses.replace(given, plan=plan)
+
+    monkeypatch.setattr(rewriting.scan_residuals, "run", chosen)
+    monkeypatch.setattr(rewriting.rematerialise, "run", lowered)
+    monkeypatch.setattr(rewriting.relax_overlap, "run", lambda given: given)
+    found = rewriting.recomputed(state(limit=8.0))
+    assert found.ordered.predicted_bytes == 7 and found.limit == 8.0 and found.other is None
+    assert found.edits.sources == (("least",) if first <= second else ("other",))
+    assert 3.0 < limits["least"] < 5.0 and limits["other"] > 7.0, "half of the time, then the rest"

@@ -1,9 +1,8 @@
-"""Predicts XLA's assigned total for any order: a simulation of its buffer assignment rule.
+"""Predicts XLA's assigned total for any order: a simulation of its BufferAssigner's rule.
 
 Alias sets are taken by decreasing size. An entry argument has its own allocation, reusable only if
 an output replaces it. Any other set is tried in the allocations made before (allocation_reuse.py);
-what reuses no allocation goes to one heap (heap.py), or, when live-out, gets an allocation of its
-own. Read in XLA's BufferAssigner.
+what reuses no allocation goes to one heap (heap.py), or, when live-out, gets one of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction
-from hlo.values import Dataflow, Sharing, Value, sharing
+from hlo.sharing import Sharing, sharing
+from hlo.values import Dataflow, Value
 from olla_xla.memory.arrays import csr
 from olla_xla.memory.assignment.allocation_reuse import (
     AliasSets,
