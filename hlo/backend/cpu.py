@@ -33,6 +33,7 @@ CPU = Platform(
     pays_for_layout=True,
     has_measured_rates=True,
     has_tested_bits=True,
+    compile_factor=1.0,
     least_gain=0.0,
     renames=False,
     changes_loops=False,

@@ -33,6 +33,7 @@ CUDA = Platform(
     pays_for_layout=False,  # caches and kernels are made for these
     has_measured_rates=False,
     has_tested_bits=False,  # no test has run there
+    compile_factor=1.0,
     least_gain=0.0,
     renames=False,
     changes_loops=False,

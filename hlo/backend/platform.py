@@ -56,6 +56,8 @@ class Platform:
       has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
         the first plans of an installation.
 
+      compile_factor: how many times as long as on other platforms XLA's compile is, for the seconds
+        that it takes to its schedule; what it makes code for afterwards is not seen before.
       least_gain: part of XLA's total below which a predicted gain may be none, as assigned totals
         differ that much from predicted ones.
       renames: whether XLA puts instructions of other names in the place of scheduled ones.
@@ -102,6 +104,7 @@ class Platform:
     has_measured_rates: bool
     has_tested_bits: bool
 
+    compile_factor: float
     least_gain: float
     renames: bool
     changes_loops: bool

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterable
 
+from hlo.backend import platform
 from olla_xla.errors import BudgetError, KernelError
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import AlternativeOrders, Progress
@@ -139,9 +140,9 @@ def _with_allowance(state: ModuleState) -> ModuleState:
     request, sunk, allowance = state.request, state.edits.sunk, None
     arguments = sum(p.shape.bytes for p in state.own.entry.parameters)
     total = state.ordered.predicted_bytes
-    limit = recomputation_limit(
-        request.options, request.schedule_seconds, request.elapsed, total, arguments
-    )
+    took = request.schedule_seconds
+    took = None if took is None else took * platform(request.target).compile_factor
+    limit = recomputation_limit(request.options, took, request.elapsed, total, arguments)
     if request.options.max_overhead is not None:
         # Part of the time of the module as it came; what was taken out may be spent again.
         allowance = request.options.max_overhead * run_seconds(state.own, request.cost)
