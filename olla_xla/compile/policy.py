@@ -19,6 +19,7 @@ from hlo.module import Module
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import Plan
+from olla_xla.remat.loops.account import residual_rows
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.segments.trace import inlined
 
@@ -122,6 +123,11 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
                 names[name] = names.get(name, False) or row.kept
             if row.kept and not found:
                 unnamed.append(Unnamed(row.bytes, row.operation, row.line))
+    unnamed += [
+        Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
+        for row in residual_rows(module, plan)
+        if row.new
+    ]
     return CheckpointPolicy(
         tuple(name for name, kept in names.items() if kept),
         tuple(name for name, kept in names.items() if not kept),

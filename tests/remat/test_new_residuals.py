@@ -13,6 +13,7 @@ import olla_xla
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import Stored
 from olla_xla.check.executable import check_executable, check_rewrite
+from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.remat.loops.account import residual_rows
@@ -136,7 +137,12 @@ def test_a_plan_of_another_module_is_told():
 
 
 def test_new_residuals_are_among_the_rows():
-    compiled = olla_xla.plan(STEP, max_overhead=1.0, verify=False).lower(*arguments()).compile()
-    rows = residual_rows(module_from_bytes(captured("cpu")), compiled.plan)
+    step = olla_xla.plan(STEP, max_overhead=1.0, verify=False)
+    plan = step.lower(*arguments()).compile().plan
+    rows = residual_rows(module_from_bytes(captured("cpu")), plan)
     kept = sum(row.bytes * row.slices // row.iterations for row in rows)
     assert kept == ITERATIONS * ROWS * 4
+    assert [row.bytes for row in rows if row.new] == [kept]
+    assert "all, new" in {row[2] for row in stacks_table(rows, len(rows)).rows}
+    policy = step.as_policy(*arguments())
+    assert [one.bytes for one in policy.unnamed] == [kept] and "# no name" in str(policy)

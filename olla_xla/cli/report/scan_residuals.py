@@ -42,5 +42,5 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
 
 def _fate(row: ResidualRow) -> str:
     if row.slices == row.iterations:
-        return "all"
+        return "all, new" if row.new else "all"
     return f"{row.slices} at a time" if row.slices else "computed again"

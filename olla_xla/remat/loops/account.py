@@ -21,6 +21,7 @@ class ResidualRow:
       loop: name of the while that writes it. iterations: slices that it has.
       bytes: of all slices. slices: how many of them the plan keeps at a time.
       op_name, location: JAX's name of what is kept and "file:line" of it, or "".
+      new: whether the plan has added it.
     """
 
     loop: str
@@ -29,6 +30,7 @@ class ResidualRow:
     slices: int
     op_name: str
     location: str
+    new: bool = False
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
@@ -54,7 +56,8 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
         for name, index in record.kept:
             i = given[name]
             size = iterations * i.shape.at(index).bytes
-            rows.append(ResidualRow(loop, iterations, size, iterations, i.op_name, source_line(i)))
+            what = i.op_name, source_line(i)
+            rows.append(ResidualRow(loop, iterations, size, iterations, *what, new=True))
     return sorted(rows, key=lambda row: (-row.bytes, row.slices))
 
 
