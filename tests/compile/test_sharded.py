@@ -82,11 +82,14 @@ def test_collectives_run_again_where_that_is_asked_for():
 
 
 def test_collectives_of_loops_for_cards_that_are_not_there():
-    """What the backward loop exchanges of its stacks itself is there for nothing, as in "bare"."""
+    """What the backward loop exchanges of its stacks itself is there for nothing, as in "bare".
+
+    Where no collective may run again, what one gives is kept in place of what is made of it.
+    """
     h100_device()
     kept, gone, bare = printed("tests.support.tensor_parallel", "h100")
     for row in (kept, gone, bare):
         assert row["planned"] and not row["reason"], row
         assert row["predicted"] == row["assigned"] < row["xla"] and row["overhead"] <= 1
-    assert not kept["stacks"] and gone["stacks"] and bare["stacks"]
+    assert kept["stacks"] and gone["stacks"] and bare["stacks"]
     assert gone["assigned"] < 0.9 * kept["assigned"]

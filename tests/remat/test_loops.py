@@ -125,7 +125,7 @@ def test_a_stack_that_is_transposed_between_the_loops_can_go():
     assert any(stack.moves for stack in pair.scan_residuals)
     last = rungs("moved", "cpu")[-1]
     moved = {stack.written for stack in pair.scan_residuals if stack.moves}
-    assert moved <= {k for _, _, gone, _ in last.records for k in gone}
+    assert moved <= {k for record in last.records for k in record.dropped}
 
 
 @pytest.mark.parametrize(("name", "target"), [("lstm", "cpu"), ("lstm", "cuda")])
@@ -227,7 +227,7 @@ def test_a_budget_is_met_by_loops():
 def test_the_same_choice_gives_the_same_module():
     first, second = rungs("attention", "cpu"), rungs.__wrapped__("attention", "cpu")
     assert [r.module.data for r in first] == [r.module.data for r in second]
-    assert np.all(np.diff([len(g) for r in first for _, _, g, k in r.records if not k]) >= 0)
+    assert np.all(np.diff([len(k.dropped) for r in first for k in r.records if not k.every]) >= 0)
 
 
 def test_of_several_steps_in_a_turn_the_first_carry_is_enough():

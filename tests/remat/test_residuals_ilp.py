@@ -174,6 +174,19 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     assert found == fewest if len(_all(choice)) <= MOST else found <= fewest
 
 
+def test_the_lowest_without_new_residuals_is_tried_second():
+    steps = _Told(100, (80, 1.0, 20), (50, 2.0, 55), (60, 3.0, 60), (70, 4.0, 60), thin=4, fewest=2)
+    steps.plain = 0
+    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 9.0)]
+    assert tried[:3] == [((2,), False), ((0,), False), ((1,), True)]
+    steps.plain = 2
+    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 9.0)]
+    assert tried[:2] == [((2,), False), ((1,), True)], "it is the first itself"
+    steps.plain = 3
+    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 3.5)]
+    assert tried[:2] == [((2,), False), ((1,), True)], "it takes too long"
+
+
 @pytest.mark.parametrize("name", ["gated", "lstm"])
 def test_a_budget_is_offered_what_time_alone_would_find(name):
     """Choices between those on the lower hull of bytes and time too."""
@@ -226,7 +239,7 @@ class _Told:
     """Choices whose bytes and times are told: (total, seconds, bytes that are gone) of each."""
 
     def __init__(self, total, *choices, thin, fewest):
-        self.total, self.free, self.thin = total, 0, thin
+        self.total, self.free, self.thin, self.plain = total, 0, thin, None
         self._choices, self._fewest = choices, fewest
         self.asked = []
 
