@@ -140,7 +140,7 @@ def _checked(reference: Reference, settings: Settings) -> Outcome:
             seconds=time.monotonic() - started,
             bindings=sum(map(len, plan.aliases.values())) if plan else 0,
             clones=len(plan.clones) if plan else 0,
-            stacks=sum(len(record.dropped) for record in plan.loops) if plan else 0,
+            stacks=plan.recomputed_residuals if plan else 0,
         )
         try:
             results = _run(compiled, built)

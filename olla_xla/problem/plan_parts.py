@@ -137,6 +137,11 @@ class PlanEdits:
     moved_bytes: int = 0
     added_moved_bytes: int = 0
 
+    @property
+    def recomputed_residuals(self) -> int:
+        """Scan residuals that are computed again."""
+        return sum(len(record.dropped) for record in self.loops)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFigures:

@@ -47,6 +47,8 @@ class Plan(Protocol):
     @property
     def loops(self) -> tuple[LoopRecord, ...]: ...
     @property
+    def recomputed_residuals(self) -> int: ...
+    @property
     def clones(self) -> tuple[object, ...]: ...
     @property
     def sunk(self) -> tuple[str, ...]: ...
@@ -111,7 +113,7 @@ def table(plan: Plan) -> str:
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
-    stacks = sum(len(record.dropped) for record in plan.loops)
+    stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
     new = sum(len(record.kept) for record in plan.loops)
     rows += [("scan residuals added", f"{new:,}", "of less bytes")] if new else []

@@ -68,7 +68,7 @@ def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
     segments = made.segments[: made.count[SEGMENTS]].copy()
     clones = made.clones[: made.count[CLONES]].copy()
     steps = sequence(graph, segments, clones)
-    live = np.zeros(len(steps.keys), np.int64)
+    live = np.full(len(steps.keys), g.held, np.int64)
     change = np.zeros(len(steps.keys) + 1, np.int64)
     given, taken = np.zeros(len(segments), np.bool_), np.zeros(len(segments), np.bool_)
     timeline(graph, steps, removed, given, taken, change, live)

@@ -188,7 +188,7 @@ class _Formulation:
         np.subtract.at(change, np.minimum(self.last + 1, g.n), g.bytes * (self.last >= starts))
         np.subtract.at(change, np.minimum(starts, g.n), g.bytes * (self.last < starts))
         for step, live in enumerate(np.cumsum(change)[: g.n]):
-            before[step][0] = float(live)
+            before[step][0] = float(g.held + live)
         for t in range(g.m):
             self._tensor_bytes(t, run, before)
         active = {step for _, step in self.make}

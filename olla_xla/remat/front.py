@@ -35,7 +35,7 @@ __all__ = ["Front", "fronts"]
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # its target is 0.03% of the first
 _FIRST = 8  # the first target tried
-_LEAST_PART = 1 / 16  # of a step, where a whole one takes longer than is allowed
+_LEAST_PART = 1 / 16  # of a step, down to which targets are told apart
 _ABOVE_ALLOWANCE = (
     1.5  # times the allowance at which a choice is given up; taking back evictions saves some
 )
@@ -160,24 +160,21 @@ class Front:
         """Choices that add at most `seconds`, lowest peak first.
 
         Targets fall twice as far each time until one is too expensive; what lies between it and the
-        last that was not is halved. Out of time, it is what was found so far, or the first.
+        last that was not is halved, down to a part of a step. Out of time, it is what was found so
+        far, or the first.
         """
-        low, high = 0, _LAST
-        while high - low > 1 and not (low and self._late()):
-            k = (low + high) // 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
+        low, high = 0.0, float(_LAST)
+        while high - low > _LEAST_PART and not (low and self._late()):
+            k = (low + high) / 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
+            k = float(round(k)) if high - low > 1 else k
             point = self.point(k, seconds)
             lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
             low, high = (k, high) if lower else (low, k)
-        if low and not self._late():
-            self.point(low + 0.5, seconds)
-        for k in range(high + 1, high + _PATIENCE):  # price and peak do not fall in step
+        above = math.ceil(high)
+        for k in range(above + 1, above + _PATIENCE):  # price and peak do not fall in step
             if self._late():
                 break
             self.point(k, seconds)
-        part = 0.5
-        while not low and part >= _LEAST_PART and not self._late():
-            self.point(part, seconds)
-            part /= 2
         found = [self.start, *self._points.values()]
         affordable = (p for p in found if p.seconds <= seconds)
         return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))

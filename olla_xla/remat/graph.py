@@ -45,7 +45,9 @@ class RematGraph:
     Attributes:
       n, m: number of operators and of tensors.
       instructions: [n] in execution order. values: [m] value ids of the tensors.
-      bytes, source: [m] of each tensor. live_in, live_out: [m] bool.
+      held: bytes that are taken at every step: of what the entry's arguments lie in.
+      bytes, source: [m] of each tensor, 0 where it lies in an argument's buffer.
+      live_in, live_out: [m] bool.
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       evictable: [m] bool, the tensor may be dropped and computed again.
       rerun: [n] bool, the operator may be cloned. seconds: [n] what that takes.
@@ -61,6 +63,7 @@ class RematGraph:
     m: int
     instructions: tuple[Instruction, ...]
     values: tuple[int, ...]
+    held: int
     bytes: NDArray[np.int64]
     source: NDArray[np.int64]
     live_in: NDArray[np.bool_]
@@ -153,6 +156,9 @@ def remat_graph(
     in_ptr, in_idx = _reads(arrays)
     limit = _limits(dataflow, lowered, arrays, kernels or {})
     repeats = _repeats(dataflow, lowered, arrays, limit)
+    sizes, held = arrays.bytes, 0
+    if lowered.computation is dataflow.module.entry:
+        sizes, held = _without_arguments(arrays)
     first = np.full(arrays.m, -1, np.int64)
     for t, later in repeats.items():
         first[[k.tensor for k in later]] = t
@@ -165,7 +171,8 @@ def remat_graph(
         m=arrays.m,
         instructions=instructions,
         values=lowered.values,
-        bytes=arrays.bytes,
+        held=held,
+        bytes=sizes,
         source=arrays.source,
         live_in=arrays.live_in,
         live_out=arrays.live_out,
@@ -185,6 +192,17 @@ def remat_graph(
         first=first,
         repeats=repeats,
     )
+
+
+def _without_arguments(arrays: GraphArrays) -> tuple[NDArray[np.int64], int]:
+    """Bytes of tensors beside the entry's arguments, and those of the arguments' buffers.
+
+    An argument takes its bytes whether or not it is still read, donated or not: XLA's total has
+    them, and little else comes to lie there before the result that takes its place.
+    """
+    in_arguments = np.isin(arrays.buffer, arrays.buffer[arrays.live_in])
+    bytes_ = np.where(in_arguments, 0, arrays.bytes)
+    return bytes_, int(arrays.bytes[arrays.live_in].sum())
 
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -68,7 +68,7 @@ def timeline(
     Args:
       g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
       given, taken: bool [segments], false. change: int64 [steps + 1], zero.
-      live: int64 [steps], zero; the bytes are entered.
+      live: int64 [steps], what is taken throughout; the bytes are added.
     """
     total = len(steps.keys)
     for s in range(len(steps.tensor)):
@@ -130,7 +130,9 @@ def _pass_on(
             for s in range(steps.begin[b], steps.stop[b]):
                 if steps.first[s] == x and steps.start[s] == key:
                     taker = s
-            if giver >= 0 and taker >= 0 and not given[giver] and not taken[taker]:
+            if giver < 0 or taker < 0 or g.bytes[b] == 0:
+                continue
+            if not given[giver] and not taken[taker]:
                 given[giver] = True
                 taken[taker] = True
                 change[x] -= g.bytes[a]

@@ -81,7 +81,7 @@ class StepVariants:
             raise OllaError(f"planning failed: {compiled.reason}")
         name = "planned order" if not overhead else f"planned, at most {100 * overhead:.3g}%"
         plan = compiled.plan
-        stacks = sum(len(record.dropped) for record in plan.loops)
+        stacks = plan.recomputed_residuals
         row = self.row(name, compiled)
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 

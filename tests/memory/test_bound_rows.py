@@ -95,3 +95,8 @@ def test_a_step_that_takes_nothing_is_at_its_bound():
 
 def test_what_rounds_to_zero_has_no_sign():
     assert [terminal.megabytes(size) for size in (-8, 0, -(2**20))] == ["0.0", "0.0", "-1.0"]
+
+
+def test_a_total_that_recomputation_takes_below_the_bound_is_said_to_be_below():
+    assert terminal.from_bound(-0.409) == "40.9 % below"
+    assert terminal.from_bound(0.002) == "0.2 % above"

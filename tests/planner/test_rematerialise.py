@@ -14,7 +14,7 @@ from olla_xla.remat.greedy import Point
 
 
 def point(peak, seconds, evictions=1):
-    return Point(peak, seconds, 10, np.zeros((evictions, 2), np.int64))
+    return Point(peak, seconds, 10, np.full((evictions, 2), peak, np.int64))
 
 
 class Front:
@@ -58,6 +58,11 @@ class State:
     least_worth: int = 999
     path_seconds: float = 1.0
     target: str = "cuda"
+    module: Point | None = None
+
+    @staticmethod
+    def step_seconds(module):
+        return 0.0 if module is None else module.seconds
 
     @property
     def ordered(self):
@@ -174,6 +179,19 @@ def test_what_hides_less_is_added_time(tried):
     one = tried((500, 5.0, 900, 2.0), repeats=True)
     one.state.target = "cpu"  # nothing runs beside
     assert one.least_total(6.0).seconds == 5.0
+
+
+def test_more_is_looked_for_where_choices_take_less_than_their_price(tried):
+    """Clones hand out only what is read of them, which the price of a choice does not know."""
+    one = tried((600, 5.0, 950, -1.0), (500, 6.0, 900, -1.2))
+    found = one.least_total(5.0)
+    assert (found.plan.predicted_bytes, found.exposed) == (900, 0.0)
+    assert found.seconds == pytest.approx(4.8) and found.bound <= found.seconds
+    assert one.front.asked == [600, 500]
+    one = tried((600, 5.0, 950, -1.0), (500, 6.0, 900, -0.5))
+    assert one.least_total(5.0).plan.predicted_bytes == 950, "the other takes 5.5"
+    one = tried((600, 5.0, 950, -1.0), (500, 6.0, 900, -1.2))
+    assert one.cheapest(920, 5.0).plan.predicted_bytes == 900
 
 
 def asked_for(budget, total=1000):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import time
 
@@ -144,6 +145,21 @@ def test_elementwise_fusions_may_be_cloned(operation):
 # The evaluator against the graph of the module that has the clones.
 
 
+def with_arguments_held(graph):
+    """The graph in which what arguments lie in is taken at every step."""
+    held = {t.buffer for t in graph.tensors if t.live_in}
+    tensors = [
+        dataclasses.replace(
+            t,
+            live_out=t.live_out or t.live_in,
+            bytes=t.bytes if t.live_in or t.buffer not in held else 0,
+        )
+        for t in graph.tensors
+    ]
+    pairs = [(b, a) for b, a in graph.inplace if tensors[b].buffer not in held]
+    return dataclasses.replace(graph, tensors=tuple(tensors), inplace=tuple(pairs))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_evictions_are_priced_as_the_written_module(name):
     f = front(name)
@@ -162,7 +178,8 @@ def test_evictions_are_priced_as_the_written_module(name):
         check_cloned(f.module.data, data, "cpu")
         written = PlannedModule(scheduled_module(data), "cpu")
         entry = written.lowered(written.module.entry)
-        assert peak_bytes(entry.graph, range(len(entry.instructions))) == expansion.peak
+        held = with_arguments_held(entry.graph)
+        assert peak_bytes(held, range(len(entry.instructions))) == expansion.peak
         moved = (
             module_work(written.module, "cpu").bytes - module_work(f.planned.module, "cpu").bytes
         )
@@ -354,8 +371,8 @@ def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
     monkeypatch.setattr(f, "point", lambda k, seconds: (asked.append(k), point(k, seconds))[1])
     found = f.within(allowed)
     assert len(found) > 1
-    (half,) = [k for k in asked if k % 1]
-    assert half - 0.5 in asked and half + 0.5 in asked
+    nearest = sorted(set(asked))
+    assert min(b - a for a, b in itertools.pairwise(nearest)) == 1 / 16
     later = time.monotonic() + 1e6
     monkeypatch.setattr("olla_xla.remat.front.time.monotonic", lambda: later)
     assert f.within(allowed) == found

@@ -111,7 +111,7 @@ def _compiled_only():
                     "xla": plan.xla_predicted_bytes,
                     "assigned": plan.assigned_bytes,
                     "predicted": plan.predicted_bytes,
-                    "stacks": sum(len(record.dropped) for record in plan.loops),
+                    "stacks": plan.recomputed_residuals,
                     "overhead": plan.overhead,
                 }
             )

@@ -127,7 +127,7 @@ def clones_line(plan: Plan) -> str:
     what = []
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies are left out of loops")
-    if stacks := sum(len(record.dropped) for record in plan.loops):
+    if stacks := plan.recomputed_residuals:
         new = sum(len(record.kept) for record in plan.loops)
         of = f", in part of {new} new ones" if new else ""
         what.append(f"{stacks} scan residuals are recomputed{of}")

@@ -17,6 +17,7 @@ from olla_xla.problem.text_table import text_table, wrapped
 
 __all__ = [
     "TextTable",
+    "from_bound",
     "headline",
     "html",
     "megabytes",
@@ -109,7 +110,7 @@ def headline(analysis: Analysis) -> list[str]:
             f"XLA refuses it: the device has {megabytes(analysis.available_bytes)} MB, "
             f"{megabytes(over)} too little"
         )
-    above = f"{analysis.views[-1].name} is {100 * analysis.gap:.1f} % above that"
+    above = f"{analysis.views[-1].name} is {from_bound(analysis.gap)} that"
     lines.append(
         f"no order of XLA's operators needs less than {megabytes(analysis.lower_bound_bytes)} MB "
         f"({above}{_unsearched(analysis)})"
@@ -136,6 +137,17 @@ def _unsearched(analysis: Analysis) -> str:
 def of_devices(devices: int) -> str:
     """That all sizes are of one of several devices, behind a title; or ""."""
     return f", one of {devices} devices" if devices > 1 else ""
+
+
+def from_bound(gap: float) -> str:
+    """How far a total is from the bound, such as "1.2 % above".
+
+    Below it is only what does not keep all of XLA's operators as they are.
+
+    Args:
+      gap: the total over the bound, less 1.
+    """
+    return f"{abs(100 * gap):.1f} % {'below' if gap < 0 else 'above'}"
 
 
 def other_memories(view: MemoryView) -> str:

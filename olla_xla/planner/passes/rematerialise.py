@@ -38,6 +38,18 @@ _LOWEST = 3
 _EXACT_SHARE = 0.5
 """Part of a try's time that the integer program may take."""
 
+_CHEAPER = 0.98
+"""Part of their price that choices take from which on more of them are looked for."""
+
+_OVERPRICED = 1.25
+"""Times its time that a choice may be priced at, and is tried all the same."""
+
+_LEAST_SECONDS = 1e-12
+"""Of a price, to divide by."""
+
+_PRICES = 4
+"""Prices up to which choices are looked for, as what they take becomes known."""
+
 _PLACES = 3
 """Computations at most in which instructions are computed again: the entry, and loops' bodies."""
 
@@ -204,15 +216,22 @@ class _Tried:
         if plan is None:
             return None
         self.least = min(self.least, plan.predicted_bytes)
-        exposed = max(self._longer(module, plan) - point.seconds, 0.0)
-        return _Choice(plan, module, made, point.seconds + exposed, exposed, bound, point.moved)
+        seconds = self._longer(module, plan)
+        exposed = max(seconds - point.seconds, 0.0)
+        return _Choice(plan, module, made, seconds, exposed, min(bound, seconds), point.moved)
 
     def _longer(self, module: Module, plan: Plan) -> float:
-        """Predicted seconds that a run takes longer where transfers were moved, which hide less."""
-        state = self.state
-        if not self.front.graph.repeats or not platform(state.request.target).runs_beside:
-            return 0.0
-        return path_seconds(module, state.request.cost, plan.order) - state.path_seconds
+        """Predicted seconds that a run with a choice's clones takes longer.
+
+        That may be less than the choice's price, since clones hand out only what is read of them,
+        or more, where transfers were moved and hide less.
+        """
+        state, cost = self.state, self.state.request.cost
+        if platform(state.request.target).runs_beside:
+            longer = path_seconds(module, cost, plan.order) - state.path_seconds
+        else:
+            longer = cost.step_seconds(module) - cost.step_seconds(state.module)
+        return max(longer, 0.0)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
@@ -226,7 +245,7 @@ class _Tried:
     def cheapest(self, budget: int, allowance: float) -> _Choice:
         """The cheapest choice whose total fits. Raises BudgetError."""
         here = budget - self.front.outside
-        points = [p for p in self.front.below(here) if p.seconds <= allowance]
+        points = [p for p in self.front.below(here) if p.seconds <= _OVERPRICED * allowance]
         limit = here
         for k in range(_TRIES):
             points = [p for p in points if p.peak <= limit]
@@ -240,33 +259,38 @@ class _Tried:
             over = 0 if found is None else found.plan.predicted_bytes - budget
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()
-        if lowest.seconds <= allowance and lowest.peak <= here:
+        if lowest.seconds <= _OVERPRICED * allowance:
             found = self._with(lowest, lowest.peak, 1)
-            if self._fits(found, budget, allowance):
+            if lowest.peak <= here and self._fits(found, budget, allowance):
                 return found
-        elif lowest.seconds <= allowance:
-            self._with(lowest, lowest.peak, 1)
         reason = "" if math.isinf(allowance) else "within max_overhead"
         raise BudgetError(budget, self.least, reason)
 
     def least_total(self, allowance: float) -> _Choice | None:
         """The least total within the allowance; None if that is the state's."""
         best: _Choice | None = None
-        total, seconds = self.state.least_worth, allowance
-        while best is None and seconds > 0:
-            points = self.front.within(seconds)[:_LOWEST]
-            exposed = 0.0
+        total, price = self.state.least_worth, allowance
+        tried = {b""}  # no evictions
+        for _ in range(_PRICES):
+            points = self.front.within(price)[:_LOWEST]
+            part = 1.0
             for k, point in enumerate(points):
-                if not len(point.evictions) or (best is not None and self._late()):
+                key = point.evictions.tobytes()
+                if key in tried or (best is not None and self._late()):
                     continue
+                tried.add(key)
                 found = self._with(point, point.peak, len(points) - k)
-                if found is None or found.plan.predicted_bytes >= total:
+                if found is None:
                     continue
-                if found.seconds <= allowance:
+                part = max(found.seconds / max(point.seconds, _LEAST_SECONDS), 1 / _OVERPRICED)
+                fits = found.seconds <= allowance
+                if fits and found.plan.predicted_bytes < total:
                     best, total = found, found.plan.predicted_bytes
-                else:
-                    exposed = max(exposed, found.exposed)
-            if not exposed or self._late():
+                if not fits or price * part < _CHEAPER * allowance:
+                    break
+            else:
                 break
-            seconds -= exposed  # what is no longer hidden leaves less for the rest
+            if self._late():
+                break
+            price = allowance / part
         return best

@@ -93,7 +93,7 @@ def _run(request: Request) -> Measured:
         cached=cached,
         device=device.device_kind,
         clones=0 if plan is None else len(plan.clones),
-        stacks=0 if plan is None else sum(len(record.dropped) for record in plan.loops),
+        stacks=0 if plan is None else plan.recomputed_residuals,
         overhead=0.0 if plan is None else plan.overhead,
         predicted_seconds=_predicted(compiled, request.platform) if request.steps else None,
         predicted_bytes=None if plan is None else plan.predicted_bytes,

@@ -19,7 +19,7 @@ from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.palette import COLORS
 from olla_xla.memory.analysis.peak_rows import peak_rows
-from olla_xla.memory.analysis.terminal import megabytes, of_devices, other_memories
+from olla_xla.memory.analysis.terminal import from_bound, megabytes, of_devices, other_memories
 
 __all__ = ["page"]
 
@@ -81,10 +81,10 @@ def _certificate(analysis: Analysis) -> str:
         kind = "assigned by XLA" if view.assigned else "predicted"
         live = megabytes(view.live_bytes, 2)
         bound = analysis.lower_bound_bytes
-        above = 100 * (view.total_bytes / bound - 1) if bound else 0.0
+        gap = view.total_bytes / bound - 1 if bound else 0.0
         rows.append(
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
-            f"<td>{kind}; {live} in use at the peak; {above:.1f} % above the bound</td></tr>"
+            f"<td>{kind}; {live} in use at the peak; {from_bound(gap)} the bound</td></tr>"
         )
         if view.padding:
             rows.append(
