@@ -20,6 +20,7 @@ __all__ = [
     "Pattern",
     "find_kernels",
     "inherited",
+    "joined_buffers",
     "leaves",
     "overwritten",
     "pattern",
@@ -119,3 +120,31 @@ def overwritten(
     first = next(k for k, (source, _) in enumerate(found) if source is i)
     labels = [own[k] for k in range(first, len(own)) if index is None or found[k][1] == index]
     return [found[k] for k in dict.fromkeys(labels) if k < first]
+
+
+def joined_buffers(
+    dataflow: Dataflow, instructions: Iterable[Instruction], kept: Mapping[str, Pattern]
+) -> dict[int, int]:
+    """Buffers that must be the same memory for kernels to have their patterns in `kept`.
+
+    A result that writes over an operand has the operand's memory, and so have all values that XLA
+    has in the buffer of either: of a donated argument whose place the result takes, too.
+
+    Returns:
+      Buffer -> the one that stands for all that are joined with it; others are by themselves.
+    """
+    found: dict[int, int] = {}
+
+    def stands_for(buffer: int) -> int:
+        while found.get(buffer, buffer) != buffer:
+            buffer = found[buffer]
+        return buffer
+
+    for i in instructions:
+        if wanted(i, kept) is None:
+            continue
+        for result in (leaf for leaf in leaves(i) if leaf[0] is i):
+            for operand in overwritten(i, kept, result[1]):
+                a, b = (stands_for(dataflow.at[where].buffer) for where in (operand, result))
+                found[a] = found[b] = a
+    return {buffer: stands_for(buffer) for buffer in found}

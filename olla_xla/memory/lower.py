@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hlo.module import Computation, Instruction
 from hlo.sharing import Sharing
 from hlo.values import Dataflow, Value
-from olla_xla.memory.kernels import Pattern, overwritten
+from olla_xla.memory.kernels import Pattern, joined_buffers, overwritten
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
@@ -84,16 +84,15 @@ def lower(
         and tensors[ids[v]].buffer != tensors[ids[a]].buffer
         and not instructions[tensors[ids[v]].source].called_control
     ]
+    kernel_edges = _kernel_edges(dataflow, instructions, tensors, ids, kept)
+    same = joined_buffers(dataflow, instructions, kept or {})
+    joined = [dataclasses.replace(t, buffer=same.get(t.buffer, t.buffer)) for t in tensors]
     graph = TensorGraph(
         name=computation.name,
         operators=operators,
         tensors=tuple(tensors),
         edges=tuple(sorted(_edges(instructions, step, released))),
-        alias_edges=tuple(
-            sorted(
-                _alias_edges(tensors) | _kernel_edges(dataflow, instructions, tensors, ids, kept)
-            )
-        ),
+        alias_edges=tuple(sorted(_alias_edges(joined) | kernel_edges)),
         inplace=tuple(dict.fromkeys(inplace)),
     )
     return LoweredComputation(computation, tuple(instructions), graph, tuple(ids))

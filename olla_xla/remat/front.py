@@ -51,11 +51,12 @@ class Front:
 
     Attributes:
       body: where it chooses; None: the entry computation.
+      arguments_stay: as for `remat_graph`.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       seconds: how long the walk may take; a choice that is begun is finished, within reason.
-      kernels: patterns that its kernels are to have.
+      kernels: patterns that its kernels are to have. arguments_stay: as for `remat_graph`.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Front:
         cost: CostModel,
         seconds: float,
         kernels: Mapping[str, Pattern],
+        arguments_stay: bool = False,
     ) -> None:
+        self.arguments_stay = arguments_stay
         self.module = module
         self.target = target
         self.planned = PlannedModule(module, target, kept=kernels)
@@ -76,11 +79,23 @@ class Front:
     def _choose_in(self, lowered: LoweredComputation, body: Body | None) -> None:
         kept, runs = self.planned.kept, 1 if body is None else body.runs
         self.body = body
-        self.graph = remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs)
+        stay = self.arguments_stay
+        self.graph = remat_graph(
+            self.planned.dataflow, lowered, self._cost, kept, runs, arguments_stay=stay
+        )
         self._deadline = math.inf  # until the walk begins
         self.selector = Selector(self.graph, math.inf)
         self.start = self.selector.point(np.zeros((0, 2), np.int64))
         self._points: dict[int, Point] = {}  # by target
+
+    def if_arguments_stay(self) -> Front | None:
+        """The same where nothing may lie in arguments' memory; None if nothing does."""
+        front = copy.copy(self)
+        front.arguments_stay = True
+        front._choose_in(self.planned.lowered(self.planned.module.entry), None)
+        none = np.zeros((0, 2), np.int64)
+        same = np.array_equal(expand(front.graph, none).live, expand(self.graph, none).live)
+        return None if same else front
 
     def bodies(self) -> list[Front]:
         """Fronts of what runs at the module's peak, loops' bodies and branches.
@@ -229,6 +244,9 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
     """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
 
+    Each once where other things may lie in the memory of arguments that are no longer read, and
+    once where nothing may. XLA's total is between the two.
+
     An order that saves little may still have moved readers away from what they read, and then makes
     recomputation more expensive.
 
@@ -245,5 +263,7 @@ def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[
         known = set(names)
         order = {name: [i for i in kept if i in known] for name, kept in base.order.items()}
         orders.append(Edit(module).schedule(order).module())
-    each = seconds / len(orders)
-    return [Front(ordered, base.target, cost, each, base.kernels) for ordered in orders]
+    each = seconds / (2 * len(orders))
+    found = [Front(ordered, base.target, cost, each, base.kernels) for ordered in orders]
+    others = (front.if_arguments_stay() for front in found)
+    return [*found, *(front for front in others if front is not None)]

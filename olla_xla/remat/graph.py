@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.kernels import Pattern, overwritten
+from olla_xla.memory.kernels import Pattern, joined_buffers, overwritten
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
@@ -140,6 +140,8 @@ def remat_graph(
     cost: CostModel,
     kernels: Mapping[str, Pattern] | None = None,
     runs: int = 1,
+    *,
+    arguments_stay: bool = False,
 ) -> RematGraph:
     """The problem of one computation in its module's order.
 
@@ -147,6 +149,9 @@ def remat_graph(
       dataflow: of the module. lowered: the computation. cost: prices operators.
       kernels: patterns that kernels are to have; what one writes over is not there afterwards.
       runs: times that it runs in a step, each of which takes its seconds and moves its bytes.
+      arguments_stay: of the entry computation, whether nothing else may lie where a donated
+        argument does before its result takes its place. XLA's total has an argument's bytes
+        however early it is read last, and puts there only what happens to fit.
     """
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
@@ -154,11 +159,12 @@ def remat_graph(
     rerun = [i not in awaited and recomputable(i, cost.target) for i in instructions]
     work = [cost.work(i) for i in instructions]
     in_ptr, in_idx = _reads(arrays)
-    limit = _limits(dataflow, lowered, arrays, kernels or {})
+    memory = _memory(dataflow, lowered, arrays, kernels or {})
+    limit = _limits(dataflow, lowered, arrays, memory, kernels or {})
     repeats = _repeats(dataflow, lowered, arrays, limit)
     sizes, held = arrays.bytes, 0
-    if lowered.computation is dataflow.module.entry:
-        sizes, held = _without_arguments(arrays)
+    if arguments_stay and lowered.computation is dataflow.module.entry:
+        sizes, held = _without_arguments(arrays, memory)
     first = np.full(arrays.m, -1, np.int64)
     for t, later in repeats.items():
         first[[k.tensor for k in later]] = t
@@ -194,15 +200,27 @@ def remat_graph(
     )
 
 
-def _without_arguments(arrays: GraphArrays) -> tuple[NDArray[np.int64], int]:
-    """Bytes of tensors beside the entry's arguments, and those of the arguments' buffers.
+def _without_arguments(
+    arrays: GraphArrays, memory: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], int]:
+    """Bytes of tensors beside the entry's arguments, and those of the arguments' memory.
 
-    An argument takes its bytes whether or not it is still read, donated or not: XLA's total has
-    them, and little else comes to lie there before the result that takes its place.
+    Args:
+      arrays: of the entry computation. memory: [m] as `_memory` gives it.
     """
-    in_arguments = np.isin(arrays.buffer, arrays.buffer[arrays.live_in])
-    bytes_ = np.where(in_arguments, 0, arrays.bytes)
-    return bytes_, int(arrays.bytes[arrays.live_in].sum())
+    in_arguments = np.isin(memory, memory[arrays.live_in])
+    return np.where(in_arguments, 0, arrays.bytes), int(arrays.bytes[arrays.live_in].sum())
+
+
+def _memory(
+    dataflow: Dataflow,
+    lowered: LoweredComputation,
+    arrays: GraphArrays,
+    kernels: Mapping[str, Pattern],
+) -> NDArray[np.int64]:
+    """[m] numbers, equal of tensors that lie in the same memory, whatever the order."""
+    same = joined_buffers(dataflow, lowered.instructions, kernels)
+    return np.array([same.get(b, b) for b in arrays.buffer.tolist()], np.int64)
 
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -253,13 +271,14 @@ def _limits(
     dataflow: Dataflow,
     lowered: LoweredComputation,
     arrays: GraphArrays,
+    memory: NDArray[np.int64],
     kernels: Mapping[str, Pattern],
 ) -> NDArray[np.int64]:
     """The step of the operator that overwrites each tensor's buffer; n where none does."""
     limit = np.full(arrays.m, arrays.n, np.int64)
     members: dict[int, list[int]] = {}
-    for t, buffer in enumerate(arrays.buffer.tolist()):
-        members.setdefault(buffer, []).append(t)
+    for t, number in enumerate(memory.tolist()):
+        members.setdefault(number, []).append(t)
     for tensors in members.values():
         tensors.sort(key=lambda t: (not arrays.live_in[t], int(arrays.source[t])))
         for a, b in zip(tensors, tensors[1:], strict=False):

@@ -8,6 +8,7 @@ from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.roofline import CostModel, Device
+from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import GraphFields, remat_graph
 
 pytestmark = pytest.mark.quick
@@ -15,12 +16,13 @@ pytestmark = pytest.mark.quick
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
-def problem(text, runs=1):
+def problem(text, runs=1, kernels=None, *, stay=False, header=""):
     """(graph, name -> number of the tensor that an instruction makes, names in order)."""
-    view = module_from_bytes(with_program_order(from_hlo_text(f"HloModule m\n{text}")))
+    view = module_from_bytes(with_program_order(from_hlo_text(f"HloModule m{header}\n{text}")))
     planned = PlannedModule(view, "cpu")
     lowered = planned.charge_all()
-    graph = remat_graph(planned.dataflow, lowered, CostModel(CPU, "cpu"), None, runs)
+    cost = CostModel(CPU, "cpu")
+    graph = remat_graph(planned.dataflow, lowered, cost, kernels, runs, arguments_stay=stay)
     names = [i.name for i in graph.instructions]
     values = [planned.dataflow.values[v] for v in graph.values]
     tensors = {v.instruction.name: t for t, v in enumerate(values)}
@@ -116,3 +118,40 @@ def test_what_is_updated_in_place_is_kept():
   u = f32[256] dynamic-update-slice(b, p, i)
   ROOT r = f32[256] add(u, c) }""")
     assert graph.evictable[tensors["c"]] and not graph.evictable[tensors["b"]]
+
+
+UPDATE = """f { p0 = f32[256] parameter(0)
+  p1 = f32[256] parameter(1)
+  ROOT r = f32[256] subtract(p0, p1) }
+ENTRY e { w = f32[256] parameter(0)
+  x = f32[256] parameter(1)
+  c = f32[256] copy(w)
+  y = f32[256] multiply(x, c)
+  z = f32[256] sine(y)
+  g = f32[256] multiply(z, c)
+  ROOT n = f32[256] fusion(c, g), kind=kLoop, calls=f }"""
+DONATED = ", input_output_alias={ {}: (0, {}, may-alias) }"
+
+
+def test_what_lies_in_an_arguments_place_ends_its_reading():
+    """The kernel is to write over g, and its result takes w's place: so g must lie there."""
+    graph, tensors, names = problem(UPDATE, header=DONATED)
+    assert graph.limit[tensors["w"]] == names.index("n")
+    graph, tensors, names = problem(UPDATE, kernels={"n": (0, 1, 1)}, header=DONATED)
+    assert graph.limit[tensors["g"]] == names.index("n")
+    assert graph.limit[tensors["w"]] == names.index("g")
+    later = np.array([[tensors["c"], (2 * names.index("g") + 1) * graph.n]], np.int64)
+    assert not expand(graph, later).feasible, "made again for n, c is read of w after that"
+
+
+def test_arguments_bytes_are_taken_throughout_where_they_stay():
+    given, tensors, names = problem(UPDATE, header=DONATED)
+    none = np.zeros((0, 2), np.int64)
+    free = expand(given, none).live
+    assert free[names.index("z")] == 4 * 256 * 3 and free[names.index("y")] == 4 * 256 * 3
+    graph, tensors, names = problem(UPDATE, stay=True, header=DONATED)
+    live = expand(graph, none).live
+    assert graph.held == 2 * 4 * 256 and graph.bytes[tensors["w"]] == graph.bytes[tensors["n"]] == 0
+    assert (live >= free).all() and live[names.index("z")] == 4 * 256 * 4
+    graph, tensors, names = problem(UPDATE, kernels={"n": (0, 1, 1)}, stay=True, header=DONATED)
+    assert graph.bytes[tensors["g"]] == 0 and graph.bytes[tensors["c"]] == 4 * 256

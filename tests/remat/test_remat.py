@@ -160,9 +160,11 @@ def with_arguments_held(graph):
     return dataclasses.replace(graph, tensors=tuple(tensors), inplace=tuple(pairs))
 
 
+@pytest.mark.parametrize("stay", [False, True])
 @pytest.mark.parametrize("name", RUNS)
-def test_evictions_are_priced_as_the_written_module(name):
+def test_evictions_are_priced_as_the_written_module(name, stay):
     f = front(name)
+    f = (f.if_arguments_stay() or f) if stay else f
     g, random = f.graph, np.random.default_rng(0)
     able = np.flatnonzero(g.evictable)
     total = 0
@@ -178,8 +180,8 @@ def test_evictions_are_priced_as_the_written_module(name):
         check_cloned(f.module.data, data, "cpu")
         written = PlannedModule(scheduled_module(data), "cpu")
         entry = written.lowered(written.module.entry)
-        held = with_arguments_held(entry.graph)
-        assert peak_bytes(held, range(len(entry.instructions))) == expansion.peak
+        seen = with_arguments_held(entry.graph) if stay else entry.graph
+        assert peak_bytes(seen, range(len(entry.instructions))) == expansion.peak
         moved = (
             module_work(written.module, "cpu").bytes - module_work(f.planned.module, "cpu").bytes
         )

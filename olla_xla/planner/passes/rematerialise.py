@@ -93,10 +93,9 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
             break
         left = max(deadline - time.monotonic(), 0.1)
         best: tuple[_Choice, Front] | None = None
-        places = _places(state, left, done)
+        most, places = state.allowance_left, _places(state, left, done)
         for k, place in enumerate(places):
             until = time.monotonic() + (deadline - time.monotonic()) / (len(places) - k)
-            most = state.allowance_left
             front = min(place, key=lambda f: f.outside + f.within(most)[0].peak)
             choice = _Tried(state, front, until).least_total(most)
             if choice is not None and (
@@ -140,17 +139,19 @@ def _least_seconds(front: Front, budget: int) -> float:
 def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[list[Front]]:
     """By computation, the entry first, its fronts in the orders that promise most.
 
+    Those for which arguments' memory stays theirs are a place of their own: their peaks are higher.
+
     Args:
       state: an ordered one. seconds: for all of them together, of which walks take a part.
       done: names of computations that are left alone.
     """
     found = fronts(state.module, state.ordered, state.request.cost, _FRONT_SHARE * seconds)
-    by_name: dict[str, list[Front]] = {}
+    places: dict[tuple[str, bool], list[Front]] = {}
     for front in found:
-        for one in (front, *front.bodies()):
+        for one in (front, *(() if front.arguments_stay else front.bodies())):
             if one.name not in done:
-                by_name.setdefault(one.name, []).append(one)
-    return list(by_name.values())
+                places.setdefault((one.name, one.arguments_stay), []).append(one)
+    return list(places.values())
 
 
 def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
