@@ -140,7 +140,7 @@ def test_what_lies_in_an_arguments_place_ends_its_reading():
     graph, tensors, names = problem(UPDATE, kernels={"n": (0, 1, 1)}, header=DONATED)
     assert graph.limit[tensors["g"]] == names.index("n")
     assert graph.limit[tensors["w"]] == names.index("g")
-    later = np.array([[tensors["c"], (2 * names.index("g") + 1) * graph.n]], np.int64)
+    later = np.array([[tensors["c"], (2 * names.index("g") + 1) * graph.n + 1]], np.int64)
     assert not expand(graph, later).feasible, "made again for n, c is read of w after that"
 
 
