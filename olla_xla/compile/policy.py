@@ -87,6 +87,28 @@ class _Residual(NamedTuple):
     enters: bool
 
 
+class _Named(NamedTuple):
+    """What `checkpoint_name` names in a scan's body.
+
+    Attributes:
+      name: that. bytes: of all iterations together. primitive: what makes it, or "".
+      lines: "file:line" of all callers of that.
+    """
+
+    name: str
+    bytes: int
+    primitive: str
+    lines: frozenset[str]
+
+
+class _Scan(NamedTuple):
+    """A scan of the function: its length, what it stacks, and what is named in its body."""
+
+    length: int
+    stacked: list[_Residual]
+    named: list[_Named]
+
+
 class _Kept(NamedTuple):
     """A scan residual of a loop of XLA's: its bytes, the operation and line that make it.
 
@@ -109,13 +131,15 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
     scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
     names: dict[str, bool] = {}
     unnamed: list[Unnamed] = []
-    for iterations, kept in _loops(module, plan):
-        fitting = [scan for scan in scans if scan[0] == iterations and scan[1]]
+    found_for: dict[str, _Scan] = {}
+    for loop, iterations, kept in _loops(module, plan):
+        fitting = [scan for scan in scans if scan.length == iterations and scan.stacked]
         if not fitting:
             continue
-        best = max(fitting, key=lambda scan: _weight(kept, scan[1]))
+        best = max(fitting, key=lambda scan: _weight(kept, scan.stacked))
         scans.remove(best)
-        for row, residual in _aligned(kept, best[1]):
+        found_for[loop] = best
+        for row, residual in _aligned(kept, best.stacked):
             if residual is not None and residual.enters:
                 continue
             found = () if residual is None else residual.names
@@ -123,11 +147,14 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
                 names[name] = names.get(name, False) or row.kept
             if row.kept and not found:
                 unnamed.append(Unnamed(row.bytes, row.operation, row.line))
-    unnamed += [
-        Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
-        for row in residual_rows(module, plan)
-        if row.new
-    ]
+    for row in residual_rows(module, plan):
+        if row.new:
+            one = Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
+            name = _name_of(one, found_for.get(row.loop))
+            if name is None:
+                unnamed.append(one)
+            else:
+                names[name] = True
     return CheckpointPolicy(
         tuple(name for name, kept in names.items() if kept),
         tuple(name for name, kept in names.items() if not kept),
@@ -135,13 +162,23 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
     )
 
 
-def _loops(module: Module, plan: Plan) -> Iterator[tuple[int, list[_Kept]]]:
-    """(iterations, stacks) of every loop that stacks for another."""
+def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
+    """The name of a value of a scan's body; None where none is known to be its."""
+    named = [] if scan is None else scan.named
+    alike = [n for n in named if (n.bytes, n.primitive) == (value.bytes, value.operation)]
+    names = {n.name for n in alike}
+    if len(names) > 1:
+        names = {n.name for n in alike if value.line in n.lines}
+    return names.pop() if len(names) == 1 else None
+
+
+def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
+    """(name, iterations, stacks) of every loop that stacks for another."""
     records = {record[:2]: record for record in plan.loops}
     for pair in pairs(module, plan.target):
         record = records.get((pair.writer.i.name, pair.reader.i.name))
         gone = frozenset(record.dropped) if record is not None else frozenset()
-        yield pair.writer.iterations, _stacked(pair, gone)
+        yield pair.writer.i.name, pair.writer.iterations, _stacked(pair, gone)
 
 
 def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
@@ -155,8 +192,8 @@ def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
     return found
 
 
-def _scans(jaxpr: Any) -> Iterator[tuple[int, list[_Residual]]]:
-    """(length, what it stacks) of every scan of a jaxpr, those inside of others too."""
+def _scans(jaxpr: Any) -> Iterator[_Scan]:
+    """Every scan of a jaxpr, those inside of others too."""
     for equation in inlined(jaxpr).equations:
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
@@ -164,16 +201,22 @@ def _scans(jaxpr: Any) -> Iterator[tuple[int, list[_Residual]]]:
                 if hasattr(inner, "eqns"):
                     yield from _scans(inner)
         if equation.primitive.name == "scan":
-            yield equation.params["length"], _residuals(equation)
+            yield _scan(equation)
 
 
-def _residuals(scan: Any) -> list[_Residual]:
-    """What a scan stacks, in order; what its body returns as it entered is marked."""
+def _scan(scan: Any) -> _Scan:
+    """What a scan stacks, in order, and names; what its body returns as it entered is marked."""
     body, length = scan.params["jaxpr"], scan.params["length"]
     body = getattr(body, "jaxpr", body)
     equations, outputs, _ = inlined(body)
     made = {id(out): equation for equation in equations for out in equation.outvars}
-    names = _names(equations)
+    names, named = _names(equations), []
+    for equation in equations:
+        if equation.primitive.name == "name":
+            maker, aval = made.get(id(equation.invars[0])), equation.outvars[0].aval
+            size = length * int(np.prod(aval.shape)) * aval.dtype.itemsize
+            primitive = "" if maker is None else maker.primitive.name
+            named.append(_Named(equation.params["name"], size, primitive, _lines(maker)))
     found = []
     for outer, inner in zip(scan.outvars, outputs, strict=True):
         if tuple(outer.aval.shape) != (length, *inner.aval.shape):
@@ -185,7 +228,13 @@ def _residuals(scan: Any) -> list[_Residual]:
         primitive = "" if maker is None else maker.primitive.name
         own = names.get(id(inner), ())
         found.append(_Residual(size, primitive, own, maker is None and not own))
-    return found
+    return _Scan(length, found, named)
+
+
+def _lines(equation: Any) -> frozenset[str]:
+    traceback = None if equation is None else equation.source_info.traceback
+    frames = () if traceback is None else traceback.frames
+    return frozenset(f"{frame.file_name}:{frame.line_num}" for frame in frames)
 
 
 def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """A plan handed over as a policy of `jax.checkpoint`, which put by hand gives the plan's total."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,8 +9,13 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
+from hlo.module import module_from_bytes
 from olla_xla.compile.capture import capture
-from olla_xla.remat.loops.choice import Choice
+from olla_xla.compile.policy import policy_of
+from olla_xla.planner import plan_module
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import LoopRecord
+from olla_xla.remat.loops.pairs import pairs
 
 ARGUMENTS = jnp.zeros((16, 2, 64, 64)), jnp.zeros((2048, 64))
 LIMITS = {"time_limit": 5, "step_limit": 2000, "donate_argnums": 0}
@@ -38,13 +44,7 @@ def step_of(body):
 
 @functools.cache
 def planned_within(overhead):
-    """The planned step, which has its plan, and that as a policy; of residuals that JAX has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Choice, "can_be_kept", lambda self, number: False)
-        return _planned(overhead)
-
-
-def _planned(overhead):
+    """The planned step, which has its plan, and that as a policy."""
     planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
     return planned, planned.as_policy(*ARGUMENTS)
 
@@ -68,6 +68,41 @@ def test_what_is_kept_and_has_no_name_is_told_with_its_line():
     assert first.bytes == 8 * 2**20 and "test_policy.py:" in first.line
     text = str(policy)
     assert text.startswith("jax.checkpoint_policies.save_only_these_names('down')\n# no name: 8.0")
+
+
+def twice_read(h, w):
+    """Of `up` and `down` themselves JAX stacks nothing, but six times what is made of them."""
+    up = checkpoint_name(h @ w[0], "up")
+    down = checkpoint_name((jnp.sin(up) * jnp.exp(up)) @ w[1], "down")
+    return h + jnp.sin(down) * jnp.exp(down), None
+
+
+def test_what_gets_a_new_residual_has_its_name():
+    traced = jax.jit(step_of(twice_read), donate_argnums=0).trace(*ARGUMENTS)
+    data = capture(traced.lower()).module
+    module, plan = module_from_bytes(data), plan_module(data, PlanOptions(), target="cpu")
+    (pair,) = pairs(module, "cpu")
+    products = [
+        i.name
+        for i in pair.writer.body.computation.instructions
+        if i.op_name.endswith("dot_general") and i.shape.dimensions == (2048, 64)
+    ]
+    derived = [r.written for r in pair.scan_residuals if r.value.i.opcode != "parameter"]
+
+    def policy(*kept):
+        new = tuple((name, ()) for name in kept)
+        record = LoopRecord(pair.writer.i.name, pair.reader.i.name, tuple(derived), 0, new)
+        return policy_of(traced.jaxpr, module, dataclasses.replace(plan, loops=(record,)))
+
+    assert len(products) == 2 and len(derived) >= 7
+    both = policy(*products)
+    assert both.names == ("up", "down") and not both.unnamed
+    one = policy(products[1])
+    assert len(one.names) == len(one.recomputed) == 1 and not one.unnamed
+    assert {one.names, policy(products[0]).names} == {("up",), ("down",)}
+    adds = [i.name for i in pair.writer.body.computation.instructions if i.opcode == "copy"]
+    (unnamed,) = policy(adds[0]).unnamed
+    assert unnamed.bytes == 8 * 2**20
 
 
 def test_as_maxtexts_flags():
