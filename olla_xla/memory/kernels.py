@@ -114,9 +114,10 @@ def overwritten(
     Args:
       i: any instruction. kept: by name. index: of the result that is meant; None: all.
     """
-    own, found = wanted(i, kept), leaves(i)
+    own = wanted(i, kept)
     if own is None:
         return []
+    found = leaves(i)
     first = next(k for k, (source, _) in enumerate(found) if source is i)
     labels = [own[k] for k in range(first, len(own)) if index is None or found[k][1] == index]
     return [found[k] for k in dict.fromkeys(labels) if k < first]
