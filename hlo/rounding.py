@@ -130,6 +130,8 @@ class _Products:
             elif i.called:
                 if self._is_sensitive_call(i, read):
                     return True
+            elif i.shape.is_array and i.shape.element_type not in _FLOATING:
+                known[i] = False  # whole numbers are exact, and as an index say nothing of values
             else:
                 known[i] = i.opcode not in _NO_PRODUCT
         return False

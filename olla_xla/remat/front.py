@@ -178,21 +178,34 @@ class Front:
         last that was not is halved, down to a part of a step. Out of time, it is what was found so
         far, or the first.
         """
-        low, high = 0.0, float(_LAST)
-        while high - low > _LEAST_PART and not (low and self._late()):
+        low, high = self._halved(0.0, float(_LAST), 1.0, seconds)
+        last = int(high)
+        if low:
+            low, high = self._halved(low, high, 0.5, seconds)
+        for k in range(last + 1, last + _PATIENCE):  # price and peak do not fall in step
+            if self._late():
+                break
+            self.point(k, seconds)
+        self._halved(low, high, _LEAST_PART, seconds)
+        found = [self.start, *self._points.values()]
+        affordable = (p for p in found if p.seconds <= seconds)
+        return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))
+
+    def _halved(self, low: float, high: float, part: float, seconds: float) -> tuple[float, float]:
+        """The last target that is met within the added seconds, and the first that is not.
+
+        They are at most `part` of a step apart, unless time has passed and one was met.
+
+        Args:
+          low, high: numbers of a target that is met, or 0, and of one that is not.
+        """
+        while high - low > part and not (low and self._late()):
             k = (low + high) / 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
             k = float(round(k)) if high - low > 1 else k
             point = self.point(k, seconds)
             lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
             low, high = (k, high) if lower else (low, k)
-        above = math.ceil(high)
-        for k in range(above + 1, above + _PATIENCE):  # price and peak do not fall in step
-            if self._late():
-                break
-            self.point(k, seconds)
-        found = [self.start, *self._points.values()]
-        affordable = (p for p in found if p.seconds <= seconds)
-        return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))
+        return low, high
 
     def least(self) -> Point:
         """The choice with the least peak that is known, whatever it takes."""

@@ -55,6 +55,12 @@ BODIES = {
                           "t = f32[8,8] transpose(p), dimensions={1,0}\n"
                           "n = f32[8,8] negate(t)\n q = f32[8,8] multiply(a, b)\n"
                           "ROOT s = f32[8,8] subtract(n, q)", True),
+    "an index is no product": ("i = s32[] constant(1)\n j = s32[] multiply(i, i)\n"
+                               "k = s32[] and(j, i)\n p = f32[8,8] multiply(a, b)\n"
+                               "w = f32[1,8] slice(a), slice={[0:1], [0:8]}\n"
+                               "t = f32[8,8] add(a, b)\n"
+                               "u = f32[8,8] dynamic-update-slice(t, w, j, k)\n"
+                               "ROOT s = f32[8,8] add(p, u)", False),
     "through a reduction": ("z = f32[] constant(0)\n p = f32[8,8] multiply(a, b)\n"
                             "r = f32[8] reduce(p, z), dimensions={0}, to_apply=sum\n"
                             "w = f32[8,8] broadcast(r), dimensions={0}\n"

@@ -18,6 +18,8 @@ __all__ = ["Rounding", "is_settled"]
 _HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
 _FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
 _COMPLEX_TYPES = (15, 18)
+_INTEGERS = range(1, 10)
+"""XLA's element types of booleans and of whole numbers: their arithmetic is exact."""
 
 _EXACT = frozenset(
     "abs ceil clamp compare constant floor iota is-finite maximum minimum parameter "
@@ -137,6 +139,8 @@ class _Sums:
             self.is_open |= len(made_of) == 2 and _is_rounded(op)
         elif op.called:
             self._enter(op, made_of)
+        elif op.shape.element_type in _INTEGERS:
+            return  # an index of what is handed on, too, is no product
         elif op.opcode not in _EXACT and (made_of or op.opcode not in _TRANSPARENT):
             self._products.add(op)
 
