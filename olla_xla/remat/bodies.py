@@ -31,7 +31,7 @@ class Body:
     Attributes:
       computation: that one. runs: times that it runs in a step.
       peak: its lifetime peak, in bytes. outside: what the module's peak has beyond that.
-      elsewhere: the module's peak if it needed nothing: no less can be had in it.
+      elsewhere: the module's peak if it needed no memory: no change inside it can reach less.
     """
 
     computation: Computation
@@ -42,11 +42,11 @@ class Body:
 
 
 def bodies_at_peak(planned: PlannedModule) -> list[Body]:
-    """From the entry's peak inwards, what runs there and could lower it.
+    """The nested computations that run at the module's peak, outermost first.
 
-    Computations whose number of runs is not known end the list, as do those without which the peak
-    is as high, and those that a CPU compiles as one function with others, whose code may round
-    otherwise whatever is added to it.
+    The list ends before the first one whose number of runs is not known, without which the module's
+    peak would be as high, or which a CPU compiles in one function with others: adding to it may
+    change how that function's code rounds.
 
     Args:
       planned: with `peaks` of all its computations, in the orders that its module comes with.

@@ -17,7 +17,7 @@ __all__ = ["clones"]
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
     """The clones that an expansion calls for, in execution order, for `with_clones`.
 
-    What nothing reads (a moment of a key without effect) is left out.
+    Clones that nothing reads are left out.
     """
     return _Builder(dataflow, g, expansion).build()
 
@@ -33,14 +33,14 @@ class _Builder:
             self._segments.setdefault(int(t), []).append((int(start), int(end)))
         self._taken = {i.name for c in dataflow.module.computations for i in c.instructions}
         self._made: dict[tuple[Instruction, int], str] = {}
-        """By original and the key of its version: the clone's name."""
+        """(original, key of its version) -> the clone's name."""
         self._operands: dict[str, tuple[Instruction, tuple[str, ...]]] = {}
         self._readers: dict[str, list[tuple[str, int]]] = {}
         self._given = set(g.source[list(g.repeats)].tolist())
         self._read_later()
 
     def _read_later(self) -> None:
-        """Versions of what a later transfer gives are that transfer's own results."""
+        """Where a later transfer repeats a value, the later version is that transfer's result."""
         for t, later in self._g.repeats.items():
             for start, _ in self._segments.get(t, ()):
                 since = [k for k in later if k.since < start]
@@ -94,7 +94,7 @@ class _Builder:
         return name
 
     def _version(self, i: Instruction, key: int) -> str:
-        """The name under which the value of an instruction is read at a moment."""
+        """The name of the instruction that holds the value of `i` at the moment `key`."""
         value = self._dataflow.at[i, ()]
         t = self._tensor.get(value.id)
         if t is None:
@@ -115,5 +115,5 @@ class _Builder:
 
 
 def _begins_loop(i: Instruction) -> bool:
-    """Whether it is the tuple that a loop's state begins as, and nothing else."""
+    """Whether it is a tuple whose only user is a while: a loop's initial state."""
     return i.opcode == "tuple" and len(i.users) == 1 and i.users[0].opcode == "while"

@@ -30,7 +30,8 @@ class Expansion:
     Attributes:
       feasible: no clone needs a buffer that has been overwritten by then.
       live: int64 [steps] bytes at each step of the new sequence. keys: its moments, ascending.
-      seconds: of all clones, less those of originals that they replace. moved: the same in bytes.
+      seconds: predicted time of all clones, less that of the originals they replace.
+      moved: bytes moved, likewise.
       clone_op, clone_key: [clones] what is cloned, and when.
       removed: [n] bool, originals that nothing needs any more.
       seg_tensor, seg_start, seg_end: [segments] keys between which each version of a tensor lives,
@@ -56,7 +57,7 @@ class Expansion:
 
 
 def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
-    """Evaluates evictions, int64 [k, 2] of (tensor, key), beside those that always hold."""
+    """Evaluates evictions, int64 [k, 2] of (tensor, key), together with `g.dropped`."""
     evictions = np.concatenate([g.dropped, evictions])
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]

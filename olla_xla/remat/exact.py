@@ -35,11 +35,11 @@ _SMALL = 2e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactChoice:
-    """The program's answer.
+    """The solution of the program.
 
     Attributes:
       result: of the solver; values and bound are predicted seconds added.
-      evictions: int64 [k, 2] of (tensor, key); None if no point was found.
+      evictions: int64 [k, 2] of (tensor, key); None if no feasible point was found.
       variables, rows: of the program.
     """
 
@@ -91,12 +91,15 @@ class _Formulation:
         return self.g.out_idx[self.g.out_ptr[v] : self.g.out_ptr[v + 1]].tolist()
 
     def stands(self, t: int, step: int) -> bool:
-        """Whether a tensor is there at a step whatever is chosen."""
+        """Whether a tensor is in memory at a step whatever is chosen."""
         start = -1 if self.g.live_in[t] else int(self.g.source[t])
         return not self.candidate[t] and start <= step <= self.last[t]
 
     def _collect(self) -> None:
-        """Events of every tensor, with the number of clones that a read there is away from."""
+        """Events of every tensor, each with the length of the chain of clones that reads it there.
+
+        Length 0 says that an operator of the module reads it, or defines it.
+        """
         g = self.g
         for v in range(g.n - 1, -1, -1):
             for t in self.outputs(v):
@@ -136,14 +139,14 @@ class _Formulation:
                         )
 
     def _there(self, t: int, step: int) -> list[int]:
-        """Columns of which one must be 1 for a tensor to be there when `step` begins."""
+        """Columns of which one must be 1 for a tensor to be in memory when `step` begins."""
         k = bisect.bisect_left(self.events[t], step) - 1
         columns = [self.keep[t, k]] if (t, k) in self.keep else []
         made = self.make.get((int(self.g.source[t]), step))
         return columns + ([made] if made is not None else [])
 
     def _presence(self) -> None:
-        """(1b) and (1c), and that nothing is made before it is read."""
+        """Rows (1b), (wanted) and (1c)."""
         for t in np.flatnonzero(self.candidate).tolist():
             for step, level in self.levels[t].items():
                 if level == 0 and step > self.g.source[t]:
@@ -165,7 +168,7 @@ class _Formulation:
                 self.model.add_row([*columns, column], [*values, -1.0], lower=0, tag="(1c)")
 
     def _wanted(self) -> None:
-        """A clone has a reader where it stands: one of the module's own, or another clone."""
+        """Rows (wanted): a clone's result is read at its step, by an operator or another clone."""
         clones: dict[tuple[int, int], list[int]] = {}
         for (v, step), column in self.make.items():
             for t in self.inputs(v):
@@ -177,7 +180,7 @@ class _Formulation:
                 self.model.add_row([*readers, column], [*values, -1.0], lower=0, tag="wanted")
 
     def _budget(self, budget: int) -> None:
-        """(1d), in units that keep the coefficients small."""
+        """Rows (1d), in units that keep the coefficients small."""
         g = self.g
         unit = max(self.base.peak / 1e4, 1.0)
         run = [[float(b), [], []] for b in self.base.live]
@@ -235,7 +238,7 @@ class _Formulation:
         before[step][2].append(size)
 
     def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """A point as evictions: one in each gap over which a tensor is not kept."""
+        """A feasible point as evictions: one in each gap over which a tensor is not kept."""
         found = [
             (t, (2 * self.events[t][k] + 1) * self.g.n + 1)
             for (t, k), column in self.keep.items()

@@ -1,7 +1,7 @@
 """Choices of what to compute again, from little to much.
 
-For peaks in fixed steps below that of the module's order, the evictions that the greedy search
-finds for each. Which of them is taken is a matter of the budget or allowance alone, so that more
+The targets are peaks that fall by a fixed ratio from that of the module's order. For each of them
+the greedy search finds evictions. The budget or allowance only selects among these, so that more
 budget never costs more time.
 """
 
@@ -33,17 +33,17 @@ from olla_xla.solvers.linear import Limits
 __all__ = ["Front", "fronts"]
 
 _STEP = 0.98  # each target of the front is this part of the one before
-_LAST = 400  # its target is 0.03% of the first
+_LAST = 400  # number of the last target, 0.03% of the first
 _FIRST = 8  # the first target tried
-_LEAST_PART = 1 / 16  # of a step, down to which targets are told apart
+_LEAST_PART = 1 / 16  # of a step: bisection between two targets ends here
 _ABOVE_ALLOWANCE = (
     1.5  # times the allowance at which a choice is given up; taking back evictions saves some
 )
 _PATIENCE = 4  # targets in a row that are all more expensive than allowed before the walk ends
-_GRACE = 3  # times its time that a choice may overrun
+_GRACE = 3  # times the walk's seconds, by which a choice that is begun may overrun
 _LEAST_SOLVING = 0.25  # seconds; a solver is loaded and begun in less, and finds nothing
 _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
-"""Parts of XLA's total that an order must save to be taken up, and to displace XLA's own."""
+"""Parts of XLA's total that an order must save to be tried, and to be tried instead of XLA's."""
 
 
 class Front:
@@ -55,7 +55,7 @@ class Front:
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      seconds: how long the walk may take; a choice that is begun is finished, within reason.
+      seconds: how long the walk may take; a choice that is begun may take `_GRACE` times longer.
       kernels: patterns that its kernels are to have. arguments_stay: as for `remat_graph`.
     """
 
@@ -89,7 +89,7 @@ class Front:
         self._points: dict[int, Point] = {}  # by target
 
     def if_arguments_stay(self) -> Front | None:
-        """The same where nothing may lie in arguments' memory; None if nothing does."""
+        """This front if nothing else may use arguments' memory; None if that changes nothing."""
         front = copy.copy(self)
         front.arguments_stay = True
         front._choose_in(self.planned.lowered(self.planned.module.entry), None)
@@ -98,9 +98,9 @@ class Front:
         return None if same else front
 
     def bodies(self) -> list[Front]:
-        """Fronts of what runs at the module's peak, loops' bodies and branches.
+        """Fronts of the loop bodies and branches that run at the module's peak.
 
-        All of them share the time that this one's walk had.
+        They and this front get equal shares of the time that this front's walk had.
         """
         found = []
         for body in bodies_at_peak(self.planned):
@@ -114,7 +114,7 @@ class Front:
 
     @property
     def name(self) -> str:
-        """Of the computation that it chooses in."""
+        """The name of the computation that it chooses in."""
         return (self.planned.module.entry if self.body is None else self.body.computation).name
 
     @property
@@ -124,7 +124,7 @@ class Front:
 
     @property
     def _floor(self) -> int:
-        """A peak of the computation below which the module's does not fall, in bytes."""
+        """The computation's peak, in bytes, below which the module's peak falls no further."""
         return 0 if self.body is None else max(self.body.elsewhere - self.body.outside, 0)
 
     def target_bytes(self, k: float) -> int:
@@ -154,7 +154,8 @@ class Front:
     def below(self, peak: int) -> list[Point]:
         """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
 
-        The walk ends where choices have become more expensive than the cheapest for good.
+        The walk ends where no lower peak is reached, or after `_PATIENCE` choices in a row that
+        take more than 1.25 times as long as the cheapest.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
         found: list[Point] = []
@@ -174,15 +175,15 @@ class Front:
     def within(self, seconds: float) -> list[Point]:
         """Choices that add at most `seconds`, lowest peak first.
 
-        Targets fall twice as far each time until one is too expensive; what lies between it and the
-        last that was not is halved, down to a part of a step. Out of time, it is what was found so
-        far, or the first.
+        Targets' numbers double until one is too expensive. Between it and the last affordable one
+        bisection follows, down to a part of a step. When time is up, the choices found so far are
+        returned, among them that without evictions.
         """
         low, high = self._halved(0.0, float(_LAST), 1.0, seconds)
         last = int(high)
         if low:
             low, high = self._halved(low, high, 0.5, seconds)
-        for k in range(last + 1, last + _PATIENCE):  # price and peak do not fall in step
+        for k in range(last + 1, last + _PATIENCE):  # a lower target may be cheaper
             if self._late():
                 break
             self.point(k, seconds)
@@ -208,7 +209,7 @@ class Front:
         return low, high
 
     def least(self) -> Point:
-        """The choice with the least peak that is known, whatever it takes."""
+        """The choice with the least peak that is known, however expensive."""
         self.point(_LAST)
         return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
@@ -218,11 +219,11 @@ class Front:
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """The cheapest choice for a target, and a lower bound on what any takes.
+        """The cheapest choice for a target, and a lower bound on the seconds that any choice adds.
 
         The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
-        cheaper, or there is no time for it, the choice stays. The bound is 0 where none is known,
-        as where transfers are repeated: the program knows nothing of what may be read of them.
+        cheaper, or there is no time for it, the choice stays. The bound is 0 where none is known.
+        None is where transfers are repeated (`remat.repeated`), which the program does not model.
         """
         if seconds < _LEAST_SOLVING:
             return point, 0.0
@@ -246,7 +247,7 @@ class Front:
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:
-    """By rising time; each with a lower peak than all that are cheaper."""
+    """The Pareto front, by rising time."""
     kept: list[Point] = []
     for p in sorted(points, key=lambda p: (p.seconds, p.peak)):
         if not kept or p.peak < kept[-1].peak:
@@ -255,13 +256,14 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 
 
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
-    """Fronts in the orders that promise most: XLA's own, and the plan's where it is much better.
+    """Fronts in XLA's order, in the plan's, or in both.
 
-    Each once where other things may lie in the memory of arguments that are no longer read, and
-    once where nothing may. XLA's total is between the two.
-
-    An order that saves little may still have moved readers away from what they read, and then makes
+    The plan's is taken if it saves `_SOME_GAIN`, XLA's unless the plan's saves `_CLEAR_GAIN`: an
+    order that saves little may have moved readers away from what they read, which makes
     recomputation more expensive.
+
+    Of each order there are two fronts: one where other tensors may use the memory of arguments that
+    are no longer read, and one where none may. XLA's total is between the two.
 
     Args:
       module: a scheduled one. base: its plan without recomputation.

@@ -25,11 +25,11 @@ __all__ = ["GraphFields", "RematGraph", "remat_graph"]
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """A later transfer's result that holds what an earlier one's does.
+    """A later transfer's result with the same bytes as an earlier one's.
 
     Attributes:
-      tensor: of the result. since: key from which on it is read instead of what came before.
-      handles: instructions that hand out the earlier result. handle: one of the later.
+      tensor: of the result. since: key from which on it is read instead of the earlier one.
+      handles: instructions that give the earlier result as an array. handle: one that gives this.
     """
 
     tensor: int
@@ -45,18 +45,19 @@ class RematGraph:
     Attributes:
       n, m: number of operators and of tensors.
       instructions: [n] in execution order. values: [m] value ids of the tensors.
-      held: bytes that are taken at every step: of what the entry's arguments lie in.
-      bytes, source: [m] of each tensor, 0 where it lies in an argument's buffer.
+      held: bytes of the entry's arguments, in use at every step, if they stay; else 0.
+      bytes, source: [m] of each tensor. If arguments stay, tensors in their buffers have 0 bytes.
       live_in, live_out: [m] bool.
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       evictable: [m] bool, the tensor may be dropped and computed again.
-      rerun: [n] bool, the operator may be cloned. seconds: [n] what that takes.
-      moved: [n] int64, bytes that moves. transient: [n] bytes.
+      rerun: [n] bool, the operator may be cloned. seconds: [n] predicted time of a clone.
+      moved: [n] int64, bytes that a clone moves. transient: [n] bytes.
       out_ptr, out_idx: operator -> tensors it defines (CSR). in_ptr, in_idx: tensors it reads.
-      pair_ptr, pair_b, pair_a: operator -> (output, input) pairs whose memory may pass on.
-      first: [m] the tensor whose value a later transfer's result repeats (`remat.repeated`), or -1:
-        its readers read a version of that one, and no operator's clone is needed to make it.
-      repeats: tensor -> the later results that hold the same, in execution order.
+      pair_ptr, pair_b, pair_a: operator -> (output, input) pairs; the output may take over the
+        input's memory.
+      first: [m] of a result that repeats an earlier transfer's (`remat.repeated`), the tensor of
+        the earliest; else -1. Its readers read a version of that one, which needs no clone.
+      repeats: tensor -> the later results with the same bytes, in execution order.
     """
 
     n: int
@@ -86,7 +87,7 @@ class RematGraph:
 
     @functools.cached_property
     def dropped(self) -> NDArray[np.int64]:
-        """Evictions that always hold, int64 [k, 2] of (tensor, key): of what is repeated later."""
+        """Evictions that always hold, of what is repeated: int64 [k, 2] of (tensor, key)."""
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
@@ -98,7 +99,7 @@ class RematGraph:
         return found
 
     def without_repeats(self) -> RematGraph:
-        """The graph in which nothing is read of later transfers but what was."""
+        """The graph in which results of later transfers keep their own readers, and no others."""
         return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
 
 
@@ -106,8 +107,8 @@ class GraphFields(NamedTuple):
     """The fields of RematGraph that compiled loops take.
 
     Attributes:
-      given: bool [n], operators whose results a later transfer repeats: what is read of these
-        later is no clone's.
+      given: bool [n], operators whose results a later transfer repeats: later versions of these
+        are that transfer's results, not clones.
     """
 
     n: int
@@ -147,11 +148,11 @@ def remat_graph(
 
     Args:
       dataflow: of the module. lowered: the computation. cost: prices operators.
-      kernels: patterns that kernels are to have; what one writes over is not there afterwards.
-      runs: times that it runs in a step, each of which takes its seconds and moves its bytes.
-      arguments_stay: of the entry computation, whether nothing else may lie where a donated
-        argument does before its result takes its place. XLA's total has an argument's bytes
-        however early it is read last, and puts there only what happens to fit.
+      kernels: patterns that kernels are to have; an operand that one overwrites is gone afterwards.
+      runs: times that it runs in a step; seconds and bytes moved are multiplied by it.
+      arguments_stay: whether the entry's arguments keep their memory, even when no longer read, for
+        themselves and what must share it. XLA's total counts an argument's bytes however early its
+        last read is, and reuses them only for what happens to fit.
     """
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
@@ -171,7 +172,7 @@ def remat_graph(
     rerun_seconds = np.array([runs * cost.device.seconds(w) for w in work])
     moved = np.array([runs * w.bytes for w in work], np.int64)
     given = arrays.source[list(repeats)]
-    rerun_seconds[given], moved[given] = 0.0, 0  # what is read is there anyway
+    rerun_seconds[given], moved[given] = 0.0, 0  # the later transfer runs anyway
     return RematGraph(
         n=arrays.n,
         m=arrays.m,
@@ -203,7 +204,7 @@ def remat_graph(
 def _without_arguments(
     arrays: GraphArrays, memory: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int]:
-    """Bytes of tensors beside the entry's arguments, and those of the arguments' memory.
+    """[m] bytes of tensors outside the arguments' memory, else 0; and bytes of the arguments.
 
     Args:
       arrays: of the entry computation. memory: [m] as `_memory` gives it.
@@ -218,13 +219,13 @@ def _memory(
     arrays: GraphArrays,
     kernels: Mapping[str, Pattern],
 ) -> NDArray[np.int64]:
-    """[m] numbers, equal of tensors that lie in the same memory, whatever the order."""
+    """[m] a number for each tensor, equal for those that share memory in every order."""
     same = joined_buffers(dataflow, lowered.instructions, kernels)
     return np.array([same.get(b, b) for b in arrays.buffer.tolist()], np.int64)
 
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Operator -> tensors it reads, without operators that only forward."""
+    """Operator -> tensors it reads (CSR); none for operators that only forward."""
     rows = [arrays.in_idx[a:b].tolist() for a, b in itertools.pairwise(arrays.in_ptr)]
     rows = [[] if free else row for row, free in zip(rows, arrays.free, strict=True)]
     pointers = np.zeros(arrays.n + 1, np.int64)
@@ -238,7 +239,7 @@ def _repeats(
     arrays: GraphArrays,
     limit: NDArray[np.int64],
 ) -> dict[int, tuple[Repeat, ...]]:
-    """Tensors that later transfers give once more, and those."""
+    """Tensor -> results of later transfers that repeat it."""
     groups = repeated_results(dataflow, lowered.instructions)
     if not groups:
         return {}
@@ -257,7 +258,7 @@ def _repeats(
         (t, first), *later = results
         before, kept = t, []
         for k, result in later:
-            # What is still read when it is gathered anew is no repetition but a second copy.
+            # If the earlier result is still read when the later one is made, both are needed.
             if last[before] < arrays.source[k]:
                 since = (2 * int(last[before]) + 1) * arrays.n + 1
                 kept.append(Repeat(k, since, first.handles, result.handles[0]))
@@ -296,7 +297,7 @@ def _evictable(
 ) -> NDArray[np.bool_]:
     """Tensors that can be made again, have their buffer to themselves and only plain readers.
 
-    A loop is one for what no iteration of it changes.
+    A loop counts as a plain reader of a value that no iteration changes.
     """
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out
@@ -313,7 +314,7 @@ def _evictable(
 
 
 def _handed_out(loop: Instruction, places: set[Instruction]) -> bool:
-    """Whether a value that a loop only passes through is read of the loop's result."""
+    """Whether a value that a loop passes through unchanged is read from the loop's result."""
     return loop.is_root or any(u.opcode != "get-tuple-element" or u in places for u in loop.users)
 
 

@@ -24,8 +24,8 @@ _SMALL = 2e-4  # tensors below this part of the peak are left alone
 _CHAIN = 12  # most tensors of a chain
 _LEAST_SECONDS = 1e-9
 _NEARLY = 0.8
-"""Part of a former gain per second from which on the best so far is taken: gains only fall, and of
-many like layers all would be evaluated anew each round."""
+"""The best so far is taken if its gain per second is at least this part of what the next candidate
+had. Gains only fall; else, of many similar layers all would be evaluated again each round."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Orders of loops' bodies in which transfers between devices start early enough to be hidden.
 
-XLA's latency-hiding scheduler has placed the starts of a body's transfers before something was
-computed again in it. What is computed again may need what they bring sooner, or in another turn.
-Here each start, with what is made for it alone, moves to where the work up to its done takes as
-long as the transfer; all transfers share one link, which takes them one after the other.
+XLA's latency-hiding scheduler placed the starts of a body's transfers before recomputed
+instructions were added. These may need the transfers' results sooner, or in another order. Here
+each start moves, with what is made for it alone, so far ahead of its done that the work between
+takes as long as the transfer. All transfers share one link, which takes them one after the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> 
       cost: prices operators.
 
     Returns:
-      The module itself where a predicted run takes no less time.
+      The module itself where the new orders are not predicted to be faster.
     """
     found = dict(module.order)
     for computation in module.control_computations:
@@ -81,16 +81,16 @@ def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | No
 
 
 def _is_there(i: Instruction) -> bool:
-    """Whether it is there from the beginning."""
+    """Whether it is a parameter, a constant, or a view of one."""
     while i.opcode in ("bitcast", "get-tuple-element"):
         i = i.operands[0]
     return i.opcode in ("constant", "parameter")
 
 
 def _grows(start: Instruction, done: Instruction) -> bool:
-    """Whether a transfer gives more bytes than it takes, as a gather does.
+    """Whether a transfer's result has more bytes than its operands, as an all-gather's.
 
-    What gives fewer begins best as soon as all is there that it takes.
+    Others, such as a reduce-scatter, best start as soon as their operands are ready.
     """
     return _array_bytes(done) > sum(map(_array_bytes, start.operands))
 
@@ -100,7 +100,7 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def _made_for(start: Instruction) -> set[Instruction]:
-    """A start, and what is made for it alone without arithmetic: casts, conversions, slices."""
+    """A start, and what only it reads and is made without arithmetic: conversions, slices."""
     found = {start}
     waiting = list(start.operands)
     while waiting:
@@ -113,7 +113,7 @@ def _made_for(start: Instruction) -> set[Instruction]:
 
 
 def _only_moves(i: Instruction) -> bool:
-    """Whether it computes nothing of an array but its elements' type and place."""
+    """Whether it changes only the type and place of an array's elements."""
     if i.opcode != "fusion":
         return i.opcode in _MOVING
     inside = i.called[0].instructions
@@ -121,13 +121,13 @@ def _only_moves(i: Instruction) -> bool:
 
 
 def _waiting_for(group: Sequence[Instruction], rest: Sequence[Instruction]) -> list[Instruction]:
-    """What must come after some of a group by control dependencies."""
+    """The instructions that must follow some of a group by control dependencies."""
     inside = set(group)
     return [i for i in rest if not inside.isdisjoint(i.control_predecessors)]
 
 
 def _main_seconds(i: Instruction, cost: CostModel, dones: Collection[Instruction]) -> float:
-    """Predicted time on the main stream; what starts beside it takes none."""
+    """Predicted time on the main stream; asynchronous operations take none."""
     if i in dones or i.opcode.endswith(("-start", "-done", "-update")):
         return 0.0
     return alone_seconds(i, cost)

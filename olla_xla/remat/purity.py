@@ -12,7 +12,7 @@ from hlo.module import Computation, Instruction
 __all__ = ["FORWARDING", "pure", "pure_but_for_transfer", "recomputable", "repeats"]
 
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
-"""Opcodes that hand their operand on without touching memory; they are cloned along for nothing."""
+"""Opcodes that pass their operand on without touching memory: clones of them cost nothing."""
 
 _PURE = frozenset(
     "abs acos acosh add and asin asinh atan2 atanh bitcast bitcast-convert broadcast cbrt ceil "
@@ -24,7 +24,7 @@ _PURE = frozenset(
     "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign "
     "sine sinh slice sqrt subtract tan tanh transpose tuple xor".split()
 )
-# A transform of one shape is one plan of DUCC or cuFFT, which runs the same code each time.
+# An fft of one shape is one plan of DUCC or cuFFT, which runs the same code each time.
 # Left out on purpose: random numbers, collectives, sends, infeed, outfeed, control flow, copies to
 # the host; scatter and select-and-scatter, whose sums a GPU takes in any order; and custom calls.
 
@@ -36,17 +36,17 @@ _PURE_CALLS = frozenset(
 backward ones may sum by atomics)."""
 
 _ALONE = _PURE - frozenset("bitcast constant get-tuple-element parameter tuple".split())
-"""Those worth computing again outside a fusion."""
+"""Opcodes of `_PURE` that are worth computing again outside a fusion."""
 
 
 def recomputable(i: Instruction, target: str) -> bool:
     """Whether a second run of an instruction gives the same bits and does nothing else.
 
     Refused are random state, side effects, collectives, host transfers, control flow, custom calls
-    that are not known to be pure, what updates an operand in place, and what waits for others by
-    control dependencies; on a CPU and a TPU also what has several results, for one that is left
-    with some of them is other code, which may round otherwise. Of those that others wait for the
-    caller must see to it.
+    that are not known to be pure, updates of an operand in place, and instructions with control
+    predecessors. On a CPU and a TPU, so are those of several results: a clone that keeps only some
+    of them is other code, which may round otherwise. The caller excludes what is itself a control
+    predecessor.
 
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".
@@ -74,12 +74,12 @@ def pure(i: Instruction) -> bool:
 
 
 def pure_but_for_transfer(fusion: Instruction) -> bool:
-    """Whether a fusion that runs parts of a transfer is pure without these."""
+    """Whether a fusion that runs parts of a transfer is pure apart from these."""
     return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
 
 
 def repeats(i: Instruction) -> bool:
-    """Whether another one like it, fused or not, would give the same bits of the same operands."""
+    """Whether another instance of it, fused or not, gives the same bits for the same operands."""
     if i.opcode == "custom-call":
         return pure(i)
     return i.opcode in _PURE and not i.side_effect and all(_pure_body(c) for c in i.called)

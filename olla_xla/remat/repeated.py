@@ -1,8 +1,8 @@
-"""Transfers that a computation runs twice: the later one gives what an earlier one gave.
+"""Transfers between devices that a computation runs twice, with the same result.
 
-Where weights are spread over devices, as under FSDP, the backward pass gathers those again that the
-forward pass gathered. What the backward pass computes once more may read its own gather, which then
-runs earlier than it did: no transfer is added, and what is read has the same bits.
+Where weights are sharded, as under FSDP, the backward pass gathers weights again that the forward
+pass gathered. Clones in the backward pass may read its all-gather, which then runs earlier than it
+did. No transfer is added, and what is read has the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from olla_xla.remat.purity import FORWARDING, pure
 __all__ = ["Result", "repeated_results"]
 
 _LARGEST = 64
-"""Instructions that a transfer's operand may be made by; those of a weight's shard are few."""
+"""Most instructions that may make a transfer's operand; a weight's shard takes few."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Result:
 
     Attributes:
       value: id of its value. transfer: what defines it, the start where that is asynchronous.
-      handles: instructions that hand the array out of the transfer, in execution order.
+      handles: instructions that give the array by itself (the transfer, its done or their
+        get-tuple-elements), in execution order.
     """
 
     value: int
@@ -38,7 +39,7 @@ class Result:
 def repeated_results(
     dataflow: Dataflow, instructions: Sequence[Instruction]
 ) -> list[tuple[Result, ...]]:
-    """Results of transfers that hold the same, each group in execution order.
+    """Groups of transfers' results with the same bytes, each group in execution order.
 
     The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
     and constants alone, without transfers before it, so that they may run at any earlier time.
@@ -65,7 +66,7 @@ def repeated_results(
 
 
 def _result(dataflow: Dataflow, i: Instruction, k: int) -> Result | None:
-    """What a transfer gives of its operand number `k`; None where nothing hands it out alone."""
+    """A transfer's result for operand number `k`; None where nothing gives it by itself."""
     ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
     if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
         return None
@@ -88,7 +89,7 @@ def _is_start(i: Instruction) -> bool:
 
 
 class _Expressions:
-    """How instructions are made of parameters and constants; equal numbers say equal bits."""
+    """Value numbers of what is made of parameters and constants: equal numbers mean equal bits."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -96,7 +97,7 @@ class _Expressions:
         """By instruction, its number and how many instructions make it."""
 
     def number(self, i: Instruction) -> int | None:
-        """The number of an instruction; None where it is made by what is not pure, or by much."""
+        """The number of an instruction; None where it has none, being impure or made by many."""
         found = self._at.get(i)
         return None if found is None else found[0]
 
@@ -104,7 +105,7 @@ class _Expressions:
         """Numbers an instruction whose operands have been added."""
         if i.control_predecessors or any(o not in self._at for o in i.operands):
             return
-        # Last, for it looks into fusions, and few are made of parameters alone.
+        # Purity is checked last: it looks into fusions, and few are made of parameters alone.
         if i.opcode not in FORWARDING and i.opcode not in ("constant", "parameter") and not pure(i):
             return
         size = 1 + sum(self._at[o][1] for o in i.operands)

@@ -68,7 +68,7 @@ def timeline(
     Args:
       g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
       given, taken: bool [segments], false. change: int64 [steps + 1], zero.
-      live: int64 [steps], what is taken throughout; the bytes are added.
+      live: int64 [steps], bytes in use at every step (`g.held`), to which live bytes are added.
     """
     total = len(steps.keys)
     for s in range(len(steps.tensor)):
@@ -111,11 +111,11 @@ def _pass_on(
     taken: NDArray[np.bool_],
     change: NDArray[np.int64],
 ) -> None:
-    """Where memory passes on at a step, takes the operand's bytes off there.
+    """Subtracts an operand's bytes at the step at which a result takes over its memory.
 
     Args:
-      g, steps, removed: as in `timeline`. given, taken: bool [segments], what has passed its
-        memory on, or has got some. change: int64 [steps + 1], what is added to the live bytes.
+      g, steps, removed: as in `timeline`. given, taken: bool [segments], versions whose memory was
+        taken over, and those that took some. change: int64 [steps + 1], of the live bytes.
     """
     for x in range(len(steps.keys)):
         v, key = steps.operators[x], steps.keys[x]

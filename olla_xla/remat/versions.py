@@ -18,7 +18,7 @@ __all__ = ["CLONES", "SEGMENTS", "Evicted", "Needs", "Versions", "demand"]
 SEGMENTS, CLONES = 0, 1
 
 _FULL = -1
-"""Instead of a moment: there are more versions than the arrays hold."""
+"""Returned instead of a key: there are more versions than the arrays hold."""
 
 
 class Evicted(NamedTuple):
@@ -48,7 +48,7 @@ class Needs(NamedTuple):
 
     @classmethod
     def none(cls, tensors: int, capacity: int) -> Needs:
-        """No moments of so many tensors."""
+        """Empty lists for so many tensors."""
         lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
         entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
         return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
@@ -88,9 +88,9 @@ def demand(
 
     Args:
       g: the graph. evicted: what is evicted, and when.
-      needs, made: room for moments and for what is made, which is entered; where it does not
-        suffice the evictions are not feasible, and nothing is made.
-      removed: bool [n], originals that nothing needs any more are entered.
+      needs, made: empty; the results are entered. If they are too small, `made` is left empty, and
+        the evictions are said to be not feasible.
+      removed: bool [n], false; set for originals that nothing needs any more.
 
     Returns:
       Whether the evictions are feasible.
@@ -103,7 +103,7 @@ def demand(
         used = not g.rerun[v]  # whether the original is needed
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
             t = g.out_idx[e]
-            if g.first[t] >= 0:  # a version of that one, which is there when this is made
+            if g.first[t] >= 0:  # its readers read a version of that one
                 if not _read_as(needs, t, g.first[t], own):
                     made.count[:] = 0
                     return False
@@ -124,7 +124,7 @@ def demand(
                 made.count[:] = 0
                 return False
             used = used or (not g.live_in[t] and latest > own)
-        if not used and made.count[CLONES] > clone:  # what nothing reads stays as it is
+        if not used and made.count[CLONES] > clone:  # what has no clones stays
             removed[v] = True
             _drop(made, segment, own)
         for e in range(g.in_ptr[v], g.in_ptr[v + 1]):
@@ -193,7 +193,7 @@ def _cut(
 
     Args:
       g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
-      t: the tensor, which operator v makes. first_clone: of those of v.
+      t: the tensor, which operator v makes. first_clone: index of the first clone of v.
 
     Returns:
       The moment up to which the original's version lives, or _FULL.
@@ -236,7 +236,7 @@ def _enter(made: Versions, t: int, start: int, end: int) -> None:
 
 @inner
 def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
-    """Enters a clone of v, unless it is there for another of its results; `first`: those of v."""
+    """Enters a clone of v unless another result has entered it; `first`: index of v's first."""
     count = made.count[CLONES]
     for k in range(first, count):
         if made.clones[k, 1] == key:

@@ -1,8 +1,8 @@
-"""Predicted time on a CPU whose caches hold what is read across its layout, where that is little.
+"""Predicted time on a CPU, with its caches taken into account for transposed reads.
 
-A piece of an array is read across its layout faster than the whole: fewer cache lines are touched
-before one of them is touched again. `CostModel` takes one rate, that of activations of images, at
-which plans are priced; here it depends on how many those lines are.
+A piece of an array is transposed faster than the whole: fewer cache lines are touched before one of
+them is touched again. `CostModel` prices plans at one rate, measured on activations of images. Here
+the rate depends on the number of those lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from olla_xla.remat.cost.work import Work, transposes
 __all__ = ["Across", "AcrossCost", "cost_in_pieces", "measure_across"]
 
 _FEW, _MANY = 256, 12_544
-"""Lines of the benchmark here, and of the images whose rate is the device's."""
+"""Cache lines of the benchmark here, and of the images by which the device's rate is measured."""
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS, _REPEATS = 512, 8
 _KEPT_BYTES = 32 << 20
@@ -31,11 +31,11 @@ _KEPT_BYTES = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """Rates of a CPU that matter for pieces.
+    """Rates of a CPU for functions that run in pieces.
 
     Attributes:
-      few_bytes_per_second: read across the layout, with arithmetic, where lines stay in a cache.
-      moved_bytes_per_second: the same where nothing is computed.
+      few_bytes_per_second: transposed reads with arithmetic, where lines stay in a cache.
+      moved_bytes_per_second: transposed reads without arithmetic.
       exponentials_per_second: of exp alone; the device's transcendentals are tanh.
     """
 
@@ -60,17 +60,17 @@ class AcrossCost(CostModel):
         priced = dataclasses.replace(
             self.device,
             transposed_bytes_per_second=rate,
-            # What is left of the arithmetic, and exponentials at a rate of their own.
+            # The mean rate, with exponentials at a rate of their own.
             transcendentals_per_second=self._transcendentals(work.transcendentals, exponentials),
         )
         return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
-        """Predicted time of one run from call to return; few temporaries are kept between runs."""
+        """Predicted time of one run from call to return; malloc keeps few temporaries."""
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
     def _rate(self, rows: int, work: Work) -> float:
-        """Bytes a second across so many lines."""
+        """Bytes a second of a transposed read that touches so many cache lines."""
         if not work.operations and not work.transcendentals:
             return self.across.moved_bytes_per_second
         many = self.device.transposed_bytes_per_second
@@ -79,7 +79,7 @@ class AcrossCost(CostModel):
         return few * (many / few) ** min(share, 1.0) if math.isfinite(few) else few
 
     def _transcendentals(self, count: int, exponentials: int) -> float:
-        """The rate of so many, some of which are exponentials."""
+        """The mean rate of `count` transcendentals, some of which are exponentials."""
         own = self.device.transcendentals_per_second
         if not exponentials:
             return own
@@ -88,13 +88,13 @@ class AcrossCost(CostModel):
 
 
 def rows_across(i: Instruction) -> int:
-    """How many cache lines an instruction touches, reading across a layout, before one again."""
+    """How many cache lines a transposed read touches before it touches one again."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     return max((_rows(k) for k in inside if transposes(k)), default=1)
 
 
 def _rows(i: Instruction) -> int:
-    """Elements that are made from one of a line to the next: of what is inner in the result."""
+    """Elements of the result between two neighbours of the operand: of its inner dimensions."""
     source = i.operands[0].shape
     within = next(d for d in source.minor_to_major if source.dimensions[d] > 1)
     rows = 1
@@ -131,7 +131,7 @@ def _measured() -> Across:
 
 
 def measure_across() -> Across:
-    """Measures them on this machine, in a second or two."""
+    """Measures these rates on this machine, in a second or two."""
     import jax
     import jax.numpy as jnp
 

@@ -38,7 +38,7 @@ __all__ = [
 _logger = logging.getLogger("olla_xla")
 
 _VERSION = 3
-"""Of the file's meaning; raised when the benchmarks change."""
+"""Of the file; raised when the benchmarks change."""
 
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
 CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
@@ -54,7 +54,7 @@ _thread = threading.local()
 
 
 def is_measuring() -> bool:
-    """Whether this thread runs benchmarks, which are not to be planned: planning waits for them."""
+    """Whether this thread runs benchmarks. These are not planned: planning waits for them."""
     return getattr(_thread, "measuring", False)
 
 
@@ -75,9 +75,9 @@ def _calibrated() -> Device:
 def kept[Rates: DataclassInstance](
     name: str, kind: type[Rates], measure: Callable[[], Rates]
 ) -> Rates:
-    """Rates of this machine from the file of that name of an earlier run, else measured.
+    """Rates of this machine: from the file of an earlier run, else measured.
 
-    Whoever asks holds LOCK. Those that were measured on a busy machine are measured again.
+    The caller holds LOCK. Rates of a busy machine are measured again once it is not busy.
     """
     path = _path(name)
     busy = _busy()
@@ -95,7 +95,7 @@ def kept[Rates: DataclassInstance](
 
 
 def _busy() -> bool:
-    """Whether more wants to run than there are cores."""
+    """Whether more processes want to run than there are cores."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
@@ -145,7 +145,7 @@ class Bench:
         self.seconds = math.inf
 
     def _run(self) -> None:
-        # The result before is held until the next is there, as a step's state is.
+        # The previous result is held until the next one is there, as a step's state is.
         self._result = self._jitted(*self._arguments).block_until_ready()
         if self._donate:
             self._arguments = (self._result, *self._arguments[1:])
@@ -159,7 +159,7 @@ class Bench:
 
 
 def in_turns(benches: Iterable[Bench]) -> None:
-    """Runs benchmarks in turns, over seconds: what else runs on the machine meets them alike."""
+    """Runs benchmarks in turns, over seconds, so that other load slows all of them alike."""
     for _ in range(_ROUNDS):
         for bench in benches:
             bench.round()
@@ -177,7 +177,7 @@ def measure_cpu() -> Device:
         images = jnp.full(_IMAGES, 0.5, jnp.float32)
         across = jnp.full(tuple(_IMAGES[k] for k in _ACROSS), 0.5, jnp.float32)
         start = Bench(_kernels, jnp.float32(1.0))
-        # Over an operand, but for one: a new buffer is paid for page by page.
+        # All but `outside` write over an operand: a new buffer is paid for page by page.
         memory = Bench(jnp.add, large + 1, large, donate=True)
         inside = Bench(lambda x: x + 1, large + 1, donate=True)
         outside = Bench(lambda x: x + 1, large)
@@ -205,7 +205,7 @@ def measure_cpu() -> Device:
 
 
 def _rate(amount: float, seconds: float) -> float:
-    """Infinite where nothing was left to measure."""
+    """Amount a second; infinite where no time was left to measure."""
     return amount / seconds if seconds > 0 else math.inf
 
 

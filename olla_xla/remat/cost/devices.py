@@ -20,9 +20,9 @@ def _card(
 ) -> Device:
     """A card, or one device of a TPU, from its peak rates.
 
-    These are TB/s of memory, TFLOP/s in float32, of its float32 dots, and of dots in 16 bits; GB/s
-    to others, half of what the documents add up for both ways (NVLink, else PCIe; ICI). What is
-    sustained of them is taken to be as on an H100 (roofline.H100): nothing is measured.
+    These are TB/s of memory; TFLOP/s in float32, of dots in float32, and of dots in 16 bits; and
+    GB/s to other devices in one direction (NVLink, else PCIe; ICI), half of the documents' sum of
+    both. The sustained part of each is taken to be an H100's (roofline.H100): nothing is measured.
     """
     return Device(
         name,
@@ -73,7 +73,7 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 
 _USUAL = {TPU.name: next(found for _, found, _ in _CARDS if found.name == "TPU v5e")}
-"""By platform, whose rates are taken of a device that is not listed, if not an H100's."""
+"""Platform -> the device whose rates stand for one that is not listed; an H100 for others."""
 
 SOURCES = {found.name: source for _, found, source in _CARDS}
 """A card's name -> the document that its peak rates are from."""

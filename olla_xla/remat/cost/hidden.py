@@ -16,9 +16,9 @@ __all__ = ["hidden_seconds"]
 def hidden_seconds(
     module: Module, order: Mapping[str, Sequence[str]], cost: CostModel
 ) -> dict[str, float]:
-    """What runs while each asynchronous operation is under way, over one run of a module.
+    """Predicted time of what runs between each start and its done, over one run of a module.
 
-    Other transfers go the same way, and hide nothing: of them only what they move in memory counts.
+    Other transfers use the same link and hide nothing: only their memory traffic counts.
 
     Args:
       module: the module. order: computation name -> instruction names in execution order; names

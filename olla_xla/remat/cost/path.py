@@ -1,12 +1,13 @@
-"""Predicted time of a module as a GPU's streams run it: in order, but for what runs beside.
+"""Predicted time of a module on a GPU's streams: in order, except for asynchronous operations.
 
-By default XLA issues thunks to one stream in their order (ThunkExecutor), and what it makes command
-buffers of follows the last command that is no start (CommandExecutor, mode LHS). So writing over
-memory that was read before costs nothing, however the memory is shared, and only what has a start
-and a done runs beside: a transfer between devices on a stream that all transfers share
-(ExecutionStreamAssignment), anything else on one of its own. The first takes a link, which nothing
-else uses. The second takes the device's own memory and cores from what runs meanwhile, so that no
-more of it is hidden than what it takes to start.
+By default XLA issues thunks to one stream in their order (ThunkExecutor). In command buffers each
+command follows the last one that is no start (CommandExecutor, mode LHS). So overwriting memory
+that was read before costs nothing, however buffers share memory.
+
+Only what has a start and a done overlaps with other work: transfers between devices on a stream
+that all of them share, anything else on one of its own (ExecutionStreamAssignment). A transfer
+takes a link that nothing else uses. Anything else takes memory bandwidth and cores from what runs
+meanwhile, so that only its start overhead is hidden.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ def run_seconds(module: Module, cost: CostModel) -> float:
 
 
 def is_transfer(opcode: str) -> bool:
-    """Whether an opcode is of a transfer between devices, or of its start."""
+    """Whether an opcode is a transfer between devices, or the start of one."""
     return opcode.removesuffix("-start") in _TRANSFERS
 
 
 def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instruction]]:
-    """(done, start) of the transfers that run beside a sequence, in the order of their dones."""
+    """(done, start) of a sequence's asynchronous transfers, in the order of their dones."""
     pairs = ((i, _start(i)) for i in sequence if i.opcode.endswith("-done"))
     return [(done, start) for done, start in pairs if _is_sent(start)]
 
@@ -59,7 +60,7 @@ def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instru
 def alone_seconds(
     i: Instruction, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of an instruction by itself, with all that it runs.
+    """Predicted seconds of an instruction by itself, with the computations that it runs.
 
     Args:
       i: any. cost: prices operators. order: as for `path_seconds`.
@@ -85,11 +86,11 @@ class Streams:
         self._beside: dict[object, tuple[float, float]] = {}
 
     def run(self, seconds: float) -> None:
-        """Something on the main stream."""
+        """Runs an operation on the main stream."""
         self.now += seconds
 
     def start(self, key: object, seconds: float, *, transfer: bool) -> None:
-        """Something that takes so long by itself begins on another stream."""
+        """Starts an operation, of so many seconds by itself, on another stream."""
         if transfer:
             self._transferred = max(self.now, self._transferred) + seconds
             self._ends[key] = self._transferred
@@ -97,7 +98,7 @@ class Streams:
             self._beside[key] = self.now, seconds
 
     def done(self, key: object) -> None:
-        """The main stream waits for it."""
+        """The main stream waits for the operation that was started as `key`."""
         if key in self._ends:
             self.now = max(self.now, self._ends.pop(key))
         elif key in self._beside:
@@ -106,7 +107,7 @@ class Streams:
             self.now = max(self.now, begun + starting) + seconds - starting
 
     def finish(self) -> float:
-        """Waits for all that was begun; gives the time."""
+        """Waits for all that was started; returns `now`."""
         for key in (*self._ends, *self._beside):
             self.done(key)
         return self.now
@@ -146,7 +147,7 @@ def _is_sent(start: Instruction) -> bool:
 
 
 def _start(done: Instruction) -> Instruction:
-    """What a done waits for, behind updates and tuples."""
+    """The start of a done, through updates, tuples and bitcasts."""
     start = done.operands[0]
     while start.opcode in ("async-update", "get-tuple-element", "bitcast"):
         start = start.operands[0]

@@ -24,12 +24,12 @@ class Device:
       bytes_per_second: of its memory.
       operations_per_second: elementwise arithmetic. transcendentals_per_second: exp and the like.
       matrix_per_second: floating-point operations of dots and convolutions.
-      narrow_per_second: those of operands of at most 16 bits; None: as many.
+      narrow_per_second: the same for operands of at most 16 bits; None: `matrix_per_second`.
       start_seconds: overhead of each operator.
       transposed_bytes_per_second: read across the layout. depthwise_per_second: operations of
         convolutions without a matrix product.
-      fresh_bytes_per_second: at which a run gets its temporaries from the system, which clears
-        them; infinite where an allocator keeps them.
+      fresh_bytes_per_second: temporaries of a run that the system allocates and clears; infinite
+        where an allocator keeps them.
       sent_bytes_per_second: to other devices; infinite where they share their memory.
     """
 

@@ -1,7 +1,7 @@
 """What an instruction moves and computes: bytes and operations, counted from its shapes.
 
-Bytes are those of its operands and results in memory; an operand that a fusion only slices counts
-what is read of it, a buffer that is updated in place what is written. Nothing is assumed of caches.
+Bytes are those of its operands and results in memory. Of an operand that a fusion only slices, the
+bytes read count; of a buffer updated in place, those written. Caches are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_ARITHMETIC = _FREE | frozenset(
 )
 
 _SEVERAL = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
-"""Operations that take several times an addition."""
+"""Opcode -> how many times an addition it takes."""
 
 _SLICES = ("slice", "dynamic-slice", "gather")
 
@@ -56,8 +56,8 @@ class Work:
       depthwise: those of convolutions that a CPU computes without a matrix product.
       narrow: like `matrix`, of operands of at most 16 bits, which are not counted there.
       kernels: operators that run, for the overhead of starting each.
-      exchanged: bytes that a device sends to others, as in a ring of many: what it has not itself
-        of an all-gather's result, and as much of a reduce-scatter's operand; an all-reduce is both.
+      exchanged: bytes that a device sends to others, as in a ring of many: an all-gather's result
+        less its operand, a reduce-scatter's operand less its result, an all-reduce's operand twice.
     """
 
     bytes: int = 0
@@ -141,7 +141,7 @@ def _bytes(i: Instruction, target: str) -> int:
             if (index, operand, inner) not in i.aliasing:  # bound results are written in full
                 updated[operand] = index
     total, part = _array_bytes(i), own_part(i)
-    if part is not None:  # what else it has is the transfer's, which it only hands on
+    if part is not None:  # other results are the transfer's, and only passed on
         total = sum(s.bytes for k in part.results for _, s in i.shape.elements[k].indices())
     for number, operand in enumerate(i.operands):
         if operand in i.operands[:number] or (part is not None and number not in part.operands):

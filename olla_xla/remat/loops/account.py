@@ -1,4 +1,4 @@
-"""What loops keep and what they recompute under a plan, one by one."""
+"""The scan residuals that loops keep and recompute under a plan."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
 
 
 def _slices(module: Module, pair: Pair, record: LoopRecord) -> dict[int, int]:
-    """For elements of the forward loop's state that go how many slices are kept at a time."""
+    """Element of the forward loop's state -> slices kept at a time, of those not kept whole."""
     slices = dict.fromkeys(record.dropped, 0)
     if record.every:
         edit = recipe(module, pair, record)

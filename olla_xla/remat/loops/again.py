@@ -1,8 +1,8 @@
-"""Makes values of an iteration of the forward loop in the backward loop's body.
+"""Recomputes values of an iteration of the forward loop in the backward loop's body.
 
-Where a product is added to something, LLVM decides between one rounding and two, by the whole code
-that it is given. What was given several arrays is given as many, if all hold the same too
-(`Arrays`), for XLA passes an array to a fusion's code but once.
+LLVM rounds a product and a sum once or twice, depending on all of the code that it compiles. XLA
+passes an array to a fusion's code only once. So a copy of a fusion is given as many different
+arrays as the original, even if some hold the same values (`Arrays`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["Again", "Arrays", "New", "uncast"]
 
 
 class New:
-    """What a change adds.
+    """What a change adds to a module.
 
     Args:
-      module: it is of.
+      module: that is changed.
 
     Attributes:
       made: instructions of the backward loop's body. added: elements of its state, as in
@@ -52,7 +52,7 @@ class New:
 
 
 class Again:
-    """Makes values.
+    """Makes values of the forward loop's iteration.
 
     Args:
       pair: of loops. table: of the recipes for its values.
@@ -80,7 +80,7 @@ class Again:
         self._making: set[int] = set()
 
     def _updated(self, number: int) -> ValueRef | None:
-        """The few slices into which a value is put where it is computed again, if it is so."""
+        """The `SLOTS` slices into which a value's copied owner writes it; None if it does not."""
         if number in self._kept or number in self._stored or number in self._table.pieces:
             return None
         if self._table.is_there(number):
@@ -104,7 +104,7 @@ class Again:
     def _copied(
         self, name: str, recipe: Recipe, slots: tuple[tuple[int, int], ...] = ()
     ) -> NewInstruction:
-        """A copy of an instruction as it is, less what it does for a transfer."""
+        """A copy of an instruction, without its part in a transfer."""
         owner, part = recipe.owner, recipe.part
         left_out = set(recipe.updated)
         if part is not None:
@@ -114,7 +114,7 @@ class Again:
         return NewInstruction(name, owner.name, "", operands, slots=slots, results=results)
 
     def _leaves(self, recipe: Recipe) -> dict[ShapeIndex, Node]:
-        """What a copy of a recipe's owner gives."""
+        """The results of a copy of a recipe's owner, by leaf index."""
         leaves = self._body.leaves(self._body.runs(recipe.owner))
         if recipe.part is None:
             return leaves
@@ -124,7 +124,7 @@ class Again:
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
     ) -> tuple[tuple[int, ValueRef], ...]:
-        """What a copy of an instruction is given, but for some operands."""
+        """Operands of a copy of an instruction, except those in `but`."""
         arrays = Arrays(self._value)
         leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k not in but]
         return tuple(
@@ -133,7 +133,7 @@ class Again:
         )
 
     def _inside(self, number: int) -> ValueRef:
-        """A value for a fusion, which may take it out of a scan residual itself."""
+        """A value for a fusion, which may slice it out of a scan residual itself."""
         residual = self._kept.get(number)
         if residual is not None:
             return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
@@ -143,7 +143,7 @@ class Again:
         return self._value(number)
 
     def _part(self, piece: ConcatOperand) -> ValueRef:
-        """What a fusion takes out of a concatenation."""
+        """A value that a fusion slices out of a concatenation."""
         (dimension,) = piece.made.i.dimensions
         part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
         return dataclasses.replace(self._inside(piece.whole), part=part)
@@ -168,12 +168,12 @@ class Again:
         return None
 
     def _stacked(self, recipe: Recipe) -> ValueRef:
-        """What an element of the forward loop's state is as the iteration begins."""
+        """The value of an element of the forward loop's state at the start of the iteration."""
         return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
 
     def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | Stored) -> ValueRef:
-        """A slice of a new scan residual, of an element of the forward loop's state or of what an
-        instruction of its body gives.
+        """A slice of a new scan residual: of an element of the forward loop's state, or of the
+        result of an instruction in its body.
         """
         self._new.added.append(stored)
         whole = stack_shape(shape.key, self._pair.writer.iterations)
@@ -181,7 +181,7 @@ class Again:
         return self._slice(i, ValueRef(element=element, whole=whole))
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
-        """An instruction that only gives a slice, or a part of one; named after another one."""
+        """A new instruction that only slices, named after `i`."""
         name = self._new.name(f"{i.name}.slice")
         self._new.made.append(NewInstruction(name, "", "", ((0, given),)))
         return ValueRef(made=name)
@@ -224,7 +224,7 @@ class Again:
         return self._run(recipe)
 
     def _run(self, recipe: Recipe) -> ValueRef:
-        """What a copy of an instruction gives."""
+        """A value as a result of a copy of its owner."""
         run = recipe.owner, recipe.node if recipe.inside is not None else None
         if run not in self._runs:
             if recipe.inside is None:
@@ -236,7 +236,7 @@ class Again:
         return ValueRef(made=self._runs[run], index=self._leaf(recipe))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
-        """A copy of a fusion that ends with a node; on a CPU it only moves bytes up to there."""
+        """A copy of a fusion that ends with a node; on a CPU such a copy only moves bytes."""
         given, arrays = [], Arrays(self._value)
         arrays.whole = self._inside
         for i in self._body.fusions[owner].called[0].instructions:
@@ -249,9 +249,9 @@ class Again:
         )
 
     def _array(self, node: Node) -> Hashable:
-        """What tells the array of a value of the forward loop's body from others.
+        """Identifies the array that a value of the forward loop's body lies in.
 
-        Elements of its state that begin as one array, and that no iteration changes, are one.
+        Elements of the state that no iteration changes are one array if they begin as one.
         """
         node, writer = uncast(node), self._pair.writer
         if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
@@ -280,7 +280,10 @@ class Again:
         return next(k for k, leaf in leaves.items() if leaf.behind is recipe.node.behind)
 
     def _element(self, k: int) -> int:
-        """The element of the backward loop's state that has what never changes in the other's."""
+        """The element of the backward loop's state that holds the forward loop's `k`, a fixed one.
+
+        If there is none, it is added.
+        """
         writer, reader = self._pair.writer, self._pair.reader
         start = writer.start[k]
         for r in sorted(reader.fixed):
@@ -292,13 +295,13 @@ class Again:
 
 
 class Arrays:
-    """The arrays that one instruction is given: as many as it was, even if they hold the same.
+    """The arrays that a copy reads: as many as its original, even if some hold the same values.
 
     Args:
       value: number -> where a value is found.
 
     Attributes:
-      whole: number -> the array that it is taken from, where that is done inside; else `value`.
+      whole: number -> the array that the instruction slices the value from itself; else `value`.
     """
 
     def __init__(self, value: Callable[[int], ValueRef]) -> None:
@@ -307,11 +310,11 @@ class Arrays:
         self._used: dict[ValueRef, Hashable] = {}
 
     def keep(self, given: ValueRef, source: Hashable) -> None:
-        """Notes what stays as it is."""
+        """Notes an operand that stays as it is."""
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """A value that was in an array of the forward loop: its source."""
+        """A value that lay in the array `source`: a copy, if its array stands for another one."""
         given = self.whole(number)
         if self._is_free(_array(given), source):
             return given
@@ -337,7 +340,7 @@ def _array(given: ValueRef) -> ValueRef:
 
 
 def uncast(node: Node) -> Node:
-    """What is in the same array, before bitcasts."""
+    """The node before bitcasts, in the same array."""
     while node.i.opcode == "bitcast":
         (node,) = node.operands
     return node

@@ -1,9 +1,9 @@
 """A loop's body as one flat expression, with fusions and asynchronous calls opened.
 
-A node is one leaf of what an operation gives. Equal numbers say equal bits: an operation computes
-the same again from the same operands where it stands in the same kind of fusion (on a CPU, one for
-the same code generator too), and what only moves bytes gives the same wherever it stands. What is
-not known to be pure has a number of its own.
+A node is one leaf of an operation's result. Nodes have value numbers: equal numbers mean equal
+bits. An operation gives the same bits for the same operands in the same kind of fusion (on a CPU,
+also by the same code generator). One that only moves bytes gives the same bits anywhere. One that
+is not known to be pure has a number of its own.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Affine", "Body", "Terms"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Terms:
-    """What a loop's state is in terms of that of another one.
+    """A loop's state in terms of another loop's.
 
     Attributes:
-      body: of the other loop. elements: number of an element -> of the other one that it is.
-      counter: number of the one that counts. iteration: what that is.
+      body: of the other loop. elements: element of the state -> the other loop's that it equals.
+      counter: the element that counts. iteration: that counter, in terms of the other loop's.
       slices: dynamic-slice of a scan residual -> number of what the other loop's body wrote there.
     """
 
@@ -55,18 +55,17 @@ class Body:
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
-      ranges: element of the state -> the least and the greatest that it is when an iteration
-        begins.
+      ranges: element of the state -> its least and greatest value when an iteration begins.
       together: whether a CPU compiles all of it as one function, in which no fusion's rounding
-        depends on what stands beside it.
-      terms: of another loop's body in which numbers are given, so that equal ones of both say equal
-        bits; None: its own.
+        depends on other instructions.
+      terms: by which another loop's numbers are used, so that equal numbers in both bodies mean
+        equal bits; None: numbers of its own.
 
     Attributes:
-      exact: whether a fusion must stay as it is to be rounded alike, as on a CPU.
+      exact: whether a fusion must stay as it is to round alike, as on a CPU.
       target: as given.
-      ranges: as given. computation: it is of. root: leaf index -> node.
-      fusions: owner -> the fusion that it runs, for asynchronous ones that inside.
+      ranges: as given. computation: as given. root: leaf index -> node.
+      fusions: owner -> the fusion that it runs: itself, or the one that an async-start wraps.
       exchanges: owner -> the collective that it runs, likewise.
       used: node -> nodes that read it.
     """
@@ -107,7 +106,7 @@ class Body:
         self.root = self.leaves(computation.root)
 
     def count(self, ranges: Mapping[ShapeIndex, tuple[int, int]]) -> None:
-        """Says what is now known of elements of the state, and numbers all nodes by that."""
+        """Sets the known ranges of elements of the state, and numbers all nodes accordingly."""
         self.ranges = ranges
         self._rules = Indices(ranges)
         self._indices.clear()
@@ -122,11 +121,11 @@ class Body:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """What an instruction runs: itself, or where it is asynchronous what that wraps."""
+        """What an instruction runs: itself, or the instruction that an asynchronous one wraps."""
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:
-        """What an instruction gives, if that is one array."""
+        """The result of what an instruction runs, if that is one array."""
         i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
@@ -196,7 +195,7 @@ class Body:
         return i.opcode in STARTS and i in self.exchanges
 
     def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
-        """What is put into an array: XLA:TPU converts it to the array's type by the way."""
+        """An update as it is written: XLA:TPU converts it to the array's type."""
         if part.shape.element_type == whole.element_type:
             return part
         shape = part.shape.converted(whole)
@@ -225,7 +224,7 @@ class Body:
     # Their numbers.
 
     def attributes(self, i: Instruction) -> bytes:
-        """All that an operation says of itself."""
+        """An operation's attributes, serialized."""
         if i not in self._attributes:
             self._attributes[i] = i.attributes
         return self._attributes[i]
@@ -237,11 +236,11 @@ class Body:
         return self._outer[node]
 
     def between(self, number: int, move: Instruction) -> int:
-        """A number for what an instruction beside the loop makes of the bytes of a number."""
+        """The number of what an instruction outside the loop makes of a numbered value."""
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
-        """Whether it only moves what its owner is given."""
+        """Whether a node only moves, or widens, operands of its owner, or is an affine index."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
             moving = node.i.opcode in MOVES or widens(node)
@@ -253,18 +252,18 @@ class Body:
         return self._moved[node]
 
     def copied(self, node: Node) -> bool:
-        """Whether it only moves what its owner is given, or moves it and converts the numbers."""
+        """Whether a node is `moved`, or converts a floating-point node that is."""
         node = node.behind
         if converts(node) and node.operands[0].owner is node.owner:
             (node,) = node.operands
         return self.moved(node)
 
     def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
-        """A scalar integer as a multiple of an element of the state, and a constant.
+        """A scalar integer as a multiple of an element of the state, plus a constant.
 
         Args:
-          node: the integer. whole: whether that must hold for whole numbers, and not just modulo 2
-            to the number of bits of its type.
+          node: the integer. whole: whether that must hold for whole numbers, and not just modulo
+            2**bits of its type.
         """
         index = self.index(node)
         return None if whole and index.range is None else index.affine
@@ -317,7 +316,7 @@ class Body:
         return self._key("made", owner.fusion_kind, code, owner.backend_config, inner)
 
     def _is_end(self, node: Node) -> bool:
-        """Whether it is a result of its owner, but for where that puts it."""
+        """Whether it is a result of its owner, or the slice that the owner writes into one."""
         if node.owner not in self._ends:
             ends = set()
             for leaf in self.leaves(self.runs(node.owner)).values():
@@ -329,7 +328,7 @@ class Body:
         return node in self._ends[node.owner]
 
     def generator(self, fusion: Instruction) -> CodeGenerator | None:
-        """Which of several code generators a fusion is for; None where there is one."""
+        """Which of XLA:CPU's code generators compiles a fusion; None where it does not matter."""
         if fusion.opcode != "fusion" or not (self.exact and platform(self.target).has_tiles):
             return None
         if fusion not in self._generators:
@@ -337,7 +336,7 @@ class Body:
         return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:
-        """The number as its owner sees it."""
+        """The number of a node inside its owner."""
         node = node.behind
         if node not in self._inner:
             affine, kind = self.affine(node), node.shape.element_type
@@ -369,7 +368,7 @@ class Body:
         return self._inner[node]
 
     def _read(self, node: Node, operand: Node) -> int:
-        """The number of an operand as a node's owner sees it."""
+        """The number of an operand, as a node reads it."""
         return self._inside(operand) if operand.owner is node.owner else self.number(operand)
 
     def _parameter(self, index: ShapeIndex) -> int:
@@ -381,7 +380,7 @@ class Body:
         return self._key("element", (other,))
 
     def _exchanged(self, node: Node) -> int:
-        """What devices have of operands: the same wherever the same is asked of the same."""
+        """The number of a collective's result: equal for equal collectives of equal operands."""
         given, i = node.operands, node.i
         if i.opcode in STARTS and node.index != (1,):
             return self._key("once", i, node.index)  # the transfer's state
@@ -394,7 +393,7 @@ class Body:
         return self._key("exchanged", asked(i), said, read)
 
     def handed_on(self, node: Node) -> int:
-        """A number for the elements of what devices hand to others, in whatever layout they lie."""
+        """A number for the elements that a collective hands on, whatever their layout."""
         while node.i.opcode == "copy":
             (node,) = node.operands
         i = node.i

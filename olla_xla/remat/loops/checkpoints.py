@@ -1,11 +1,10 @@
-"""Loops that keep every k-th of what their iterations begin with, and run the iterations in between
-again.
+"""Checkpointed loops: the state is kept at every k-th iteration, and those in between run again.
 
-What the backward loop cannot make of anything else is what the iteration began with that it goes
-back to. A scan residual of that has a slice for each of N iterations. Kept for every k-th
-iteration, with the iterations since the last one that is kept, it takes N / k + k slices, about 2
-sqrt(N) at best; for that all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep
-nets with sublinear memory cost", 2016.) `hlo.rewrite.checkpoints` says which slice is whose.
+The backward loop cannot recompute the state that the forward loop's iteration began with. A scan
+residual of it has a slice for each of N iterations. Kept for every k-th iteration, and for all
+iterations since the last of these, it takes N / k + k slices, about 2 sqrt(N) at best. In exchange
+all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory
+cost", 2016.) `hlo.rewrite.checkpoints` says which slice belongs to which iteration.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from olla_xla.remat.loops.recipes import Recipe
 
 __all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
 
-_COUNTERS = (4, 5)  # s32 and s64: what is below iteration 0 must be below zero
-_FEWEST_ITERATIONS = 6  # of fewer, what is kept is no less than all
+_COUNTERS = (4, 5)  # s32 and s64: iterations before the first have negative numbers
+_FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 _MOST_ITERATIONS = 1 << 18  # as many as the referee follows one by one
 
 
 def can_be_kept(pair: Pair) -> bool:
-    """Whether a pair goes back iteration by iteration, and what its iterations begin with can be
-    counted off.
+    """Whether a pair can be checkpointed: its backward loop goes back one iteration at a time, and
+    counter, number of iterations and target permit it.
     """
     iterations = pair.writer.iterations
     back = Affine((pair.reader.counter,), -1, iterations - 1)
@@ -46,11 +45,11 @@ def can_be_kept(pair: Pair) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Thin:
-    """How little is kept of loops' iterations.
+    """How a loop is checkpointed.
 
     Attributes:
       iterations: of the loop. every: iterations from one that is kept to the next.
-      residuals: numbers of values of which those of the iterations since can be kept too.
+      residuals: numbers of values that can be kept too for the iterations since the last of these.
     """
 
     iterations: int
@@ -59,12 +58,12 @@ class Thin:
 
     @property
     def slices(self) -> int:
-        """That are kept of an element of the state."""
+        """Slices that are kept of an element of the state."""
         return -(-self.iterations // self.every) + self.every
 
 
 def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
-    """For which number of iterations from one that is kept to the next least is kept."""
+    """The number of iterations, from one that is kept to the next, that keeps the fewest bytes."""
     iterations, state = pair.writer.iterations, pair.writer.start
     few = sum(state[k.element].shape.bytes for k in checkpoints.kept)
     since = sum(state[k.element].shape.bytes for k in checkpoints.kept if k.held)
@@ -78,7 +77,7 @@ def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Numbers of scan residuals' slices that can be kept of the iterations since one that is
+    """Numbers of scan residuals' slices that can be kept for the iterations since the last that is
     kept.
     """
     wholes = {piece.whole for piece in table.pieces.values()}
@@ -111,8 +110,8 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """What the iteration that the backward loop goes back to began with, of an element of a
-        state.
+        """The value of an element of the state at the start of the iteration that the backward loop
+        goes back to.
         """
         (element,) = recipe.node.index
         if element not in self._held:
@@ -121,8 +120,8 @@ class Rerun(Again):
         return ValueRef(made=self._held[element])
 
     def can_make(self, number: int) -> bool:
-        """Whether an iteration that runs again gives a value, as an instruction's, of its
-        beginning.
+        """Whether a rerun iteration gives a value, as an instruction's result, and needs its state
+        for it.
         """
         given = number in self._table.given
         return given and self._is_made(number) and self._begins(number)
@@ -139,7 +138,7 @@ class Rerun(Again):
         return self._can[number]
 
     def _begins(self, number: int) -> bool:
-        """Whether a value that `_is_made` depends on what the iteration begins with."""
+        """Whether a value that `_is_made` depends on the state that the iteration begins with."""
         if number not in self._depends:
             there = self._table.is_iteration(number) or self._table.element(number) is not None
             recipe = None if there else self._table.recipe(number)
@@ -148,8 +147,8 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """What the iteration that the backward loop goes back to gave, of what `can_make` is true
-        of.
+        """A value, for which `can_make` is true, of the iteration that the backward loop goes back
+        to.
         """
         if number not in self._residuals:
             i, _ = self._table.given[number]
@@ -157,7 +156,7 @@ class Rerun(Again):
         return ValueRef(made=self._residuals[number])
 
     def checkpoints(self) -> Checkpoints | None:
-        """What is kept for all that was asked for; None if nothing was.
+        """What must be kept for all values that were asked for; None if no state is.
 
         Raises:
           PlanMismatchError: an iteration cannot be run again.
@@ -191,7 +190,7 @@ class Rerun(Again):
         return ValueRef(made=self._begin(element))
 
     def _begin(self, element: int) -> str:
-        """The name for what the iteration that is run again begins with."""
+        """The name for an element's value at the start of an iteration that runs again."""
         if element not in self._begun:
             self._begun[element] = self._new.name(f"{self._named(element)}.begun")
         return self._begun[element]

@@ -1,11 +1,11 @@
 """Which scan residuals to keep: the cheapest choice for a price of memory, as a minimum cut.
 
-A value that is computed again needs all that it is made of: values of scan residuals, which are
-kept or computed again as pays better, and others, which are computed again with it. Keeping a scan
-residual costs its bytes at their price and the time that writing and reading it takes; computing a
-value again costs its time; so does a new scan residual of any value in between, whose bytes count
-too. The least sum is a minimum cut (the closure problem of Picard, "Maximal
-closure of a graph", 1976), as PyTorch's min-cut partitioner has it for graphs without loops.
+A value that is computed again needs its operands. Those in scan residuals are kept or computed
+again, whichever is cheaper; others are computed again with it, or get a new scan residual. A scan
+residual, kept or new, costs its bytes at their price and the time to write and read it. A value
+that is computed again costs its time. The least sum is a minimum cut (the closure problem of
+Picard, "Maximal closure of a graph", 1976), as PyTorch's min-cut partitioner has it for graphs
+without loops.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from olla_xla.remat.loops.recipes import Recipe
 __all__ = ["Choice", "Gone", "run_of"]
 
 _HIGHEST_PRICE = 1.0
-"""Seconds that a byte is worth of what should go wherever it can."""
+"""Seconds that a byte of a scan residual is worth that should go wherever it can."""
 
 _ALL, _NEVER = 1 << 50, 1 << 60
-"""Capacities: of all scan residuals and of all that could be computed again, and of what cannot
-be.
-"""
+"""Capacities: of all finite arcs together, and of an arc that must not be cut."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gone:
-    """What a pair of loops does without.
+    """The scan residuals that a pair of loops drops, and those that it adds.
 
     Attributes:
       dropped: elements of the forward loop's state. kept: numbers of the values that get a new
@@ -70,12 +68,13 @@ class Choice:
             waiting += recipe.needs if recipe is not None else ()
 
     def gone(self, price: float, thin: Thin | None = None, *, new: bool = True) -> Gone:
-        """What to do without.
+        """What to drop, and what to add.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
-          thin: how little is kept of what stays, and of what is new; what cannot be thinned goes.
-          new: whether values in between may get scan residuals, if nothing is thin.
+          thin: how the loops are checkpointed, or None. If they are, a scan residual that cannot be
+            kept so goes wherever it can.
+          new: whether values in between may get scan residuals, if `thin` is None.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
@@ -138,7 +137,7 @@ class Choice:
         it.
 
         Args:
-          number: of `needed`. thin: how little is kept of what is new; None: all.
+          number: of `needed`. thin: as for `gone`.
         """
         recipe = self.needed[number]
         if (
@@ -147,7 +146,7 @@ class Choice:
             and thin is None
             and number in self.table.scan_residuals
         ):
-            return None  # another scan residual of it would be no less
+            return None  # another scan residual of it would be no smaller
         return recipe
 
     def can_be_kept(self, number: int) -> bool:
@@ -182,9 +181,9 @@ class Choice:
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """What is made again wherever a value is: of what it is made of, what no scan residual has.
+        """The operands that are made again wherever a value is: those in no scan residual.
 
-        A scan residual is kept or made again for itself, and with it all that it has parts of.
+        Scan residuals are kept or made again by their own choice, and their parts with them.
         """
         recipe = self.needed[number]
         pieces = self.table.pieces
@@ -197,10 +196,12 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """What is taken out of a scan residual, if that is kept, wherever a value is made again."""
+        """The operands that are sliced out of scan residuals that are kept, by operators of their
+        own, wherever a value is made again.
+        """
         recipe = self.needed[number]
         if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
-            return []  # what is opened takes it itself
+            return []  # these slice for themselves
         return [n for n in recipe.needs if n in self.needed and n in self.table.scan_residuals]
 
     def taken_seconds(self, number: int) -> float:
@@ -231,6 +232,6 @@ class Choice:
 
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
-    """What runs once for all values that have it."""
+    """What a recipe runs: once for all recipes for which this is equal."""
     node = recipe.node if recipe.inside is not None or recipe.stacked else None
     return recipe.owner, node, recipe.narrowed

@@ -1,4 +1,4 @@
-"""Loops whose iterations are counted: a while that goes from 0 in ones to a known number."""
+"""Loops with a known trip count: a while whose counter goes from 0 in steps of 1."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Loop:
 
     Attributes:
       i: the while. body: its body's nodes.
-      site: what stands for it beside other loops: itself, or a call that runs it and no more, as
+      site: the instruction that runs it among other loops: the while, or a call of nothing else, as
         XLA:CPU makes of small loops.
-      counter: the element that counts from 0 in ones. iterations: how many.
-      start: the instruction that each element of the state begins as.
+      counter: the element that counts from 0 in steps of 1. iterations: how many.
+      start: the initial value of each element of the state.
       fixed: elements that no iteration changes.
     """
 
@@ -94,8 +94,8 @@ def _says(i: Instruction, counter: int, iterations: int) -> bool:
     """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
 
     XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
-    `known_init_step` says what the counter goes through, and `dynamic_variables` which elements do
-    likewise, from where. Of such there may be the counter only, whose number does not change.
+    `known_init_step` has the counter's first value and step, `dynamic_variables` those of elements
+    by their index. Only the counter may be among these: its index does not change.
     """
     if not i.backend_config:
         return True

@@ -1,11 +1,11 @@
-"""What scalar integers of a loop's body are, as functions of its state: an abstract evaluation.
+"""Scalar integers of a loop's body as functions of its state: an abstract interpretation.
 
 XLA and JAX write the index of an iteration's slice in many ways: negative ones are counted from the
 end by a select, others are clamped, converted to another type or taken modulo an extent. Where the
-iteration is known to be in range, most of that does nothing. A value is followed as a multiple of
-an element of the state and a constant, equal modulo 2 to the number of bits of its type, and as an
-interval. As long as the interval fits the type nothing has wrapped around, and the equality is one
-of whole numbers; only then may a comparison, a wider type or a division be decided by it.
+iteration is known to be in range, most of that does nothing. A value is followed as an interval,
+and as a multiple of an element of the state plus a constant, equal modulo 2**bits of its type. As
+long as the interval fits the type, nothing has wrapped around, and the two are equal as whole
+numbers. Only then may a comparison, a conversion or a division be decided by it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Index:
     """What is known of a scalar integer.
 
     Attributes:
-      affine: what it is equal to, modulo 2 to the number of bits of its type; None if not known.
-      range: the least and the greatest that it can be; None if it may have wrapped around. Where
-        both are known, it is equal to `affine` as a whole number.
+      affine: what it is equal to, modulo 2**bits of its type; None if not known.
+      range: its least and greatest value; None if it may have wrapped around. Where both are known,
+        it is equal to `affine` as a whole number.
     """
 
     affine: Affine | None
@@ -54,8 +54,7 @@ class Indices:
     """The rules for one loop's body.
 
     Args:
-      ranges: element of the state -> the least and the greatest that it is when an iteration
-        begins.
+      ranges: element of the state -> its least and greatest value when an iteration begins.
     """
 
     def __init__(self, ranges: Mapping[ShapeIndex, _Range]) -> None:
@@ -99,18 +98,18 @@ class Indices:
         return self._fitted(rule(self, *given), shape.element_type)
 
     def _fitted(self, index: Index, element_type: int, *, converted: bool = False) -> Index:
-        """The same as a value of a type, which may have wrapped around."""
+        """An index as a value of a type, in which it may have wrapped around."""
         if index.range is None:
-            # Of a value that may have, another type has another way around.
+            # A value that may have wrapped around is not known in another type.
             return _UNKNOWN if converted else index
         low, high = _held(element_type)
         around, last = ((end - low) // (high - low + 1) for end in index.range)
-        if around == last:  # all alike, or none
+        if around == last:  # all values wrap equally often
             return self._sum(index, _constant(around * (high - low + 1)), -1) if around else index
         return Index(index.affine, None)
 
     def _over(self, affine: Affine) -> _Range:
-        """What an affine value is between, as a whole number."""
+        """The least and the greatest value of an affine one, as whole numbers."""
         if affine.element is None:
             return affine.offset, affine.offset
         low, high = (affine.factor * end + affine.offset for end in self._elements[affine.element])
@@ -128,7 +127,7 @@ class Indices:
         return Index(affine, found)
 
     def _difference(self, a: Index, b: Index) -> _Range | None:
-        """What the first is more than the second, as whole numbers."""
+        """The range of a - b, as whole numbers."""
         return self._sum(a, b, -1).range
 
     def _subtract(self, a: Index, b: Index) -> Index:
@@ -175,7 +174,7 @@ class Indices:
         return Index(affine, (min(a.range[0], b.range[0]), max(a.range[1], b.range[1])))
 
     def _remainder(self, a: Index, b: Index) -> Index:
-        """Of a division that is rounded to zero."""
+        """The remainder of a division that is rounded towards zero."""
         if a.range is None or b.range is None or b.range[0] != b.range[1] or b.range[0] < 1:
             return _UNKNOWN
         n, (low, high) = b.range[0], a.range
@@ -188,7 +187,7 @@ class Indices:
         return Index(None, (max(1 - n, min(low, 0)), min(n - 1, max(high, 0))))
 
     def _divide(self, a: Index, b: Index) -> Index:
-        """A division that is rounded to zero."""
+        """A division that is rounded towards zero."""
         if a.range is None or b.range is None or b.range[0] != b.range[1] or b.range[0] < 1:
             return _UNKNOWN
         n = b.range[0]
@@ -196,7 +195,7 @@ class Indices:
         return _constant(low) if low == high else Index(a.affine if n == 1 else None, (low, high))
 
     def _and(self, a: Index, b: Index) -> Index:
-        """With a mask of the lowest bits, if these are all that there are."""
+        """With a mask of the lowest bits, which keeps a value that has no others."""
         for one, mask in ((a, b), (b, a)):
             if mask.range is None or one.range is None or mask.range[0] != mask.range[1]:
                 continue
@@ -234,7 +233,7 @@ _RULES: Mapping[str, Callable[..., Index]] = {
 
 
 def _held(element_type: int) -> _Range:
-    """What values of a type are between."""
+    """The least and the greatest value of a type."""
     _, bits, signed = INTEGERS[element_type]
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
 
@@ -264,7 +263,7 @@ def _known(test: Index) -> bool | None:
 
 
 def _compared(direction: str, more: _Range | None) -> bool | None:
-    """How a comparison ends, if the first is that much more than the second."""
+    """The result of a comparison of a and b, where `more` is the range of a - b; None: either."""
     if more is None:
         return None
     low, high = more

@@ -1,8 +1,7 @@
-"""Loops without what moves arrays for them: their slices are taken from where the arrays were.
+"""Removes instructions that move arrays for loops: slices are taken from the original arrays.
 
-What is transposed before a loop, so that each of its iterations finds its slice in one piece, is
-held as long as the loop runs, beside what it was made of. A slice is the same bytes wherever it is
-taken.
+An array that is transposed before a loop, so that each iteration's slice is contiguous, is live as
+long as the loop runs, beside the original. A slice of the original has the same bytes.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ __all__ = ["Sunk", "without_moves"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sunk:
-    """A module without what moves arrays for loops alone.
+    """A module without instructions that move arrays for loops alone.
 
     Attributes:
-      names: of what is gone. module: without it.
-      total: predicted bytes of it in XLA's order, as it was.
-      kernels: patterns of its kernels, as they were. seconds, moved: predicted time of a step and
-        bytes moved, as they were; less_seconds, less_moved: by how much less they are.
+      names: of the removed instructions. module: without them.
+      total, kernels: predicted bytes and kernels' patterns of the original, in XLA's order.
+      seconds, moved: predicted time of a step and bytes moved, of the original.
+      less_seconds, less_moved: by how much less the module takes.
     """
 
     names: tuple[str, ...]
@@ -48,7 +47,7 @@ class Sunk:
 
 
 def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
-    """Takes out what moves arrays for loops, if that takes less memory and no more time.
+    """Removes what moves arrays for loops, if the module then takes less memory and no more time.
 
     Args:
       module: a scheduled one, without optimization barriers. target: "cpu" or "cuda".

@@ -1,4 +1,4 @@
-"""What an operation of a loop's body gives, leaf by leaf, and what can be said of it alone."""
+"""Leaves of the results of a loop body's operations, and properties of each by itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Node:
 
     @property
     def behind(self) -> Node:
-        """What holds the same bytes before bitcasts and copies that keep the layout."""
+        """The node with the same bytes before bitcasts and copies that keep the layout."""
         node = self
         while node.i.opcode in ("bitcast", "copy") and _keeps_bytes(node):
             node = node.operands[0]
@@ -51,7 +51,7 @@ def _keeps_bytes(node: Node) -> bool:
 
 
 def converts(node: Node) -> bool:
-    """Whether it converts floating-point numbers, and leaves them where they are."""
+    """Whether it converts floating-point numbers, and keeps their layout."""
     if node.i.opcode != "convert":
         return False
     new, old = node.shape, node.operands[0].shape
@@ -60,9 +60,9 @@ def converts(node: Node) -> bool:
 
 
 def whole_slice(node: Node) -> tuple[int, int] | None:
-    """Of one of an array's slices, each in one piece: its dimension, and how many there are.
+    """Of a dynamic-slice of one contiguous slice: its dimension, and how many slices there are.
 
-    Which bytes it is does not depend on how else the array is divided.
+    Which bytes these are does not depend on the array's other dimensions.
     """
     if node.i.opcode != "dynamic-slice" or node.shape.element_bits < 8:
         return None
@@ -72,7 +72,7 @@ def whole_slice(node: Node) -> tuple[int, int] | None:
 
 
 def widens(node: Node) -> bool:
-    """Whether it is its operand in a wider type, which loses nothing and can be undone."""
+    """Whether it is its operand in a wider floating-point type, which can be undone."""
     if node.i.opcode != "convert":
         return False
     new, old = node.shape, node.operands[0].shape
@@ -88,5 +88,5 @@ def is_each(i: Instruction) -> bool:
 
 
 def leaf_indices(shape: Shape) -> list[ShapeIndex]:
-    """The indices of what is no tuple in a shape."""
+    """The indices of a shape's parts that are not tuples."""
     return [index for index, part in shape.indices() if not part.is_tuple]

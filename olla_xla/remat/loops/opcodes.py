@@ -19,4 +19,4 @@ EACH = frozenset(
     "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
     "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
 )
-"""Opcodes that compute each element for itself: how their code is arranged does not matter."""
+"""Opcodes that compute each element by itself: the order of elements does not matter."""

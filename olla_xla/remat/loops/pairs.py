@@ -30,11 +30,11 @@ class Pair:
     Attributes:
       writer, reader: the loops.
       scan_residuals: that could be recomputed.
-      refused: (element of the writer, why it is none of these), of what looks like one.
+      refused: (element of the writer, why not) of what looks like one but cannot be recomputed.
       written: the slice that an iteration of the writer writes.
       place: the slice that an iteration of the reader reads.
-      iteration: the iteration of the writer that the reader's iteration j goes back to, as a
-        multiple of j.
+      iteration: the iteration of the writer that the reader's iteration j goes back to, affine in
+        j.
     """
 
     writer: Loop
@@ -47,7 +47,7 @@ class Pair:
 
 
 def pairs(module: Module, target: str) -> list[Pair]:
-    """The pairs of loops of a module, in the order in which they are read.
+    """The pairs of loops of a module, in the order of the readers.
 
     Args:
       module: scheduled. target: "cpu" or "cuda".
@@ -64,7 +64,7 @@ def pairs(module: Module, target: str) -> list[Pair]:
         return loops[site]
 
     def are_apart(*both: Instruction) -> bool:
-        """Whether each fusion of two loops is compiled alone, or as if it was, in either."""
+        """Whether fusions of both loops are compiled alone, or round as if they were."""
         functions = [together.get(sites[k].called[0]) for k in both]
         if None in functions:
             return functions == [None, None]  # else copies would be other code
@@ -77,7 +77,7 @@ def pairs(module: Module, target: str) -> list[Pair]:
     for site in sites:
         for earlier in _writers(site, sites):
             if not are_apart(earlier, site):
-                continue  # copies would be other code, or change that of what stands beside them
+                continue  # copies would be other code, or change other code in their function
             writer, reader = loop(earlier), loop(site)
             pair = _pair(writer, reader) if writer and reader else None
             if pair is not None:
@@ -86,7 +86,7 @@ def pairs(module: Module, target: str) -> list[Pair]:
 
 
 def _sites(module: Module) -> dict[Instruction, Instruction]:
-    """What stands for a loop -> the while, in order."""
+    """Site of a loop (`Loop.site`) -> the while, in order."""
     computations = module.control_computations
     calls = collections.Counter(
         i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
@@ -104,7 +104,7 @@ def _sites(module: Module) -> dict[Instruction, Instruction]:
 
 
 def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list[Instruction]:
-    """The loops whose results a loop's state begins with; all as what stands for them."""
+    """The sites of the loops whose results are in the initial state of the loop at a site."""
     (start,) = reader.operands
     taken = (before_moves(o)[0] for o in start.operands)
     return [
@@ -119,7 +119,7 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
     if writer.start[0].shape.element_type != reader.start[0].shape.element_type:
-        return None  # the iteration of one is no number that the other's instructions take
+        return None  # one's counter is of another type than the other's instructions take
     written: dict[int, list[int]] = {}
     for k in sorted(reader.fixed):
         start, _ = before_moves(reader.start[k])
@@ -139,7 +139,7 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
             weights[at, place] = weights.get((at, place), 0) + residual.bytes
     if not weights:
         return None
-    # All are read at one iteration, in what JAX writes; should they not be, the most bytes count.
+    # In JAX's loops all are read at one iteration; else the iteration with most bytes counts.
     written_at, place = max(weights, key=lambda key: weights[key])
     scan_residuals = [s for s, at, here in found if at == written_at and here in (place, None)]
     other = "it is read at another iteration than most"

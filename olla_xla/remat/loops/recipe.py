@@ -1,15 +1,15 @@
-"""From scan residuals to recompute to the change of the module: what is made, from what, and who
+"""The change of a module that recomputes given scan residuals: what is made, from what, and who
 reads it.
 
 The same choice gives the same change, so a plan need only say which scan residuals go.
 
-On a CPU and a TPU a fusion that computes stays as it is altogether (`again` says why):
-- What puts a value into a scan residual is copied with that, and the copy has a scan residual of
-  `SLOTS` slices.
-- What took slices out of a scan residual takes them out of one of `SLOTS` slices, at the same
-  place, which XLA moves back into it.
-On a GPU it takes what it needs out of the scan residuals itself, and one slice is one slice: what
-this does to rounding was not seen, as nothing has been run there.
+On a CPU and a TPU a fusion with arithmetic stays as it is (`again` says why):
+- A fusion that writes a value into a scan residual is copied with its update; the copy writes into
+  an array of `SLOTS` slices.
+- A fusion that sliced a scan residual slices an array of `SLOTS` slices at the same index, which
+  XLA clamps to the array.
+On a GPU fusions slice the scan residuals that they need themselves, and a single slice stays one.
+What this does to rounding is not known, as nothing has been run there.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def recipe(module: Module, pair: Pair, record: LoopRecord) -> LoopEdit:
 
     Args:
       module: it is of. pair: of loops.
-      record: what goes. With `every`, scan residuals that stay are, where that can be, kept of the
-        iterations since one that is kept (`checkpoints`).
+      record: what goes. With `every`, scan residuals that stay are, where that is possible, kept
+        only for the iterations since the last that is kept (`checkpoints`).
 
     Raises:
-      PlanMismatchError: they cannot all be done without.
+      PlanMismatchError: they cannot all be recomputed.
     """
     return _EditBuilder(module, pair, record).edit()
 
@@ -127,10 +127,10 @@ class _EditBuilder(Again):
         return super()._stacked(recipe) if self._rerun is None else self._rerun.held(recipe)
 
     def _counter(self) -> str:
-        """What has the number of the backward loop's iteration: a copy, where the next one is made
-        early.
+        """The name of the backward loop's counter: of a copy of it, if the body has one.
 
-        An element may be overwritten by the next iteration's before all that is new has read it.
+        The element itself may be overwritten by the next iteration's before all new instructions
+        have read it.
         """
         reader = self._pair.reader
         body, opcodes = reader.body, ("copy", "get-tuple-element")
@@ -144,7 +144,7 @@ class _EditBuilder(Again):
         return min(found, key=lambda i: opcodes.index(i.opcode)).name
 
     def _taken(self) -> list[OperandReplacement]:
-        """What the readers of the scan residuals read instead."""
+        """What the readers of the dropped scan residuals read instead."""
         reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
         replaced: dict[Instruction, ValueRef] = {}
@@ -200,7 +200,7 @@ class _EditBuilder(Again):
         return arrays
 
     def _whole(self, old: ScanResidual, number: int) -> ValueRef:
-        """An array for a reader of a scan residual, of which it takes a value itself; or just the
+        """What a reader of the scan residual `old` is given: an array to slice itself, or just the
         value.
         """
         if not self._body.exact:
@@ -212,7 +212,7 @@ class _EditBuilder(Again):
 
 
 def _reading(body: Body, owner: Instruction) -> set[Instruction]:
-    """The instructions that read what one gives, through bitcasts."""
+    """The instructions that read an instruction's result, through bitcasts."""
     found: set[Instruction] = set()
     result = body.root_of(owner)
     waiting = [] if result is None else [result]

@@ -23,7 +23,7 @@ class RecipePrices:
 
     Args:
       table: of the recipes. cost: prices operators.
-      beside: whether what starts beside other work is priced without its start.
+      beside: whether asynchronous operations are priced without their start.
     """
 
     def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
@@ -48,8 +48,8 @@ class RecipePrices:
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 
     def _slots_seconds(self, recipe: Recipe) -> float:
-        """Predicted time of the arrays of few slices into which a copy of an owner puts results:
-        of setting them, where they must be, and of taking out what its readers want by itself.
+        """Predicted time of the arrays of `SLOTS` slices into which a copy of an owner writes: to
+        initialise them, where the target must, and to slice them for readers of the bare value.
         """
         body, inner = self._table.body, self._table.pair.reader.body
         seconds = 0.0
@@ -73,7 +73,7 @@ class RecipePrices:
     def saved_seconds(self, residual: ScanResidual) -> float:
         """Predicted time of an iteration of both loops that a scan residual takes by itself."""
         owner = residual.update.owner
-        # With several results it may run for the others (`written_together`).
+        # An owner of several results may run for the others (`written_together`).
         alone = len(self._table.results(owner)) == 1
         saved = self._exposed_seconds(self._table.body, owner) if alone else 0.0
         saved += sum(self._cost.seconds(i) for i in residual.moves) / self._iterations
@@ -88,10 +88,10 @@ class RecipePrices:
 
     @functools.cached_property
     def written_together(self) -> list[tuple[float, frozenset[int]]]:
-        """What writes several scan residuals, and gives nothing else.
+        """Instructions that write several scan residuals and have no other results.
 
-        The predicted time of each in an iteration, which goes with the last of them, and the
-        numbers of those; a second scan residual of the same slices goes anyway.
+        Of each, the predicted time in an iteration, which is saved if all of them go, and their
+        numbers. A second scan residual of the same slices goes anyway.
         """
         written: dict[Instruction, dict[Node, int | None]] = {}
         for residual in self._table.unread:
@@ -109,9 +109,9 @@ class RecipePrices:
         return found
 
     def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
-        """Predicted time of what an instruction runs, where asked less what runs beside others.
+        """Predicted time of what an instruction runs; with `beside`, less what is hidden.
 
-        That is its start: of the device it takes as much all the same (remat.cost.path).
+        Only the start of an asynchronous one is hidden (remat.cost.path).
         """
         seconds = self._cost.seconds(body.runs(owner))
         if not self._beside or owner.opcode != "async-start":
@@ -134,7 +134,7 @@ class RecipePrices:
         """Bytes of the scan residual that a recipe makes, if it makes one.
 
         Args:
-          recipe: for a value. slices: of each iteration.
+          recipe: for a value. slices: that it has; None: one for each iteration.
         """
         count = self._iterations if slices is None else slices
         return count * recipe.node.shape.bytes if recipe.stacked else 0

@@ -37,17 +37,16 @@ class RecipeTable:
     """Recipes for all values that a pair's scan residuals hold, and for those that they are made
     of.
 
-    A collective may run again in the backward loop: all devices run one program, and both loops as
-    often as a constant says, so that each of them comes to it at the same iteration of the same
-    loop, in the one order of its body.
+    A collective may run again in the backward loop: all devices run one program, and both loops
+    have constant trip counts. So all devices reach it in the same iteration, in the same order.
 
     Args:
       pair: of loops.
       collectives: whether they may run again. No other recipe depends on it.
 
     Attributes:
-      scan_residuals: number -> the scan residuals that hold such values, the one that stays first.
-      pieces: number -> where scan residuals hold such values as a part, once each.
+      scan_residuals: number -> the scan residuals that hold its value; of these, the first is kept.
+      pieces: number -> where a scan residual holds its value as a part, one place each.
       unread: scan residuals that nothing reads.
       own: number -> what the backward loop's body has itself at the same iteration, such as
         weights that it gathers of other devices, or converts.
@@ -63,12 +62,12 @@ class RecipeTable:
         self._values = dict(self._made_values())
         self._recipes: dict[int, Recipe | None] = {}
         self._written: dict[int, ScanResidual] = {}
-        """By number of what an iteration writes, before it is moved, a scan residual of it."""
+        """Number of what an iteration writes, before any moves -> a scan residual of it."""
         for residual in pair.scan_residuals:
             if residual not in self.unread:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self._handed_on: dict[int, Instruction] = {}
-        """Likewise what the backward loop's body has of other devices, whatever its layout."""
+        """`Body.handed_on` of a collective -> an instruction of the backward loop that has it."""
         self.own = self._made_by_reader()
         emits_any = platform(self.body.target).emits_any_fusion
         written = list(self._written.items()) if emits_any else []
@@ -78,12 +77,12 @@ class RecipeTable:
             self._narrow(number, residual)
 
     def _made_by_reader(self) -> dict[int, Instruction]:
-        """What both loops' bodies make, by its number in the writing one: the reading one's.
+        """Number in the forward loop's body -> an instruction of the backward one's with its value.
 
-        It is made of what never changes, of the iteration, and of slices of scan residuals. Each
-        number comes after those that it is made of, so that what is made of a scan residual's value
-        is not needed to make that again: whoever reads it may come first. What waits for a scan
-        residual that it is not made of, as behind a barrier, would come too late.
+        It is made of loop invariants, of the iteration, and of slices of scan residuals. What is
+        made of a scan residual's value has a higher number, and is not needed to make that value
+        again. What waits for a scan residual that it is not made of, as behind a barrier, would
+        come too late and is left out.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -113,18 +112,18 @@ class RecipeTable:
             is_exchange = body.exchanges.get(node.owner) is node.i
             if is_exchange and not platform(own.target).emits_any_fusion:
                 self._handed_on.setdefault(body.handed_on(node), i)
-            # On a CPU what is computed is rounded by all that stands in one fusion with it.
+            # On a CPU rounding depends on all of the fusion.
             if is_exchange or not platform(own.target).keeps_code or body.copied(node):
                 found.setdefault(body.number(node), i)
         return {number: i for number, i in found.items() if number not in self.scan_residuals}
 
     def _divide(self, number: int, residual: ScanResidual) -> None:
-        """What a scan residual's slices were put together from."""
+        """Enters the parts that a scan residual's slices are concatenated from."""
         made = residual.value
         if residual.moves or made.i.opcode != "concatenate" or number not in self.scan_residuals:
             return
         if made.owner in self.body.fusions and not self.body.each(made.owner):
-            return  # what is put together may be computed in another way than it would be alone
+            return  # a part may be computed otherwise than it would be alone
         (dimension,) = made.i.dimensions
         start = 0
         for node in made.operands:
@@ -135,7 +134,7 @@ class RecipeTable:
             start += node.shape.dimensions[dimension]
 
     def _is_moved_in(self, node: Node) -> bool:
-        """Whether the backward loop has it but for moves, as a layer's weights."""
+        """Whether the backward loop can make it by moves alone, as a layer's weights."""
         waiting, seen = [node], set()
         while waiting:
             k = waiting.pop().behind
@@ -151,7 +150,10 @@ class RecipeTable:
         return True
 
     def _narrow(self, number: int, residual: ScanResidual) -> None:
-        """What a scan residual has in a wider type, where nothing else has it or makes it."""
+        """Enters a recipe for what a scan residual holds in a wider type.
+
+        It is used where there would only be a new scan residual, a collective, or nothing.
+        """
         value = residual.value
         if residual.moves or not widens(value) or number not in self.scan_residuals:
             return
@@ -166,7 +168,7 @@ class RecipeTable:
         self._recipes[number] = None  # or each would be made of the other
 
     def number(self, residual: ScanResidual) -> int:
-        """The number of the slices that are read of a scan residual."""
+        """The number of a scan residual's slices, as they are read."""
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
         for move in residual.moves:
@@ -175,7 +177,7 @@ class RecipeTable:
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
-        """Every value that an instruction of the body gives as its result."""
+        """Every value that is a result of an instruction of the body."""
         for i in reversed(self.body.computation.instructions):
             if i.opcode not in ("tuple", "parameter", "async-start"):
                 for node in self.body.leaves(i).values():
@@ -183,8 +185,8 @@ class RecipeTable:
 
     @functools.cached_property
     def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """By number of a value that could be kept of each iteration, the instruction of the body
-        that gives it, and the leaf.
+        """Number of a value that a scan residual could hold -> the instruction of the body that
+        gives it, and the leaf.
         """
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self.body.computation.instructions:
@@ -257,7 +259,7 @@ class RecipeTable:
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def _beside_transfer(self, node: Node, owner: Instruction, part: OwnPart) -> Recipe | None:
-        """A recipe through what a fusion does beside a transfer: the fusion as it was without."""
+        """A recipe by a copy of a fusion without the transfer that it runs parts of."""
         results = [self.body.at[owner, (k,)] for k in part.results]
         updated = self._updates(owner, results)
         if updated is None or not pure_but_for_transfer(owner):
@@ -276,11 +278,11 @@ class RecipeTable:
         return list(self.body.leaves(fusion).values())
 
     def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe through a fusion that computes each element for itself, or only moves bytes.
+        """A recipe by a copy of a fusion that is elementwise, or only moves bytes.
 
-        What it computes stays as it is; where it takes a part of what it is given, and a scan
-        residual has just that part, it may be given that. Not on a CPU: there what computes runs
-        again as it is, or other code would be made of it.
+        Its arithmetic stays as it is. Where it slices an operand, and a scan residual has just that
+        slice, the copy may read that instead. Not on a CPU: there a fusion with arithmetic is
+        copied whole, or it would be compiled to other code.
         """
         (result,) = self.results(owner)
         end = result.behind
@@ -316,25 +318,25 @@ class RecipeTable:
         return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
     def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
-        """Numbers of what an instruction is given, but for some operands."""
+        """Numbers of an instruction's operands, except those in `but`."""
         given = [o for k, o in enumerate(owner.operands) if k not in but]
         return tuple(
             self.body.number(n.behind) for o in given for n in self.body.leaves(o).values()
         )
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
-        """A recipe through a fusion that puts what it computes into a scan residual."""
+        """A recipe by a copy of a fusion that writes what it computes into a scan residual."""
         k = self._put_into(owner, result)
         if k is None or result.operands[1].behind is not node:
             return None  # fewer readers of what is inside could change its code
         return Recipe(node, owner, None, self._needs(owner, (k,)), updated=(k,))
 
     def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe through a fusion that does more than compute elements, and puts results into
-        scan residuals.
+        """A recipe by a copy of a fusion that is not elementwise, or has several results, and
+        writes some into scan residuals.
 
-        As part of another form its code might compute other bits. Several results are made by a
-        copy of all of it, where a fusion stays as it is.
+        In another form its code might compute other bits. A fusion of several results is copied
+        whole, and only where fusions must stay as they are (`Body.exact`).
         """
         results = self.results(owner)
         if platform(self.body.target).keeps_arrays:
@@ -349,8 +351,8 @@ class RecipeTable:
         return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
 
     def _updates(self, owner: Instruction, results: Sequence[Node]) -> list[int] | None:
-        """Numbers of the operands into which a fusion puts results; None where another slice than
-        the iteration's own is put, or it is not said into which.
+        """Numbers of the operands into which a fusion writes results; None where it writes another
+        slice than the iteration's own, or the operand is not known.
         """
         updated = []
         for result in results:
@@ -363,7 +365,7 @@ class RecipeTable:
         return updated
 
     def _put_into(self, owner: Instruction, result: Node) -> int | None:
-        """Number of the operand into which a fusion puts a slice that it computes."""
+        """Number of the operand into which a fusion writes a slice; None if it is not known."""
         if result.i.opcode != "dynamic-update-slice" or owner.opcode != "fusion":
             return None
         if result.owner is not owner or result.i.computation is not owner.called[0]:
@@ -373,8 +375,8 @@ class RecipeTable:
         return found[0] if len(found) == 1 else None
 
     def _is_own_slice(self, update: Node) -> bool:
-        """Whether an update is of an element of the state, of the slice that scan residuals have
-        written.
+        """Whether an update writes an element of the state, at the slice at which the pair's scan
+        residuals are written.
         """
         whole = update.operands[0]
         if whole.i.opcode != "parameter":

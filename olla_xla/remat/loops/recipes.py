@@ -1,4 +1,4 @@
-"""Ways to make a value of the forward loop's iteration in the backward loop."""
+"""How a value of the forward loop's iteration is made in the backward loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ __all__ = ["ConcatOperand", "Recipe"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatOperand:
-    """What a scan residual's slices hold as a part: each is a concatenation, as of steps in one
-    iteration.
+    """An operand of a concatenation whose result is a scan residual's slice.
 
     Attributes:
       whole: number of the slices. made: the concatenation.
-      node: what it is given there. start: first index of it along the concatenation's dimension.
+      node: the operand. start: first index of it along the concatenation's dimension.
     """
 
     whole: int
@@ -33,17 +32,17 @@ class Recipe:
 
     Attributes:
       node: the value. owner: the instruction that is run again for it.
-      inside: nodes inside a fusion -> None, of what it is given there; a fusion without any runs
-        as it is. needs: numbers of the values that it is given.
+      inside: the nodes (keys of a dict) at which a fusion is cut: operands of the copy; None: the
+        fusion is copied whole. needs: numbers of the values that the copy reads.
       between: whether the owner stands between the loops, and moves all slices of a scan residual.
       narrowed: whether it is what a scan residual has in a wider type, converted back.
       stacked: whether it is an element of the forward loop's state that gets a scan residual of its
         own.
       exchanged: whether the owner is a collective, which devices run once more.
-      relaid: what the backward loop has itself of it, in another layout; else None.
-      part: of a fusion that runs parts of a transfer, what runs again: all but that.
-      updated: numbers of the owner's operands that it puts results into, if it runs as it is but
-        for these, of which the copy has arrays of few slices.
+      relaid: the backward loop's instruction with the same elements in another layout, or None.
+      part: of a fusion that runs parts of a transfer, what runs again: all except these.
+      updated: numbers of the owner's operands that it writes results into; the copy has arrays of
+        `SLOTS` slices for them.
     """
 
     node: Node

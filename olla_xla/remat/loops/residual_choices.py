@@ -1,9 +1,8 @@
 """Choices of scan residuals to recompute, from those that cost nothing to as many as can go.
 
-Scan residuals that hold what another one holds, and those that nothing reads, cost nothing. What
-else goes is for each price of a byte the cheapest choice (`choice`), or for an allowance of time
-the one that keeps the fewest bytes (`residuals_ilp`); its time and total are those of the module
-that has the change.
+Scan residuals that duplicate another one, and those that nothing reads, cost nothing. Of the rest,
+each price of a byte has its cheapest choice (`choice`), and an allowance of time the one that keeps
+the fewest bytes (`residuals_ilp`). A choice's time and total are those of the changed module.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from olla_xla.remat.overlap import hide_transfers
 __all__ = ["ResidualChoice", "ResidualChoices"]
 
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
-"""Of these the least predicted time is chosen where none may be added."""
+"""Prices of which the one of least predicted time is chosen where none may be added."""
 
 _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13, a core of a CPU in 1e-10."""
@@ -44,10 +43,10 @@ _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 _logger = logging.getLogger("olla_xla")
 
 _LESS = 0.999
-"""Part of a time that is asked for where the time itself led too far."""
+"""Part of an estimated time that is allowed next where that time was too much in the module."""
 
 _ASKED = 6
-"""Times that the integer program is solved, each time corrected by what the module says of it."""
+"""Times that the integer program is solved, each time corrected by the changed module's time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,8 +56,8 @@ class ResidualChoice:
     Attributes:
       records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
       seconds: predicted time that it adds, of operators one after the other; negative where it
-        saves some. path_seconds: the same of a run on a GPU's streams, where what it saves may have
-        run beside other work; of a CPU as `seconds`. moved: bytes, likewise.
+        saves some. path_seconds: the same on a GPU's streams, where the saved work may have been
+        hidden behind other work; on a CPU as `seconds`. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps scan
         residuals of fewer bytes; 0 if not known.
       kernels: patterns that kernels of the module are to have, copies those of their originals.
@@ -80,17 +79,17 @@ class ResidualChoice:
 
 
 class ResidualChoices:
-    """The choices for rising prices of memory, each another one, written when they are asked for.
+    """The different choices for rising prices of memory, written when they are asked for.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       kernels: patterns that kernels are to have; None: those of the module in XLA's order.
       collectives: whether collectives may run again.
-      beside: whether what runs beside other work is priced so, not one after the other.
+      beside: whether asynchronous operations are priced as overlapping, not one after the other.
 
     Attributes:
       module, target: as given.
-      free: of the first so many the one of least time is chosen where no time may be added.
+      free: where no time may be added, one of the first so many is chosen, that of least time.
       plain: number of the choice that keeps least without new residuals of values in between,
         which leaves other orders and more time for other recomputation; None if nothing can go.
     """
@@ -147,10 +146,9 @@ class ResidualChoices:
 
     @functools.cached_property
     def _thin(self) -> list[tuple[LoopRecord, ...]]:
-        """Choices that keep what iterations begin with at few iterations, the one of least time
-        first.
+        """Choices with checkpointed loops (`checkpoints`), the one of least time first.
 
-        Where iterations cannot run again, they keep the fewest bytes.
+        Pairs that cannot be checkpointed keep the fewest bytes.
         """
         rest = {r[:2]: r for r in self._named([c.gone(_PRICES[-1]) for c in self._choices])}
         found = []
@@ -162,7 +160,7 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """Number of the first choice that keeps what iterations begin with at few iterations."""
+        """Number of the first choice with checkpointed loops."""
         return len(self._priced)
 
     def __len__(self) -> int:
@@ -189,9 +187,9 @@ class ResidualChoices:
         """The choice that keeps the fewest bytes of scan residuals where so many seconds may be
         added.
 
-        The integer program adds up operators as they are now; by how much the changed module
-        differs from that, it is asked again for more or less. What takes too long is not found
-        again: less time is asked for than it was thought to take. None where nothing was found.
+        The integer program adds up times of operators. It is solved again with an allowance
+        corrected by how much the changed module's time differs. A choice that takes too long is not
+        found again: the next allowance is below its estimated time. None where nothing was found.
         """
         best, fewest = None, 0
         asked, low, high = allowance, -math.inf, math.inf
@@ -279,7 +277,7 @@ def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
 def _alike(
     before: Module, after: Module, made: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Of (copy, original), those that read and make arrays of the same sizes, one by one."""
+    """The (copy, original) whose arrays, read and made, have the same types and sizes."""
 
     def arrays(module: Module, names: set[str]) -> dict[str, list[tuple[int, int]]]:
         return {
@@ -300,8 +298,7 @@ def _alike(
 
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
-    """The record of a pair that keeps what iterations begin with at few iterations; None if it
-    cannot.
+    """The record of a pair of checkpointed loops; None if they cannot be.
 
     Args:
       view: the module. choice: of the pair. price: seconds that a byte is worth.

@@ -2,8 +2,7 @@
 
 The variables are those of the minimum cut (`choice`): whether a scan residual is kept, and whether
 what makes a value runs again. A price of memory finds only choices on the lower hull of bytes and
-time; a row for the time finds those between as well, and its bound says what no choice could go
-below.
+time. A row for the time also finds those between, and the solver's bound holds for all of them.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Least:
     """What the integer program found.
 
     Attributes:
-      gone: for each choice what to do without.
+      gone: of each pair, what it drops and adds.
       bytes: of the scan residuals that stay, new ones too.
-      bound: no choice of these table within the allowance keeps fewer bytes.
+      bound: no choice from these recipes within the allowance keeps fewer bytes.
       seconds: that it adds, as the cost model has them operator by operator.
     """
 
@@ -48,7 +47,7 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
         cost model has them operator by operator. limits: of the solver.
 
     Returns:
-      None where nothing keeps within the allowance, or none is found.
+      None where no choice is within the allowance, or none is found.
     """
     model = Model("scan residuals")
     times: dict[int, int] = {}

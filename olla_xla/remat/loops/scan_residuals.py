@@ -1,5 +1,5 @@
-"""Scan residuals: elements of one loop's state, written slice by slice, that a later loop reads
-so.
+"""Scan residuals: elements of one loop's state that it writes, and a later loop reads, slice by
+slice.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class ScanResidual:
       written, read: the element's number in the two states.
       update: the dynamic-update-slice of each iteration. value: what it writes.
       reads: the slices taken.
-      whole: shape of all slices together, as they are read. axis: the dimension of it that counts
-        them; it is 0 where anything but a loop sees the scan residual as another shape, or moves
-        it.
+      whole: shape of all slices together, as they are read. axis: its dimension that counts them; 0
+        where the scan residual is bitcast or moved between the loops.
       moves: instructions between the loops that only move bytes within slices, the first one first.
     """
 
@@ -83,7 +82,7 @@ def residual_of(
       readers: the elements of the reader's state that begin as what it ends as.
 
     Raises:
-      NotAResidual: the element could not be done without.
+      NotAResidual: the element could not be recomputed.
     """
     if len(readers) > 1:
         raise NotAResidual("it stands in the backward loop's state twice")
@@ -109,7 +108,7 @@ def residual_of(
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """What a loop's element begins as, before it was moved; and what moved it, the first first."""
+    """A loop element's initial value before any moves, and these moves in order."""
     moves: list[Instruction] = []
     while start.opcode == "bitcast" or _moves(start):
         if start.opcode != "bitcast":
@@ -119,7 +118,7 @@ def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ..
 
 
 def _moves(i: Instruction) -> bool:
-    """Whether an instruction gives the bytes of its one operand in another place, and no more."""
+    """Whether an instruction only copies or transposes its one operand."""
     if i.opcode == "fusion":
         inner = i.called[0].instructions
         kinds = {k.opcode for k in inner} - {"parameter", "bitcast", "copy", "transpose"}
@@ -128,7 +127,7 @@ def _moves(i: Instruction) -> bool:
 
 
 def _moves_within_slices(i: Instruction, iterations: int) -> bool:
-    """Whether what `_moves` does so slice by slice, and its code fits one slice as well."""
+    """Whether an instruction that `_moves` does so within slices, and can move a single one."""
     if b"partitions" in i.backend_config:
         return False  # how a CPU divides it among threads is made for its shape
     steps = i.called[0].instructions if i.opcode == "fusion" else [i]
@@ -233,7 +232,7 @@ def _is_replaceable(body: Body, node: Node) -> bool:
 
 
 def only_hands_on(node: Node, result: Node | None) -> bool:
-    """Whether what an instruction gives is a node, but for bitcasts."""
+    """Whether an instruction's result is a node, apart from bitcasts."""
     while result is not None and result is not node and result.i.opcode == "bitcast":
         result = result.operands[0]
     return result is node
@@ -252,9 +251,9 @@ def _readers(body: Body, node: Node) -> list[Node]:
 
 
 def _axis(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
-    """Along which dimension a part is a slice of an element, which a bitcast may give a shape.
+    """The dimension along which a part is a slice of an element, which may be bitcast to `whole`.
 
-    Slices may lie apart in memory; they are then slices of that shape, and of no other.
+    Slices that are not contiguous are slices of that shape, and of no other.
     """
     if not _is_slice(part, whole):
         return None

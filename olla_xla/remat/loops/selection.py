@@ -1,4 +1,4 @@
-"""Which choice of scan residuals to recompute is free, fits a budget, or an allowance of time."""
+"""Selects choices of scan residuals to recompute: free ones, or for a budget or an allowance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoice
 __all__ = ["TRIES", "free", "is_right", "to_try"]
 
 _HOPE = 1.25
-"""Times the budget that a total in XLA's order may take for another order to be looked for."""
+"""A choice is ordered anew if its total in XLA's order is at most this many times the budget."""
 
 TRIES = 3
 """Choices that are ordered anew."""
@@ -23,10 +23,10 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
     """Recomputes scan residuals at no cost: the choice of least predicted time, if it takes less
     memory.
 
-    Such are scan residuals that another one holds, those that nothing reads, and those whose slices
-    take longer to write and to read than to compute again.
+    Free are scan residuals that duplicate another one, those that nothing reads, and those whose
+    slices take longer to write and to read than to compute again.
 
-    Returns None where there is nothing to do without, or it gains nothing.
+    Returns None where there are none, or they save no memory.
     """
     written = [choice for k in range(choices.free) if (choice := _written(choices, k)) is not None]
     for choice in sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds):
@@ -38,11 +38,10 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
 def to_try(
     choices: ResidualChoices, budget: int | None, allowance: float | None
 ) -> Iterator[tuple[ResidualChoice, bool]]:
-    """The choices that promise most: towards a budget the cheapest first, then the lowest.
+    """The choices that promise most, each with whether it is one of least total, tried last.
 
-    Where time limits them, the one that the integer program finds is among them, the first if there
-    is no budget; the second is then the lowest without new residuals. Each with whether it is the
-    lowest that is left.
+    For a budget, the cheapest come first. Under an allowance the integer program's choice is among
+    them; without a budget it comes first, and the one without new residuals second.
     """
 
     def allowed(k: int) -> ResidualChoice | None:
@@ -69,7 +68,7 @@ def to_try(
         if fewest is not None and all(fewest.records != other.records for other in hopeful):
             hopeful.append(fewest)
             yield fewest, False
-    for k in _lowest_first(choices, last):  # the next one only where the referee refuses the last
+    for k in _lowest_first(choices, last):  # the next only where the referee refuses the one before
         choice = allowed(k)
         if choice is not None and all(choice.records != other.records for other in hopeful):
             yield choice, True
@@ -78,8 +77,9 @@ def to_try(
 def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
     """The choices up to the last one by their totals, the lowest first.
 
-    Whoever keeps fewer bytes of residuals may hold more inside an iteration that computes them
-    again. Looked at downwards from the last, as far as what is gone could make a lower total.
+    A choice that keeps fewer bytes of residuals may need more inside an iteration that recomputes
+    them. Choices are looked at from the last down; one is skipped if its total would not be lower
+    even with all its dropped bytes saved.
     """
     found: list[tuple[int, int]] = []
     for k in reversed(range(last + 1)):

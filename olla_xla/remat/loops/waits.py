@@ -1,4 +1,4 @@
-"""Which slices of scan residuals must be there before what a loop's body gives."""
+"""Which slices of scan residuals the instructions of a loop's body wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Waits"]
 
 
 class Waits:
-    """Which slices of scan residuals must be there before what a loop's body gives.
+    """Which slices of scan residuals the instructions of a loop's body wait for.
 
     Args:
       body: of the loop. slices: dynamic-slices of scan residuals.

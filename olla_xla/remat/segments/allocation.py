@@ -1,7 +1,7 @@
-"""The budget that the exact allocation likes best: Chen et al. 2016, section 5.1.
+"""The budget that takes least by an exact allocation: Chen et al. 2016, section 5.1.
 
-What the planner estimates of segments is not what a planner of memory makes of them. So the
-gradient is lowered with the segments of each budget, and something exact says what it takes.
+The estimate by which segments are cut differs from what buffer assignment makes of them. So the
+gradient is lowered with the segments of each budget, and its exact bytes are compared.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
     """bool[n]: candidate split points (the set C of algorithm 3): where few bytes cross.
 
     A cut is one if no other, among those within `window` bytes of steps before and after it, is
-    crossed by less; of equals every one is. A walk that says where cuts may be is taken at its
-    word.
+    crossed by less; of equals every one is. Where the walk says which cuts are allowed, all those
+    are candidates.
     """
     n = len(walk)
     if walk.allowed is not None:

@@ -19,7 +19,7 @@ _FUSED = frozenset(
     reshape rsqrt select_n sign sqrt square squeeze sub tanh transpose xor
     """.split()
 )
-"""Primitives that XLA makes within the kernels that read them."""
+"""Primitives that XLA fuses into the kernels that read them."""
 
 
 def kept_bytes(
@@ -28,13 +28,13 @@ def kept_bytes(
     *,
     fused: bool,
 ) -> int:
-    """Bytes that the gradient in all arguments keeps for its backward pass; arguments are none.
+    """Bytes that the gradient in all arguments keeps for its backward pass, without arguments.
 
     Args:
       function: of arrays, gives arrays.
       values: what it is called with: arrays or their shapes.
-      fused: leave out what XLA makes again, inside kernels that read it, of what is kept anyway. It
-        cannot across the ends of a `jax.checkpoint`.
+      fused: leave out what XLA recomputes, in the kernels that read it, from what is kept anyway.
+        XLA cannot do so across the ends of a `jax.checkpoint`.
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in values]
     jaxpr = jax.make_jaxpr(_forward(function, shapes))(*shapes).jaxpr

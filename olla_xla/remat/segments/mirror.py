@@ -58,7 +58,7 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
 def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: int) -> int:
     """Where the segment that begins at a step stops.
 
-    One that is kept needs no segment, but for what it reads and nobody keeps: then it is one alone.
+    A kept step needs no segment, unless it reads what is not kept: then it is one by itself.
     """
 
     def reads_lost(step: int) -> bool:

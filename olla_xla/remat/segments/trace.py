@@ -47,7 +47,7 @@ _MOVABLE = _VIEWS | {
     primitives.dynamic_slice_p,
     primitives.slice_p,
 }
-"""What may be done to arguments just before the first use, rather than ahead of everything."""
+"""Primitives that may run on arguments just before the first use, not ahead of everything."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Inlined(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An equation, for those who choose themselves what is cut and what is made again.
+    """An equation, for callers who choose cuts and recomputation themselves.
 
     Attributes:
       index: its place among the equations. primitive: its name, such as "dot_general".
@@ -200,16 +200,16 @@ class _Sizes:
 
 
 def bytes_of(aval: Any) -> int:
-    """Bytes of an array of such an abstract value; 0 for what is none."""
+    """Bytes of an array of such an abstract value; 0 for what is no array."""
     size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
     return size * getattr(dtype, "itemsize", 0)
 
 
 class _Inliner:
-    """Replaces calls by what they call, with variables of its own for every call."""
+    """Replaces calls by what they call, with fresh variables for every call."""
 
     def __init__(self, sizes: _Sizes, least: int, user_lines: bool = False) -> None:
-        """`user_lines`: what libraries make is said to be made where the user calls them."""
+        """`user_lines`: equations of libraries get the line where the user calls them."""
         self._user_lines = user_lines
         self._sizes = sizes
         self._least = least
@@ -259,7 +259,7 @@ def _defined(jaxpr: Any) -> Iterator[Any]:
 
 
 def _plain_call(e: Any) -> Any:
-    """The jaxpr of a jitted call that asks for nothing but to be called, or None."""
+    """The jaxpr of a jitted call without shardings, layouts, options and effects, or None."""
     if e.primitive is not primitives.jit_p or e.effects:
         return None
     p = e.params
