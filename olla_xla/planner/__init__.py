@@ -2,8 +2,8 @@
 
 - `plan_module(module, options, target=...)`: the plan of a scheduled module.
 - `apply_plan(module, plan)`: the module with the plan written into it.
-- `graphs`, `module_order`: what a scheduled module holds.
-- `least_overlap(module, plan, options)`: what giving up all that transfers hide would save.
+- `graphs`, `module_order`: tensor graphs and schedules of a scheduled module.
+- `least_overlap(module, plan, options)`: what is saved if no transfer need overlap with any work.
 """
 
 from olla_xla.planner.apply import apply_plan, graphs, least_overlap, module_order

@@ -1,4 +1,4 @@
-"""Reads what a scheduled module holds, and writes a plan into it."""
+"""Reads a scheduled module's graphs and orders, and writes a plan into it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
 def least_overlap(
     module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
 ) -> tuple[int, float]:
-    """What giving up all that transfers hide would save.
+    """What is saved if no transfer need overlap with any work.
 
     Args:
       module: serialized, scheduled module, that `plan` is for. plan: one that keeps it.

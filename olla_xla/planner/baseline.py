@@ -1,4 +1,4 @@
-"""A computation in XLA's order: what is known of it before any search."""
+"""A computation in XLA's order: its peak and bound before any search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BaselineEstimate:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> BaselineEstimate:
-        """Looks at a computation; its callees must have been looked at or solved."""
+        """Estimates a computation; its callees must have been estimated or solved."""
         work = Work(planned, planned.lowered(computation))
         charged = dict(planned.peaks)
         peak = peak_bytes(work.arrays, np.arange(work.arrays.n))

@@ -55,7 +55,7 @@ def with_chains(
             chosen.append((total, name, kept))
     if not chosen:
         return work, {}
-    # What is about as good so far may be told apart by the orders that follow from it.
+    # Choices about as good as the best are compared by the orders that they lead to.
     least = min(total for total, *_ in chosen)
     ways = [
         _with_bindings(work, name, kept, own)

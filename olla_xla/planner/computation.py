@@ -1,6 +1,6 @@
 """Plans one computation: least lifetime peak first, then in-place chains, then the total.
 
-The least peak is the search's, or, begun there, the integer program's.
+The least peak is found by the search, or by the integer program, which starts from the search's.
 
 Candidates from every method compete on the predicted assigned total of the whole module.
 """
@@ -31,20 +31,20 @@ Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
 
 _ILP_START, _ILP = 0.25, 0.7
-"""Parts of the time for the order with which the integer program begins, and of the rest for it."""
+"""Part of the time for the order that the integer program starts from; of the rest, for itself."""
 
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Of the search for one computation.
+    """Limits of the search for one computation.
 
     Attributes:
       options: of the whole plan. seconds: how long it may take.
       enough_bytes: the search ends when the total is no more than this above the bound.
-      deadline: gives the time of the monotonic clock up to which searching is worth it where the
-        best total so far is so many bytes; None for no such limit.
+      deadline: best total so far, in bytes -> until when searching is worth it, on the monotonic
+        clock; None: no such limit.
       more_seconds: what asking another scheduler takes.
     """
 
@@ -95,7 +95,7 @@ def solve(
     )
     proof = None
     if by_ilp:
-        from olla_xla.planner.ilp import order_by_ilp  # its models take as long to load as all else
+        from olla_xla.planner.ilp import order_by_ilp  # its imports take as long as all others
 
         seconds = (deadline - time.monotonic()) * _ILP
         least, proof = order_by_ilp(work.graph, least, options, seconds, progress)
@@ -103,8 +103,8 @@ def solve(
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = certified(work, least)
-    # Bindings take some ten simulations of the module, which a limit that has passed forbids: one
-    # that was asked for, or what the whole is worth.
+    # Bindings take some ten simulations of the module. They are left out once a time limit, of the
+    # options or of what the module is worth, has passed.
     limited = options.time_limit is not None or limits.deadline is not None
     late = limited and time.monotonic() > deadline
     binds = options.in_place and not late

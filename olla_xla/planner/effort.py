@@ -1,4 +1,4 @@
-"""How much planning a module is worth: seconds of search, and what gain nobody would wait for."""
+"""How much planning a module is worth: seconds of search, and gains too small to search for."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from olla_xla.problem.options import PlanOptions
 __all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_limit"]
 
 LONGEST = 20.0
-"""Seconds where more was asked for than an order: a budget or a number of steps; the most that any
-default takes."""
+"""Seconds of search where a budget or a number of steps was given; also the longest default."""
 
 _ILP_LIMIT = 60.0
 """Seconds of the integer program."""
 
 _PART, _PART_PER_GAP, _WIDEST = 0.12, 6.0, 0.1
-"""The part of XLA's own time up to its schedule that a search may take: a constant, and this much
-times the gap between the best total so far and the bound; no more than the widest counts."""
+"""The part of XLA's own time up to its schedule that a search may take: a constant, plus this much
+times the gap between the best total so far and the bound, of which at most `_WIDEST` counts."""
 
 _SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.0
-"""Seconds that any search may take, and more for the same gap; less finds next to nothing."""
+"""Seconds that any search may take, plus this much times the same gap; less finds next to nothing.
+"""
 
 _LITTLE_BYTES = 2**20
 """A gap for which no search takes more than the shortest, however long XLA took."""
 
 _LARGE_BYTES, _SHORTEST_WHERE_LARGE = 16 * 2**20, 0.25
-"""A gap that is worth the time of a search's first round, however little XLA took; the seconds."""
+"""A gap that is worth a search's first round, however little XLA took; the seconds of that."""
 
 _IDLE, _IDLE_PART = 0.1, 0.6
-"""Seconds without a better total after which a search ends, and the part of what it has taken up to
-the last one, if that is more."""
+"""Seconds without a better total after which a search ends; or, if that is more, this part of what
+it had taken up to the last better one."""
 
 _ENOUGH_BYTES, _ENOUGH_SHARE = 256 * 2**10, 5e-4
 """A total this near to its bound, in bytes or as a part of it, is near enough."""
 
 _RECOMPUTE_PART, _RECOMPUTE_PER_SHARE = 0.5, 4.0
-"""The part of XLA's own time up to its schedule that looking for what to compute again may take: a
-constant, and this much times the part of the total that could go."""
+"""The part of XLA's own time up to its schedule that a search for recomputation may take: a
+constant, plus this much times the part of the total that could go."""
 
 _QUICK = 2.0
-"""Seconds up to XLA's schedule below which the second part is less, in proportion: who waits for a
-second notices another one, and the first choices that are tried gain most."""
+"""Where XLA takes fewer seconds up to its schedule, the second part shrinks in proportion: in a
+short compile one more second is noticed, and the first choices that are tried gain most."""
 
 _NEGLIGIBLE = 1e-4
-"""Part of the module's total below which what a loop or branch could gain is not looked for."""
+"""Part of the module's total; a loop or branch that could gain less is not searched."""
 
 _MINOR, _MINOR_PER_GAP = 1e-3, 1e-2
-"""By default nor is a larger part, if it is no more than this part of what there is to gain."""
+"""By default one that could gain less than both of these is not searched either: a part of the
+module's total, and a part of the gap between total and bound."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Effort:
     schedule_seconds: float | None = None
 
     def worth(self, total: int) -> float:
-        """Seconds of search in all that are worth it where the best total so far is `total` bytes.
+        """Seconds that the whole search may take if the best total so far is `total` bytes.
 
-        So a search goes on while there is something to be gained, and ends early where the first
-        orders are nearly as good as any can be.
+        It goes on while there is something to gain, and ends early where the first orders are
+        nearly as good as any can be.
         """
         if self.schedule_seconds is None:
             return self.seconds
@@ -83,7 +84,7 @@ class Effort:
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
-        """Bytes below which what a loop or branch alone could gain is not looked for.
+        """Bytes; a loop or branch that alone could gain less is not searched.
 
         Args:
           total: bytes of XLA's order.
@@ -94,7 +95,7 @@ class Effort:
         return max(least, min(_MINOR * total, _MINOR_PER_GAP * (total - self.bound)))
 
     def until(self, total: int, started: float, now: float) -> float:
-        """Up to when a search is worth it that has just found the best total so far.
+        """Until when a search may go on that has just found the best total so far.
 
         Args:
           total: bytes. started, now: when it began, and the time, on one clock.
@@ -141,7 +142,7 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """Seconds since planning began up to which what to compute again may be looked for.
+    """Until when recomputation may be searched for, in seconds since planning began.
 
     A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
     own time.

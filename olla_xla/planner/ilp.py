@@ -1,9 +1,9 @@
 """The paper's method for orders: its integer program, of one computation at a time (section 4.4).
 
 The lifetimes of equations (1) to (5) and (10) to (14), in the cumulative form of
-`schedule.exact.running_ilp`, on the condensed graph with tightened spans, begun at the order that
-the search found and bounded by its cut. XLA places buffers by a rule of its own, so the order of
-least total is looked for from there as in any other plan.
+`schedule.exact.running_ilp`, on the condensed graph with tightened spans. The program starts from
+the search's order, with the search's minimum cut as its bound. XLA places buffers by a rule of its
+own, so a search for the order of least total follows, as in any other plan.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """In-place chains kept whole: which results are to be bound to the operands they may overwrite.
 
-Where an operand dies at a fusion that may write over it, the lifetime model counts one tensor.
-XLA's heap often gives them two: it passes memory on only between values that share it with no
-other. A binding (hlo.rewrite.aliases) makes both one buffer for certain. Bindings change what
-else fits where, so they are chosen by the simulated total, and only those that lower it are kept.
+Where an operand dies at a fusion that may write over it, the lifetime model counts operand and
+result as one. XLA's heap often gives them separate memory: it reuses an operand's for the result
+only if neither shares its buffer with another value. A binding (hlo.rewrite.aliases) makes both one
+buffer for certain. Bindings change what else fits where, so they are chosen by the simulated total,
+and only those that lower it are kept.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def bindings(
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
-    `arrays` are those of the computation's graph. A kernel with a pattern in `kept` has no others
-    than that says.
+    `arrays` are those of the computation's graph. A kernel with a pattern in `kept` gets only the
+    bindings that this has.
     """
     g = arrays
     spans = intervals(g, order)
@@ -107,10 +108,10 @@ class Buffers:
     def under(
         cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
     ) -> Buffers:
-        """Those of a graph under an order.
+        """The buffers of a graph under an order.
 
-        Of the entry computation, arguments too are joined: nobody else reads those that are not
-        live to the end.
+        In the entry computation arguments' buffers may be joined too: nothing else reads those that
+        are not live to the end.
         """
         return cls(g, intervals(g, order), () if is_entry else g.buffer[g.live_in].tolist())
 

@@ -1,9 +1,10 @@
 """Gives kernels the patterns of memory that they have in XLA's own order (memory.kernels).
 
-An order was found in which each kernel is the last to read what it is to write over. Whether it
-does so, and whether others leave their operands alone, is XLA's assignment to decide. So results
-are bound to the operands that they are to write over, and operands that are not to be written over
-are held for one step more. Either moves other values, so this is repeated until all is as it was.
+In the orders that were found, each kernel is the last to read what it should overwrite. Whether it
+overwrites that, and whether other kernels leave their operands alone, XLA's buffer assignment
+decides. So results are bound to the operands that they should overwrite, and operands that must not
+be overwritten are held for one more step. Both move other values, so this is repeated until every
+kernel has its pattern.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ __all__ = ["Kept", "keep_kernels"]
 _ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
 _ONE_BY_ONE = 2
-"""Operands that a kernel holds before all others of their size are held with them."""
+"""Operands of a kernel that are held singly, before all others of their size are held too."""
 _WRITTEN = 3
-"""The module is written once, and looked at once more; what was simulated is then as it is."""
+"""Times that the module is simulated: after it is written once, nothing should be left to change.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Kept:
     """A module whose kernels have the patterns that they are to have.
 
     Attributes:
-      module: with all that this took. given: the same as XLA will be given it.
+      module: with bindings and holds. given: the same with guards, as XLA will get it.
       aliases: fusion name -> results bound to operands.
       holds: instruction name -> numbers of operands that are held.
     """
@@ -47,10 +49,10 @@ class Kept:
 
 
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> Kept | None:
-    """The module in its orders, with every kernel as it is to be; None if that was not found.
+    """The module in its orders, every kernel with its pattern; None if no such was found.
 
     Args:
-      planned: a module. is_own: whether it is XLA's own; in XLA's order XLA keeps it as it is.
+      planned: a module. is_own: whether it is XLA's own, which in XLA's order gets no guards.
     """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
@@ -79,7 +81,7 @@ def _in_order(planned: PlannedModule) -> bool:
 
 
 class _KernelMemory:
-    """What a module takes, found by simulation; it is not written meanwhile.
+    """Finds what to bind and hold in a module, by simulation; the module is not written.
 
     Attributes:
       aliases, holds: as in `Kept`.
@@ -95,7 +97,7 @@ class _KernelMemory:
         self._buffers: dict[Computation, tuple[dict[int, int], Buffers]] = {}
 
     def settle(self) -> bool:
-        """Binds and holds until every kernel is as it is to be; whether that came about."""
+        """Binds and holds until every kernel has its pattern; returns whether it succeeded."""
         for _ in range(_ROUNDS):
             binds, held = self._changes()
             if not binds and not held:
@@ -142,7 +144,7 @@ class _KernelMemory:
     def _all_like(
         self, i: Instruction, own: Sequence[int], numbers: Sequence[int]
     ) -> tuple[int, ...]:
-        """Operands to hold, with all others of their size: one after the other would be taken."""
+        """Operands to hold, with all others of their size, which would be overwritten next."""
         found, held = leaves(i), self.holds.get(i.name, ())
         first = len(found) - sum(source is i for source, _ in found)
         bound = {found[k][0] for k in own[first:] if k < first}
@@ -155,9 +157,9 @@ class _KernelMemory:
         )
 
     def _bind_chains(self, binds: dict[Instruction, tuple[Alias, ...]]) -> None:
-        """Binds what passes memory on to, or takes it from, what is to be bound.
+        """Adds bindings of results that overwrite, or are overwritten by, what is bound.
 
-        XLA's heap passes it on only between values that share it with no other by force.
+        XLA's heap reuses an operand's memory for a result only if neither is bound to another.
         """
         at = self._planned.dataflow.at
         waiting = [

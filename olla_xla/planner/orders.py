@@ -1,4 +1,4 @@
-"""Orders for all computations of a module: callees first, and of each only where it matters."""
+"""Orders for all computations of a module that matter, callees first."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from olla_xla.schedule import by_priority
 __all__ = ["plan_order"]
 
 _NESTED_SHARE = 0.4
-"""Part of the time limit that bodies of loops and branches may use together; each, half of what
-those before it left."""
+"""Part of the time limit that bodies of loops and branches may use together; each of them half of
+what is left of it."""
 
 _AFTER, _MOST_AFTER = 2.0, 1.0
-"""What writing a plan and judging its executable take, in terms of what looking at the module took,
-and the seconds of that which a limit that was asked for counts: a long one is not for them."""
+"""Time to write a plan and check its executable, as a multiple of the time to read the module; and
+the most seconds of it that are taken off a time limit of the options."""
 
 
 _IN_A_CIRCLE = "a kernel would have to run before what it reads: {}"
@@ -60,15 +60,15 @@ class _Limit(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Those that are left."""
+        """Seconds that are left."""
         return self.effort.seconds - (time.monotonic() - self.started)
 
     def nested(self) -> float:
-        """Those that are left for a computation that the entry calls: half of what is not its."""
+        """Seconds for a computation that the entry calls: half of what is left for all of these."""
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def limits(self, options: PlanOptions, seconds: float, is_entry: bool) -> Limits:
-        """For one computation."""
+        """Limits of the search for one computation."""
         until = _deadline(self.effort) if is_entry else None
         return Limits(options, max(seconds, 0.01), self.effort.enough_bytes, until, self.asking)
 
@@ -109,7 +109,7 @@ def _solve_all(
 ) -> Solved:
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
-    # The entry's bound has that of all it calls in it.
+    # The entry's bound includes those of all that it calls.
     if options.method == "search" and total <= estimates[entry].bound + limit.effort.enough_bytes:
         orders.entry = unchanged(estimates[entry], total)
         return orders.entry
@@ -123,7 +123,7 @@ def _solve_all(
             gain = estimate.peak - estimate.bound
             orders.out_of_time |= seconds <= 0 < gain
             if gain <= negligible or seconds <= 0:
-                # Its callees' lower peaks are its callers' too.
+                # Lower peaks of its callees may lower its own, and so its callers'.
                 if not estimate.is_charged(planned):
                     BaselineEstimate.at(planned, computation)
                 continue
@@ -147,7 +147,7 @@ def plan_order(
     released: frozenset[str] = frozenset(),
     kept: Mapping[str, Pattern] | None = None,
 ) -> Plan:
-    """Finds an order for every computation of a module, and nothing else.
+    """Finds an order for every computation of a module, and results to bind to operands.
 
     Args:
       module: a scheduled one. options: limits and seed.
@@ -218,13 +218,13 @@ def plan_order(
 
 
 def _overwriting_last(planned: PlannedModule) -> PlannedModule:
-    """The module, its schedule changed where something reads what a kernel wrote over before.
+    """The module, reordered so that no value is read after a kernel that is to write over it.
 
-    New instructions stand before their first readers, which may be another order than their
+    New instructions stand before their first readers, so their order may differ from their
     originals'.
 
     Raises:
-      KernelError: no order has all such readers before.
+      KernelError: there is no such order.
     """
     late = {c for c in planned.computations.values() if _reads_late(planned, c)}
     if not late:
@@ -257,10 +257,10 @@ def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEst
     """Each computation in the order that it came with, callees first.
 
     Args:
-      planned: the module. is_own: whether its kernels are to be as they are in XLA's order.
+      planned: the module. is_own: whether it is XLA's own, so that a cycle is not its kernels'.
 
     Raises:
-      KernelError: its kernels cannot be as they are to be.
+      KernelError: its kernels cannot have their patterns.
     """
     try:
         return {key: BaselineEstimate.at(planned, c) for key, c in planned.computations.items()}
@@ -280,7 +280,7 @@ def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bou
     worth = effort(options, timing, total, bound)
     since = time.monotonic()
     if options.time_limit is not None:
-        # A default is what a search is worth; a limit that was asked for counts all of planning.
+        # A default limits the search alone; a time limit of the options, all of planning.
         after = min(_AFTER * (since - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
         since = started
@@ -288,10 +288,10 @@ def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bou
 
 
 class _End(NamedTuple):
-    """What was found, with kernels as they are to be.
+    """The result, in which kernels have their patterns.
 
     Attributes:
-      module: with it. given: the same as XLA will be given it.
+      module: with it. given: the same as XLA will get it.
       graph, order: of the entry computation. peak: of that, in bytes.
       aliases, holds: as in `Plan`.
     """
@@ -308,10 +308,10 @@ class _End(NamedTuple):
 def _with_kernels(
     orders: _Orders, solved: Solved, unplanned: Callable[[], PlannedModule], *, is_own: bool
 ) -> _End:
-    """Gives kernels the patterns that they are to have under the orders that were found.
+    """Gives kernels the patterns that they are to have, under the orders that were found.
 
-    Where that is not possible, or takes more than there was, under those of the module as it came,
-    which may be XLA's own.
+    Where that is not possible, or the total is then larger than in the order that the module came
+    with, this order is taken instead.
 
     Raises:
       KernelError: it is not possible there either.
@@ -344,7 +344,7 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 
 def _deadline(worth: Effort) -> Callable[[int], float]:
-    """Up to when searching is worth it, asked when the best total so far, in bytes, was found."""
+    """Best total in bytes, just found -> until when searching is worth it (`Limits.deadline`)."""
     started = time.monotonic()
     return lambda total: worth.until(total, started, time.monotonic())
 

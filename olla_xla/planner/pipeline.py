@@ -86,10 +86,10 @@ def plan_module(
 
 
 def _ordered(start: ModuleState) -> ModuleState:
-    """The module with an order, and as much of what costs nothing as leaves its kernels alone.
+    """The module with an order, and with as many free edits as leave kernels their patterns.
 
-    On a GPU nothing that has a run take longer costs nothing; where even the order alone does, what
-    compiles it keeps XLA's own.
+    On a GPU an edit is not free if a run is predicted to take longer. Where even the order alone
+    makes it longer, that order is returned, and the caller of the planner keeps XLA's own.
     """
     refused = longer = None
     for state in _free_edits(start):
@@ -100,7 +100,7 @@ def _ordered(start: ModuleState) -> ModuleState:
             _logger.info("with %s: %s", what, error)
             refused = error
             continue
-        # What was gone ran beside other things, and what is there instead does not.
+        # Work that overlapped with other work may have been replaced by work that does not.
         if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds:
             return found
         slower = found.path_seconds / found.xla_path_seconds - 1
@@ -123,7 +123,7 @@ def _free_edits(start: ModuleState) -> Iterable[ModuleState]:
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:
-    """Whether what the options ask for takes more than an order. Raises BudgetError."""
+    """Whether the options ask for more than an order can give. Raises BudgetError."""
     options, least = state.request.options, state.ordered.predicted_bytes
     if state.request.xla_bytes is not None:
         least = min(least, state.request.xla_bytes)
@@ -132,7 +132,7 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
         if budget is not None and least > budget:
             raise BudgetError(budget, least, "max_overhead=0 allows no recomputation")
         return False
-    return least > 0 and (budget is None or least > budget)  # nothing takes less than nothing
+    return least > 0 and (budget is None or least > budget)  # 0 bytes cannot be lowered
 
 
 def _with_allowance(state: ModuleState) -> ModuleState:
@@ -144,7 +144,7 @@ def _with_allowance(state: ModuleState) -> ModuleState:
     took = None if took is None else took * platform(request.target).compile_factor
     limit = recomputation_limit(request.options, took, request.elapsed, total, arguments)
     if request.options.max_overhead is not None:
-        # Part of the time of the module as it came; what was taken out may be spent again.
+        # A part of the original module's time, plus the time that sinking moves has saved.
         allowance = request.options.max_overhead * run_seconds(state.own, request.cost)
         allowance += 0.0 if sunk is None else sunk.less_seconds
     return dataclasses.replace(state, allowance=allowance, limit=limit)

@@ -32,7 +32,7 @@ __all__ = ["WORTH", "Edits", "ModuleState", "Request"]
 _logger = logging.getLogger("olla_xla")
 
 WORTH = 0.999
-"""Part of a total that one for more time must stay below; without a budget less is worth none."""
+"""Part of the total that a plan which takes more time must stay below, if there is no budget."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class ModuleState:
 
     @property
     def seconds_left(self) -> float:
-        """For recomputation; never nothing, so that each pass finds its first answer."""
+        """Seconds left for recomputation, at least 0.1, so that each pass finds a first answer."""
         assert self.limit is not None
         return max(self.limit - self.request.elapsed, 0.1)
 
@@ -188,7 +188,7 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The plan as one of the module as it came, with all edits and what they cost."""
+        """The plan of the original module, with all edits and what they cost."""
         plan, edits, request = self.ordered, self.edits, self.request
         xla, sunk = self.before_bytes, edits.sunk
         assert xla is not None

@@ -25,7 +25,7 @@ _LAYERS = 6
 
 
 def _text() -> str:
-    """A step that every part of the search has something to do for."""
+    """The HLO text of a step on which every part of the search has work to do."""
     lines = [f"%p{k} = {_SHAPE} parameter({k})" for k in range(_LAYERS + 1)]
     last = "p0"
     for k in range(_LAYERS):
@@ -49,7 +49,7 @@ _lock = threading.Lock()
 
 @functools.cache
 def _load() -> None:
-    # A GPU's rates are known; a CPU's would be measured, beside all that goes on meanwhile.
+    # A GPU's rates are known; a CPU's would be measured, while the machine is busy.
     options = PlanOptions(time_limit=60, step_limit=3000)
     plan_module(from_hlo_text(_text()), options, target="cuda")
     _logger.debug("loaded in %s", threading.current_thread().name)

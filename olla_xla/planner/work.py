@@ -60,7 +60,7 @@ class Work:
         self.scores: dict[str, tuple[int, int]] = {}
         """By name: (predicted total of the module, lifetime peak)."""
         self._totals: dict[bytes, int] = {}
-        """By digest of an order, the former; callees' orders do not change meanwhile."""
+        """Digest of an order -> predicted total; callees' orders do not change meanwhile."""
 
     @property
     def is_entry(self) -> bool:
@@ -85,7 +85,7 @@ class Work:
         return schedule.by_priority(g, steps)
 
     def total(self, order: NDArray[np.int64]) -> int:
-        """The predicted total of the module with an order; asked again, it is remembered."""
+        """The predicted total of the module with an order (cached)."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
             self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
@@ -101,7 +101,8 @@ class Work:
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
         """Another scheduler's order, as a start; nothing if it is not one of these instructions.
 
-        It knows nothing of the edges that are added here (collectives, callbacks, bindings).
+        That scheduler does not know the edges that are added here (collectives, callbacks,
+        bindings), so its order is made legal.
         """
         step = {i: k for k, i in enumerate(self.lowered.instructions)}
         own = {i.name: i for i in step}

@@ -19,7 +19,7 @@ def run(state: ModuleState) -> ModuleState:
     """The state with a plan of its module; XLA's order competes.
 
     Raises:
-      KernelError: no order leaves its kernels as they are to be.
+      KernelError: no order gives its kernels their patterns.
     """
     request, kernels = state.request, state.kernels
     options, longest = request.options, LONGEST

@@ -1,8 +1,9 @@
-"""Orders in which transfers hide less: what that saves, and the time that it may take.
+"""Orders in which transfers overlap with less work, to save memory.
 
-By default whatever XLA has run between the start of a transfer and its done stays there. Some of it
-may take memory that is missed elsewhere. What a run takes longer on a device's streams counts as
-added time, as in every other pass: work that runs after a transfer has ended hides nothing of it.
+By default what XLA runs between the start of a transfer and its done stays there, though it may
+need memory at the peak. Where it may move, the predicted time that a run takes longer on a device's
+streams counts as added time, as in every other pass. Work that runs after a transfer has ended does
+not overlap with it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def to_fit(state: ModuleState) -> ModuleState:
-    """The state, or, where that is too much for a device, one that is not.
+    """The state, or, where that does not fit a device, one that does.
 
     A step that does not fit cannot run at all, so any time is allowed for it, unless the options
     say how much.
@@ -89,10 +90,10 @@ def relaxed(
     options: PlanOptions,
     timing: Timing | None = None,
 ) -> tuple[Plan, float] | None:
-    """The least total that is found where transfers may hide less.
+    """The least total that is found where transfers may overlap with less work.
 
-    At first all may; then those that cost least, as long as they fit into the allowance together,
-    and where they do into a part of what they cost, as long as the total is no more.
+    At first all transfers may. Then the cheapest may that fit the allowance together. Once a choice
+    fits, the allowance becomes a part of its time, and this ends where the total grows.
 
     Args:
       module: a scheduled one. base: its plan so far.
@@ -125,7 +126,7 @@ def relaxed(
             break
         lost = exposed(module, base, found, cost)
         seconds = max(path_seconds(module, cost, found.order) - before, 0.0)
-        # What each one hides less, in that measure: together they may all have hidden the same.
+        # Scaled to the run's time: several transfers may have overlapped with the same work.
         part = seconds / max(sum(lost.values()), seconds) if seconds else 1.0
         if seconds <= allowance:
             best = found, seconds
@@ -135,7 +136,7 @@ def relaxed(
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
-    """By start's name, the predicted seconds that it hides less under one plan than under another.
+    """Start's name -> predicted seconds of work that it overlaps with in `base`, not in `plan`.
 
     Args:
       module: that both plans are for, with their loops and clones in it. base, plan: the plans.

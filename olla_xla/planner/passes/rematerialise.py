@@ -1,8 +1,8 @@
 """Computes instructions again, for a memory budget or within an allowance of time.
 
-The choices are those of `remat.front`. Each that comes into question is made cheaper by an integer
-program where that can be solved in time, written into the module, ordered anew and judged by the
-predicted total.
+The choices are those of `remat.front`. Each one that is tried is made cheaper by an integer program
+where that can be solved in time, written into the module, ordered anew and judged by the predicted
+total.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _EXACT_SHARE = 0.5
 """Part of a try's time that the integer program may take."""
 
 _CHEAPER = 0.98
-"""Part of their price that choices take from which on more of them are looked for."""
+"""Where choices would take less than this part of the allowance, higher prices are tried."""
 
 _OVERPRICED = 1.25
-"""Times its time that a choice may be priced at, and is tried all the same."""
+"""A choice is tried if its price is at most this many times the allowance: it may take less."""
 
 _LEAST_SECONDS = 1e-12
-"""Of a price, to divide by."""
+"""Least price to divide by."""
 
 _PRICES = 4
-"""Prices up to which choices are looked for, as what they take becomes known."""
+"""Most limits on the price that are tried, each corrected by what the choices so far took."""
 
 _PLACES = 3
 """Computations at most in which instructions are computed again: the entry, and loops' bodies."""
@@ -71,7 +71,7 @@ def run(state: ModuleState) -> ModuleState:
     try:
         return _cheapest(state, budget)
     except BudgetError:
-        # Loops' bodies first: then what is at the peak may be what the entry computation holds.
+        # Loops' bodies first: after that the entry computation may hold the peak.
         lowered = _lowered(state, frozenset({state.module.entry.name}))
         if lowered is state:
             raise
@@ -132,14 +132,14 @@ def _cheapest(state: ModuleState, budget: int) -> ModuleState:
 
 
 def _least_seconds(front: Front, budget: int) -> float:
-    """Of the choices whose peak meets a budget; infinite where none does."""
+    """Least seconds of the choices whose peak meets a budget; infinite where none does."""
     return min((p.seconds for p in front.below(budget - front.outside)), default=math.inf)
 
 
 def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[list[Front]]:
-    """By computation, the entry first, its fronts in the orders that promise most.
+    """The fronts of each computation, the entry first, in the orders that promise most.
 
-    Those for which arguments' memory stays theirs are a place of their own: their peaks are higher.
+    Fronts in which arguments keep their memory are a place of their own: their peaks are higher.
 
     Args:
       state: an ordered one. seconds: for all of them together, of which walks take a part.
@@ -206,7 +206,7 @@ class _Tried:
         self.least = state.ordered.predicted_bytes
 
     def _with(self, point: Point, target: int, tries_left: int) -> _Choice | None:
-        """A choice for a target, written and ordered; None where no order leaves its kernels."""
+        """A choice for a target, written and ordered; None where kernels cannot keep patterns."""
         left = max(self.deadline - time.monotonic(), 0.1) / tries_left
         begun = time.monotonic()
         point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
@@ -224,8 +224,8 @@ class _Tried:
     def _longer(self, module: Module, plan: Plan) -> float:
         """Predicted seconds that a run with a choice's clones takes longer.
 
-        That may be less than the choice's price, since clones hand out only what is read of them,
-        or more, where transfers were moved and hide less.
+        That may be less than the choice's price, since clones have only the results that are read,
+        or more, where transfers were moved and overlap with less work.
         """
         state, cost = self.state, self.state.request.cost
         if platform(state.request.target).runs_beside:
@@ -256,7 +256,7 @@ class _Tried:
             found = self._with(points[0], target, max(_TRIES - k - 1, 2))
             if self._fits(found, budget, allowance):
                 return found
-            # What placing costs this choice, it is likely to cost the next one too.
+            # Bytes that placement adds to this choice, it is likely to add to the next one too.
             over = 0 if found is None else found.plan.predicted_bytes - budget
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()

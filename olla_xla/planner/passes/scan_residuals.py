@@ -23,17 +23,18 @@ _SHARE = 0.5
 
 
 def before_order(state: ModuleState) -> Iterator[ModuleState]:
-    """States to look for an order of, the best first: without residuals that cost nothing, as is.
+    """States to find an order for, the best first: without residuals that are free to drop, as is.
 
-    Another one is for kernels that cannot be left as they are in the one before, or where a run
-    takes longer since what is gone ran beside other work; then residuals are priced by that.
+    The next one is used where kernels cannot keep their patterns in the one before, or where a run
+    takes longer, as the dropped work had overlapped with other work. For that case one state has
+    residuals priced with overlap.
     """
     request = state.request
     if not request.options.loops:
         yield state
         return
     choices = _choices(state)
-    # XLA:TPU ends the process where it makes no code for a fusion: only who asks takes that risk.
+    # XLA:TPU aborts the process if it cannot compile a fusion: nothing is dropped there unasked.
     found = free(choices) if platform(request.target).emits_any_fusion else None
     kernels = state.kernels
     if found is not None or request.options.recomputes:
@@ -103,7 +104,7 @@ def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> Modu
     edits = dataclasses.replace(
         state.edits,
         loops=choice.records,
-        # What costs nothing one after the other is held to a run's time once it has an order.
+        # Before there is an order, operators count one after the other, not as streams run them.
         added_seconds=choice.seconds if plan is None else choice.path_seconds,
         added_moved_bytes=choice.moved,
         least_stack_bytes=choice.least_stack_bytes,
