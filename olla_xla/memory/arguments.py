@@ -1,7 +1,8 @@
-"""How arguments are passed to machine code: as words in memory, one after the other.
+"""How arguments are passed to machine code: as 8-byte words in memory, one after the other.
 
-A number is one word. An array is five and two for each dimension: two that only reference counts
-need, its number of items, bytes of an item, address, shape and strides. A tuple is its items.
+A number is one word. An array is five words, and two for each dimension: two that only reference
+counting needs, number of items, bytes of an item, address; then shape and strides. A tuple is its
+items.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import numpy as np
 __all__ = ["Kinds", "flattened", "parameters", "spelled"]
 
 Kinds = tuple[Any, ...]
-"""What is passed, as far as machine code depends on it: equal for arguments of the same types."""
+"""The types of arguments, as far as machine code depends on them."""
 
 _REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
-"""Tuples whose words are remembered, at least, and the bytes of arrays that each may have."""
+"""Tuples whose words are cached, at least, and the most bytes of arrays that each may have."""
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
@@ -40,8 +41,8 @@ _HEADER = object.__basicsize__
 """Where an array object holds its address, the first field of NumPy's PyArrayObject_fields."""
 
 _ORDERED, _OTHER = 0x501, 0x502
-"""Of an array's flags those that machine code depends on, as NumPy numbers them: contiguous in C's
-order, aligned, writeable; for those that are not the former, contiguous in Fortran's order."""
+"""Array flags that machine code depends on, as NumPy numbers them: C-contiguous, aligned,
+writeable; for arrays that are not C-contiguous: Fortran-contiguous, aligned, writeable."""
 
 _DTYPES = tuple(np.dtype(t) for t in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f8"))
 _ITEMSIZES = tuple(dtype.itemsize for dtype in _DTYPES)
@@ -51,7 +52,7 @@ _address = ctypes.c_size_t.from_address
 
 
 def _dtype(dtype: np.dtype) -> int:
-    """The number of a type of items; most arrays have the very object of `_DTYPE_BY_ID`."""
+    """The number of a dtype; seldom called, as most arrays' dtypes are found by id."""
     if dtype not in _DTYPES:
         raise TypeError(f"a compiled loop takes no array of {dtype}")
     return _DTYPES.index(dtype)
@@ -68,7 +69,7 @@ _pack_plain, _PLAIN = _PACK_ARRAY[1], 1 << 8 | _ORDERED << 16
 
 
 def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> int:
-    """Appends to both; bytes of the values' arrays."""
+    """Appends to `kinds` and `words`; returns the bytes of the values' arrays."""
     taken = 0
     for value in values:
         kind = type(value)
@@ -133,7 +134,7 @@ _old: dict[int, _Tuple] = {}
 
 
 def _tuple(value: tuple[Any, ...]) -> _Tuple:
-    """A tuple as machine code takes it; kept, as a search passes one thousands of times."""
+    """A tuple as machine code takes it; cached, as a search passes one thousands of times."""
     global _young, _old
     found = _young.get(id(value)) or _old.get(id(value))
     if found is not None and found.value is value:
@@ -161,7 +162,7 @@ def parameters(kinds: Kinds) -> Iterator[str]:
 
 
 def spelled(kinds: Kinds) -> list[Any]:
-    """Kinds by what tells them from others in any process."""
+    """Kinds in a form that is the same in every process."""
     parts: list[Any] = []
     for kind in kinds:
         if isinstance(kind, _TupleKind):

@@ -1,4 +1,4 @@
-"""Machine code of loops on disk: found again by what it depends on, whichever process made it."""
+"""Machine code of loops on disk, keyed by all that it depends on; processes share it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from olla_xla.memory.user_cache import user_cache
 __all__ = ["folders", "holds", "load", "save", "source"]
 
 _FORMAT = 2
-"""Of kept files; raise it when what they say, or how loops are called, changes."""
+"""Version of the files; raise it when their contents, or how loops are called, change."""
 
 _FOLDER_VARIABLE = "NUMBA_CACHE_DIR"
 
@@ -43,7 +43,7 @@ def folders() -> Iterator[Path]:
 
 @functools.cache
 def _machine() -> str:
-    """Digest of all but a loop itself that its machine code depends on."""
+    """Digest of all that machine code depends on besides the loop: versions, CPU, settings."""
     import llvmlite.binding as llvm
 
     versions = [importlib.metadata.version(p) for p in ("numba", "llvmlite", "numpy")]
@@ -91,7 +91,7 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
 
 
 def _stem(name: str, kinds: Kinds) -> str:
-    """How the names of files begin that are a loop's for these kinds, on this machine."""
+    """The beginning of the names of a loop's files for these kinds, on this machine."""
     return f"{name}-{_machine()}-{_digest(spelled(kinds))}-"
 
 
@@ -125,7 +125,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
     """Keeps what a loop was compiled to, in the first folder that can be written to.
 
-    What is there of the loop as it was before goes.
+    Files of earlier versions of the loop are removed.
     """
     header, body = code._asdict(), b"".join(code.images)
     header["sizes"] = [len(image) for image in header.pop("images")]

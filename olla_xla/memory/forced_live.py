@@ -22,15 +22,15 @@ __all__ = ["forced_live_bound", "forced_live_bytes"]
 _BLOCK_WORDS = 16  # operators are taken in blocks of 64 times this many
 
 _NEVER, _MAYBE, _SURELY = 0, 1, 2
-"""Whether an input dies at an operator: in no order, in some, in all."""
+"""Whether an input dies at an operator: in no order, perhaps in some, in every order."""
 
 
 class _Block(NamedTuple):
     """The operators first, ..., last - 1, and which of them come before and after each operator.
 
     Attributes:
-      before: uint64 [n, words], bits of those that are u or ancestors of u, by u: bit k is operator
-        first + k. after: the same of those that are u or descendants of u.
+      before: uint64 [n, words], for each operator u the bits of those that are u or an ancestor of
+        u; bit k is operator first + k. after: the same for u and its descendants.
     """
 
     first: int
@@ -153,10 +153,10 @@ def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int
 
 @inner
 def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
-    """Says of each pair of the block whether its input dies at v, the source of its output.
+    """Writes for each pair of the block whether its input dies at v, the source of its output.
 
-    It does in no order if another reader is a descendant of v, and in every order, as `deaths`
-    says at first, if all other readers are ancestors of v.
+    In no order if another reader is a descendant of v. In every order, as `deaths` says at first,
+    if all other readers are ancestors of v.
 
     Args:
       g, block: as above. deaths: int64 [pairs of the block], changed in place.
@@ -187,7 +187,7 @@ def _subtract_same_buffer(
 
     Args:
       g, block, total: as above. deaths: [pairs of the block].
-      passed: int64 [m], written: the operator where an input may pass its memory on so.
+      passed: int64 [m], written: the operator at which an input may pass its memory on.
       served: int64 [m], written: the operator where an output surely has such an input.
     """
     begin = g.pair_ptr[block.first]
@@ -216,7 +216,7 @@ def _subtract_others(
 ) -> None:
     """Subtracts the most that outputs may take over from inputs of other buffers.
 
-    Of each size that is as many as there are inputs for it, and outputs.
+    Of each size that is the smaller of the numbers of inputs and of outputs of that size.
     """
     for v in range(block.first, block.last):
         begin, end = g.pair_ptr[v], g.pair_ptr[v + 1]

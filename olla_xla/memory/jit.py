@@ -5,9 +5,9 @@ array that it is given, at some 10 ns each: large tuples go to functions with a 
 not to those called within one.
 
 What a first plan needs is made by `loop`: its machine code is run without numba, whose import and
-entries from Python take longer than a small step's compile (machine_code.py). The first plan after
-installation compiles all that it calls, so that is kept cheap: no references, no NumPy sorts, which
-bring ten functions of their own.
+wrappers for Python take longer than a small step's compile (machine_code.py). The first plan after
+installation compiles all loops that it calls, so these are kept cheap to compile: no reference
+counting, no NumPy sorts, which bring ten functions of their own.
 
 numba itself is imported where a loop is to be compiled, or is made by `jit`.
 """
@@ -30,7 +30,7 @@ class Loop:
     """A function that numba compiles, or finds on disk, when it is first called.
 
     Attributes:
-      interpreted: the function itself, for what is less work than to import numba.
+      interpreted: the Python function, for calls that take less time than to import numba.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -44,7 +44,7 @@ class Loop:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The function's dispatcher of numba. Its first use imports numba, which takes long."""
+        """The function's dispatcher of numba. Its first use imports numba, which is slow."""
         import numba
 
         njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
@@ -71,7 +71,7 @@ class Loop:
 
 
 class _Inner(Loop):
-    """Without an entry from Python, which would end the process there: Python interprets it."""
+    """A loop without a wrapper for Python, a call of which would crash: Python interprets it."""
 
     def __call__(self, *args: Any) -> Any:
         """Runs the function itself."""
@@ -79,7 +79,7 @@ class _Inner(Loop):
 
 
 class _Kept(Loop):
-    """One whose machine code is run without numba where an earlier process left it on disk."""
+    """A loop whose machine code is run without numba where an earlier process left it on disk."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         super().__init__(function, **options)
@@ -115,9 +115,9 @@ class _Kept(Loop):
 
 
 def _know_by(compiled: Any, source: str) -> None:
-    """Has machine code on disk taken for a function's only if what it calls is the same, too.
+    """Makes numba's cache on disk depend on a function's callees, too.
 
-    numba asks for its own file alone, and runs what was compiled of callees as they were before.
+    numba checks the function's own file alone, and would run code compiled from older callees.
     """
     kept = compiled._cache._cache_file
     kept._source_stamp = (kept._source_stamp, source)
@@ -138,7 +138,7 @@ def jit(function: Callable[..., Any]) -> Loop:
 
 
 def loop(function: Callable[..., Any]) -> _Kept:
-    """The same without counting references: for what neither makes an array nor returns one.
+    """Compiles without reference counting: for functions that neither make nor return an array.
 
     It takes arrays and numbers, and NamedTuples of them; it returns nothing, a number or a tuple of
     numbers.

@@ -46,11 +46,12 @@ def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
 def find_kernels(
     dataflow: Dataflow, pairs: Sharing, target: str, *, every: bool = False
 ) -> list[Instruction]:
-    """The instructions whose rounding may depend on memory, and whose memory on the order.
+    """The instructions whose rounding may depend on which of their arrays share memory, where that
+    may depend on the order.
 
     Args:
       dataflow: of a module. pairs: its in-place candidates. target: "cpu" or "cuda".
-      every: also those whose own memory does not depend on the order; that of copies of them may.
+      every: also those whose memory does not depend on the order: that of their copies may.
     """
     values = dataflow.values
     if every:
@@ -84,23 +85,23 @@ def patterns(
     *,
     every: bool = False,
 ) -> dict[str, Pattern]:
-    """By name, the patterns of all kernels of a module that `find_kernels` finds."""
+    """Name -> pattern, of all kernels of a module that `find_kernels` finds."""
     found = find_kernels(dataflow, pairs, target, every=every)
     return {i.name: pattern(i, dataflow, assignment) for i in found}
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
-    """The same with copies of instructions, each a (name, name of its original): they are to round
-    as their originals do.
+    """`kept` with patterns for copies of instructions, each a (name, name of its original), which
+    must round as their originals do.
     """
     return {**kept, **{name: kept[original] for name, original in copies if original in kept}}
 
 
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
-    """The pattern that an instruction is to have; None where that is all the same.
+    """The pattern that an instruction is to have; None where any will do.
 
-    It is also for a fusion that was changed, and has other operands or results than its original;
-    those that it has still come first, and in the same order.
+    Any will also do for a changed fusion whose numbers of operands and results are not those of its
+    pattern.
     """
     own = kept.get(i.name)
     return None if own is None or len(own) != len(leaves(i)) else own
@@ -109,10 +110,10 @@ def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
 def overwritten(
     i: Instruction, kept: Mapping[str, Pattern], index: ShapeIndex | None = None
 ) -> list[tuple[Instruction, ShapeIndex]]:
-    """What an instruction must write its results over, so as to have its pattern in `kept`.
+    """The operands that an instruction must overwrite to have its pattern in `kept`.
 
     Args:
-      i: any instruction. kept: by name. index: of the result that is meant; None: all.
+      i: any instruction. kept: name -> pattern. index: of the result that overwrites; None: any.
     """
     own = wanted(i, kept)
     if own is None:
@@ -128,8 +129,8 @@ def joined_buffers(
 ) -> dict[int, int]:
     """Buffers that must be the same memory for kernels to have their patterns in `kept`.
 
-    A result that writes over an operand has the operand's memory, and so have all values that XLA
-    has in the buffer of either: of a donated argument whose place the result takes, too.
+    A result that overwrites an operand has the operand's memory, and so have all values in the
+    buffer of either, such as a donated argument that the result replaces.
 
     Returns:
       Buffer -> the one that stands for all that are joined with it; others are by themselves.

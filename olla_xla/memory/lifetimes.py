@@ -1,4 +1,4 @@
-"""The one evaluator: when each tensor is live under an order, and the memory that takes.
+"""When each tensor is live under an order, and the memory that takes: the one rule for all.
 
 A tensor occupies `[start, stop)`: from the step of its source (0 if `live_in`) to one past the
 last of its source's and its sinks' steps (`n` if `live_out`).
@@ -64,7 +64,7 @@ def live_at(
 
 
 def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Bool [pairs]: by which of the graph's pairs memory passes on; `position`: [n] steps."""
+    """Bool [pairs]: the graph's pairs at which memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
     spans = np.empty((graph.m, 2), np.int64)
     live_spans(graph, position, spans, passes, np.zeros((2, graph.m), np.bool_))
@@ -79,7 +79,7 @@ def live_spans(
     passes: NDArray[np.bool_],
     met: NDArray[np.bool_],
 ) -> None:
-    """The rule itself, for compiled loops: writes `spans` and `passes`.
+    """The module's rule, for compiled loops: writes `spans` and `passes`.
 
     Args:
       g: the graph. position: int64 [n], the step of each operator.

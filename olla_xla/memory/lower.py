@@ -168,13 +168,13 @@ def _edges(
 
 
 def _keeps_its_order(i: Instruction) -> bool:
-    """Whether it keeps its place among others of its kind: what is seen outside, and async."""
+    """Whether it keeps its order relative to others such: asynchronous, or seen from outside."""
     kind = i.opcode.removesuffix("-start").removesuffix("-done")
     return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)
 
 
 def _is_seen_outside(i: Instruction) -> bool:
-    """Whether other processes or the host see when it runs, or when something runs in it."""
+    """Whether other processes or the host can see when it, or anything that it calls, runs."""
     kind = i.opcode.removesuffix("-start").removesuffix("-done")
     if kind in _ORDERED or i.side_effect:
         return True
@@ -186,9 +186,9 @@ def _without_own_done(
 ) -> list[Tensor]:
     """Ends a tensor that an asynchronous operation updates in place at that operation's start.
 
-    The start's tuple still names its operand, so its done is listed as one more reader, though
-    what it takes out is the result. No other reader may be left out: whatever reads a tensor
-    after its buffer is written reads something else.
+    The start's tuple still has the operand as an element, so the done counts as one more reader,
+    though it extracts the result. No other reader may be left out: one that reads the tensor after
+    its buffer is written would read something else.
     """
     result = list(tensors)
     for members in _alias_sets(tensors):
@@ -207,7 +207,7 @@ def _kernel_edges(
     ids: Mapping[int, int],
     kept: Mapping[str, Pattern] | None,
 ) -> set[tuple[int, int]]:
-    """Readers of a tensor before the kernel that is to write over it, to be the kernel it was."""
+    """Edges from a tensor's readers to the kernel that must overwrite it to keep its pattern."""
     edges = set()
     for k, i in enumerate(instructions):
         for where in overwritten(i, kept or {}):
@@ -238,7 +238,7 @@ def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
-    """Readers of a tensor before the operator that overwrites its buffer, in XLA's order.
+    """Edges from a tensor's readers to the operator that overwrites its buffer, in XLA's order.
 
     An operator may have several results in one buffer: they are written at once.
     """

@@ -1,12 +1,12 @@
-"""Machine code of a loop: compiled by numba, and linked without it, as its import takes long.
+"""Machine code of a loop: compiled by numba, and linked without numba, whose import is slow.
 
 A loop that numba has compiled without counting references is a C function (numba's documentation,
 "Notes on the calling convention"):
 
     int32 loop(result *, exception **, arguments...)
 
-To pass some hundred arguments would take Python longer than many a loop runs, so each loop gets an
-entry that reads them from memory, as `arguments` lays them out.
+Passing about a hundred arguments from Python would take longer than many loops run. So each loop
+gets an entry function that reads them from memory, as `arguments` lays them out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OK, _NONE = 0, -2  # codes of numba's calling convention: an error is any other
 
 
 class Code(NamedTuple):
-    """What a loop was compiled to.
+    """The machine code of a loop.
 
     Attributes:
-      result: its format, as `struct` has it.
+      result: format of the loop's result, as `struct` has it.
       single: whether the result is one value, no tuple.
       images: object files: of the loop, and of its entry.
     """
@@ -88,7 +88,7 @@ def _entry(loop: str, kinds: Kinds) -> bytes:
 
 @functools.cache
 def _jit() -> Any:
-    """LLVM's linker for this process, without what would import numba."""
+    """LLVM's linker for this process, without importing numba."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -97,11 +97,11 @@ def _jit() -> Any:
 
 
 _libraries: list[Any] = []
-"""What is linked stays, as its addresses are good while it is referenced."""
+"""Linked libraries, kept referenced: their addresses are valid only as long as they are."""
 
 
 def _link(images: tuple[bytes, ...]) -> int:
-    """The address of the entry of object files; jit.py asks in one thread at a time."""
+    """Links object files; the address of their entry. jit.py calls this in one thread at a time."""
     import llvmlite.binding as llvm
 
     builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(_ENTRY)
@@ -119,7 +119,7 @@ def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
       dispatcher: numba's, without entries from Python and without counts of references.
 
     Raises:
-      TypeError: the loop returns what is no number or tuple of numbers.
+      TypeError: the loop returns anything but numbers.
     """
     import numba
 

@@ -1,7 +1,7 @@
 """Minimum cuts, by Dinic's maximum flow in compiled loops.
 
-Every maximum flow leaves the same nodes within reach of the source: the smallest source side of all
-minimum cuts. So which maximum flow it is does not matter to what is returned.
+With every maximum flow the source reaches the same nodes in the residual graph: the smallest source
+side of all minimum cuts. So the result does not depend on which maximum flow is found.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from olla_xla.memory.jit import inner, loop
 __all__ = ["min_cut"]
 
 _UNSEEN = -1
-"""Level of a node from which the sink is not reached."""
+"""Level of a node from which the sink cannot be reached."""
 
 
 class _Residual(NamedTuple):
-    """Arcs by the node that they leave, each beside its reverse.
+    """Arcs and their reverses, by the node that they leave.
 
     Attributes:
       ptr: int64 [nodes + 1], where each node's arcs begin. to: int64 [2 arcs], nodes they enter.
@@ -34,7 +34,7 @@ class _Residual(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Of a search, overwritten.
+    """Scratch arrays of a search.
 
     Attributes:
       level: int64 [nodes], arcs from here to the sink. next: int64 [nodes], first arc to try.
@@ -57,8 +57,8 @@ def min_cut(
     """A minimum cut of a directed graph.
 
     Args:
-      tails, heads, capacities: int64 [arcs]; nodes are numbers from 0, capacities not negative; all
-        together are less than 2**62, but where they are arcs that no minimum cut goes through.
+      tails, heads, capacities: int64 [arcs]; nodes are numbers from 0. Capacities are not negative;
+        those of arcs that a minimum cut may go through are together less than 2**62.
       source, sink: nodes; the source side holds `source`, not `sink`.
 
     Returns:
@@ -110,7 +110,7 @@ def _solve(
 
 @inner
 def _levels(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> bool:
-    """Whether the sink is reached; sets levels, and that no arc was tried."""
+    """Whether the source reaches the sink; sets `level`, and resets `next`."""
     for v in range(len(scratch.level)):
         scratch.level[v] = _UNSEEN
         scratch.next[v] = residual.ptr[v]
@@ -130,7 +130,7 @@ def _levels(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> b
 
 @inner
 def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> int:
-    """Sends along shortest paths what they hold, until none is left; how much that is."""
+    """Adds flow along shortest paths until all are saturated; the flow added."""
     flow, depth, u = 0, 0, source
     while True:
         if u == sink:
@@ -142,7 +142,7 @@ def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) ->
                 k = scratch.path[i]
                 residual.left[k] -= least
                 residual.left[residual.back[k]] += least
-                if residual.left[k] == 0:  # on from before the first arc that is full
+                if residual.left[k] == 0:  # go on from the tail of the first saturated arc
                     depth = i
             u = residual.to[residual.back[scratch.path[depth]]]
             continue
@@ -167,7 +167,7 @@ def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) ->
 
 @inner
 def _reach(residual: _Residual, scratch: _Scratch, source: int) -> None:
-    """Level 1 of what the source reaches, 0 of all else."""
+    """Sets level 1 for nodes that the source reaches, 0 for all others."""
     for v in range(len(scratch.level)):
         scratch.level[v] = 0
     scratch.level[source], scratch.queue[0] = 1, source

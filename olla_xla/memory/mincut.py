@@ -1,16 +1,16 @@
 """A lower bound on the live bytes at one operator, by a minimum cut, and the set that attains it.
 
-Whatever the order, the operators that have run when `v` starts are closed under predecessors, hold
-all ancestors of `v` and none of its descendants. Over all such sets `D` the bytes live at `v` are
-least for a minimum closure: a tensor whose source is in `D` is live unless all its sinks are. That
-is a minimum cut, with `D` on its source side: one arc of the tensor's bytes from its source to a
-node from which arcs without limit lead to its sinks, and such arcs from each operator to its
+In every order, the set `D` of operators that have run when `v` starts is closed under predecessors,
+contains all ancestors of `v` and none of its descendants. A tensor whose source is in `D` is live
+unless all its sinks are in `D`. The least bytes over all such sets are a minimum cut with `D` on
+its source side. Each tensor has an arc of its bytes from its source to a node of its own, and arcs
+of infinite capacity from that node to its sinks. Each operator has arcs of infinite capacity to its
 predecessors.
 
 In-place reuse at `v`: an input that may die at `v` and whose memory an output takes over is not
-counted twice. Same-buffer inputs always pass theirs on. Of the others, as many of one size as there
-are outputs for them may; every choice of which is tried where these are few, and else their bytes
-are taken off. So the bound holds for every order, in-place reuse counted.
+counted twice. Same-buffer inputs always pass their memory on. Of the others of one size, as many
+may as there are outputs for them: if there are few choices, each is tried, else their bytes are
+subtracted. So the bound holds for every order, with in-place reuse.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _SOURCE, _SINK, _FIRST = 0, 1, 2
 """Node numbers; operator v is node _FIRST + v, nodes for tensors come after all operators."""
 
 _OPEN = -1
-"""The side of an operator that may run before or after; that of others is _SOURCE or _SINK."""
+"""Side of an operator that may run before or after `v`; that of others is _SOURCE or _SINK."""
 
 _FORCED = -1
-"""Instead of a number of readers: a tensor is live whatever the cut."""
+"""Returned instead of a number of readers: the tensor is live whatever the cut."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ def least_live(
 
     Args:
       graph: the graph. v: the operator.
-      early, late: bool [n], operators that must run before it and after it: with their ancestors,
-        with their descendants. The bytes are then the least over such orders only.
+      early, late: bool [n], operators that must run before `v` (and their ancestors) and after it
+        (and their descendants). The bytes are then the least over such orders only.
     """
     g = graph
     alone = np.zeros(g.n, np.bool_)
@@ -103,7 +103,7 @@ def _mask(m: int, tensors: tuple[int, ...]) -> NDArray[np.bool_]:
 def _reuse(
     g: GraphArrays, v: int, before: NDArray[np.bool_], after: NDArray[np.bool_]
 ) -> tuple[list[tuple[int, ...]], int]:
-    """The choices of inputs whose memory passes on at `v`, and bytes to take off in any case."""
+    """The choices of inputs whose memory passes on at `v`, and bytes to subtract in any case."""
     fixed: set[int] = set()
     certain: set[int] = set()
     givers: dict[int, set[int]] = {}
@@ -174,7 +174,7 @@ def _spread(
 
 
 class _Network(NamedTuple):
-    """Arcs so far.
+    """Arcs of a cut problem.
 
     Attributes:
       tails, heads: int64 [most] nodes. capacities: int64 [most] bytes.
@@ -231,7 +231,7 @@ def _arcs(
     readers: NDArray[np.int64],
     network: _Network,
 ) -> int:
-    """Adds the arcs; the bytes that are live in any case.
+    """Adds the arcs; returns the bytes that are live in any case.
 
     Args:
       g, v, side, dropped: as in `_problem`. infinite: bytes, more than all tensors have.
@@ -266,9 +266,9 @@ def _arcs(
 def _readers(
     g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: NDArray[np.int64]
 ) -> int:
-    """Writes the open nodes until all of which have run tensor i is live; their number.
+    """Writes the open nodes whose operators must all run before tensor i dies; their number.
 
-    _FORCED if it is live at v in any case. An argument stays until its source has run, too.
+    _FORCED if it is live at v in any case. An argument also lives until its source has run.
     """
     forced, count = g.live_out[i], 0
     if g.live_in[i]:
@@ -292,7 +292,7 @@ def _readers(
 def _add_precedences(
     g: GraphArrays, side: NDArray[np.int64], infinite: int, network: _Network
 ) -> None:
-    """Adds arcs without limit from each open operator to its open predecessors."""
+    """Adds arcs of infinite capacity from each open operator to its open predecessors."""
     for u in range(g.n):
         if side[u] != _OPEN:
             continue

@@ -29,7 +29,7 @@ def scheduled_module(data: bytes) -> Module:
       data: a serialized HloModuleProto.
 
     Raises:
-      ModuleFormatError: it is none, or has no schedule.
+      ModuleFormatError: it cannot be read, or has no schedule.
     """
     try:
         module = without_barriers(data)
@@ -48,16 +48,16 @@ class PlannedModule:
 
     Args:
       module: a scheduled one (`scheduled_module`). target: "cpu" or "cuda".
-      released: names of asynchronous starts that need not hide what they hide in XLA's order.
-      kept: kernel name -> the pattern that it is to have (memory.kernels); orders are then such
-        that it can.
+      released: names of asynchronous starts that may overlap with less work than in XLA's order.
+      kept: kernel name -> the pattern that it is to have (memory.kernels); graphs then have edges
+        such that it can.
 
     Attributes:
-      orders: by computation, the order chosen so far (at first XLA's).
-      peaks: by computation, the lifetime peak that its callers are charged, in bytes.
-      leasts: by computation, the least lifetime peak of any order of it, in bytes, which may not be
-        the one chosen.
-      bounds: by computation, a lower bound on that peak, in bytes.
+      orders: computation -> the order chosen so far (at first XLA's).
+      peaks: computation -> the lifetime peak that its callers are charged, in bytes.
+      leasts: computation -> the least lifetime peak of its orders found so far, in bytes, which may
+        not be that of the chosen one.
+      bounds: computation -> a lower bound on the lifetime peak of any order, in bytes.
       kept: kernel name -> the pattern that it is to have.
     """
 
@@ -91,7 +91,7 @@ class PlannedModule:
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Enters the lifetime peak of the order that a computation comes with in `peaks`.
+        """Enters in `peaks` the lifetime peak of a computation in its order in the module.
 
         Its callees must have been charged. Returns its graph.
         """
@@ -101,17 +101,17 @@ class PlannedModule:
         return lowered
 
     def charge_all(self) -> LoweredComputation:
-        """The same of every computation, callees first. Returns the entry's graph."""
+        """Charges every computation, callees first. Returns the entry's graph."""
         for computation in self.computations.values():
             lowered = self.charge(computation)
         return lowered
 
     def bounded(self, computation: Computation) -> LoweredComputation:
-        """The same with callees at their lower bounds, for a bound that holds for all orders."""
+        """The graph with callees at their lower bounds, for a bound that holds for all orders."""
         return lower(self.dataflow, computation, self.pairs, self.bounds, self.released, self.kept)
 
     def relaxed(self, computation: Computation) -> LoweredComputation:
-        """The same with callees in their orders of least peak."""
+        """The graph with callees in their orders of least peak."""
         return lower(self.dataflow, computation, self.pairs, self.leasts, self.released, self.kept)
 
     def simulate(self) -> Assignment:
@@ -119,7 +119,7 @@ class PlannedModule:
         return self.model.simulate(self.orders)
 
     def own(self, *, every: bool = False) -> tuple[int, dict[str, Pattern]]:
-        """What there is in the current orders: predicted total in bytes, patterns of kernels.
+        """Predicted total in bytes and patterns of kernels, in the current orders.
 
         Args:
           every: as for `memory.kernels.find_kernels`.
@@ -135,22 +135,22 @@ class PlannedModule:
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
-        """The module with bound results (hlo.rewrite.aliases), and all that is known of it so far.
+        """The module with bound results (hlo.rewrite.aliases) and held operands; peaks are kept.
 
         Args:
           aliases: fusion name -> its bound results.
           orders: of every computation, those under which the bindings are safe. They become the
             module's schedule: it says which of two values in one buffer is the earlier.
-          holds: instruction name -> operands that it is to leave alone (hlo.rewrite.holds).
+          holds: instruction name -> operands that must stay in memory (hlo.rewrite.holds).
         """
         edit = self._scheduled(orders).hold(holds or {})
         return self._edited(edit.alias(aliases))
 
     def guarded(self) -> PlannedModule:
-        """The module in its orders, and guarded as XLA is given it (hlo.rewrite.guards).
+        """The module in its orders, with the guards with which XLA gets it (hlo.rewrite.guards).
 
-        XLA walks it otherwise then, and ties among its buffers are broken otherwise. Where XLA
-        computes nothing again after its scheduler, it is given as it is.
+        XLA visits a guarded module in another order, and breaks ties among buffers otherwise. On a
+        platform that rematerialises nothing after its scheduler, there are no guards.
         """
         if not PLATFORMS[self.target].computes_again:
             return self
@@ -162,7 +162,7 @@ class PlannedModule:
         return Edit(self.module).schedule(schedule)
 
     def _edited(self, edit: Edit) -> PlannedModule:
-        """What an edit makes of the module, with all that is known of it so far."""
+        """The edited module, with the same peaks and bounds."""
         other = PlannedModule(edit.module(), self.target, self.released, self.kept)
         for name, computation in self.computations.items():
             twin = other.computations[name]
@@ -176,7 +176,7 @@ class PlannedModule:
     def translated(
         order: Sequence[Instruction], computation: Computation
     ) -> tuple[Instruction, ...]:
-        """An order of the module before it was rewritten: what was added runs before its user."""
+        """An old order for a rewritten module: each added operand runs just before its user."""
         names = {i.name for i in order}
         own = {i.name: i for i in computation.instructions}
         result: list[Instruction] = []

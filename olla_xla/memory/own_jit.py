@@ -11,10 +11,10 @@ __all__ = ["own_jit"]
 
 
 def _found() -> Any:
-    """From `jax._src.api`, which is not public: `jax.jit` may be `olla_xla.plan` by now.
+    """`jit` of `jax._src.api`, which is not public: `jax.jit` may be `olla_xla.plan` by now.
 
-    Where another JAX has it elsewhere, it is `jax.jit` as this is imported: the same, unless it was
-    replaced by a function that does not name `olla_xla.plan` before its first call.
+    If this JAX does not have it there, it is `jax.jit` as of this import, which a program may have
+    replaced.
     """
     try:
         return importlib.import_module("jax._src.api").jit

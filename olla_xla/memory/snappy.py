@@ -1,4 +1,4 @@
-"""Snappy in a compiled loop: of a GPU's executable it is what takes longest to read in Python.
+"""Snappy in a compiled loop: it takes the most time in reading a GPU's executable in Python.
 
 The format is google/snappy, format_description.txt; `hlo.riegeli` has the same without numba.
 """
@@ -15,14 +15,14 @@ from olla_xla.memory.jit import loop
 __all__ = ["unsnapped"]
 
 _MOST = 64
-"""No byte stands for more than so many: a copy of 64 takes two or more."""
+"""Most bytes that one compressed byte can stand for: a copy of 64 takes at least two."""
 
 
 def unsnapped(data: bytes) -> bytes:
-    """What Snappy compressed.
+    """The data that Snappy compressed.
 
     Raises:
-      HloError: it did not compress that.
+      HloError: `data` was not compressed by Snappy.
     """
     total, at = read_varint(data, 0)
     if total <= _MOST * len(data):
@@ -34,9 +34,9 @@ def unsnapped(data: bytes) -> bytes:
 
 @loop
 def _fill(data: NDArray[np.uint8], at: int, out: NDArray[np.uint8]) -> int:
-    """Writes runs of bytes, and copies of what stands `back` bytes before; -1 if one cannot be.
+    """Writes literals, and copies of what stands `back` bytes before, from the tag at `at` on.
 
-    Gives how many bytes it wrote. `at` is where the first tag stands.
+    Returns how many bytes it wrote; -1 if the data is not valid.
     """
     end, total, n = len(data), len(out), 0
     while at < end:

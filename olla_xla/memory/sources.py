@@ -1,9 +1,9 @@
-"""Which of the calls under which an operation was traced tell where it comes from.
+"""Which calls of an operation's stack trace say where it comes from.
 
 Libraries of building blocks (JAX, Flax, optax, equinox and the like) are known by their names. All
 else is a step's own code, wherever it is installed: in a framework that trains models (MaxText,
-gemma) it is the framework's line of the layer that tells, not the one line of a script that calls
-it. What lies outside the function that was jitted, the script that compiles it, tells nothing.
+gemma) the framework's line of the layer is what says it, not the one line of a script that calls
+it. Calls outside the jitted function, such as the script that compiles it, are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Source", "is_installed", "is_own_file", "source_line", "source_of"]
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("compile", "cli", "tools"))
-"""Our own code that has steps traced: whatever called it is no part of a step."""
+"""Our own code that has steps traced: its callers are no part of a step."""
 
 _BLOCKS = (
     "absl|aqt|beartype|chex|clu|diffrax|distrax|einops|equinox|flax|haiku|jax|jaxlib|jaxopt|"
@@ -84,7 +84,7 @@ def is_installed(file: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def source_of(stack: tuple[Frame, ...], op_name: str) -> Source | None:
-    """What a call stack, the innermost call first, tells of an operation; None if nothing.
+    """Where an operation comes from, by its call stack, innermost call first; None if unknown.
 
     Args:
       stack: its calls. op_name: JAX's name of it, which says which function was jitted.
@@ -116,7 +116,7 @@ def source_line(i: Instruction) -> str:
 
 
 def _inside(stack: tuple[Frame, ...], op_name: str) -> tuple[Frame, ...]:
-    """The calls inside the function that was jitted, where that is to be seen."""
+    """The calls inside the jitted function, as far as the stack shows it."""
     for k, frame in enumerate(stack):
         if frame.file.startswith(_LAUNCHING):
             stack = stack[:k]

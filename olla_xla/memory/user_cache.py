@@ -1,4 +1,4 @@
-"""The user's folder for what can be made again: machine code of loops, rates of a machine."""
+"""The user's cache folder: machine code of loops, rates of a machine."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["user_cache"]
 
 
 def user_cache() -> Path:
-    """Its path; nothing need be there. Raises RuntimeError for a user without a home."""
+    """Its path, which need not exist. Raises RuntimeError for a user without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"

@@ -52,11 +52,11 @@ class Analysis:
       bound: no order of XLA's module needs less, with the tensors that prove it.
       lower_bound_bytes: the best bound known: that, or the plan's.
       loops: those of XLA's module.
-      donation: what became of donated arguments; None where nobody said which were.
+      donation: what became of donated arguments; None where the arguments are not known.
       plan: the plan, or None.
       remedy: what would help, where that was tried; else None.
-      available_bytes: what the device has, where XLA refused the step in its own order, which
-        takes more; else None.
+      available_bytes: the device's memory, where XLA refused the step in its own order for taking
+        more; else None.
       devices: that run the step; all sizes are of one of them.
     """
 

@@ -1,9 +1,9 @@
 """The arguments of a module, and what each is to a train step.
 
-What happens to an argument comes first: of what a train step returns anew, the parameters are read
-by the derivative too, and the optimizer's state by the update alone. Then the names in its path
-tell, which JAX writes to the module: "state['params']['w']". What the derivative reads and nothing
-replaces is the batch.
+An argument is told first by its readers: of those that a train step returns updated, parameters are
+read by the derivative too, the optimizer's state by the update alone. Then by the names in its
+path, which JAX writes to the module: "state['params']['w']". What the derivative reads and no
+output replaces is the batch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
 
 
 def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]]:
-    """By type of the module's results, the phases of what makes them."""
+    """Type of the module's results -> phases of the operations that make them."""
     root = dataflow.module.entry.root
     assert root is not None
     found: dict[tuple[str, tuple[int, ...]], set[Phase]] = {}
@@ -94,7 +94,7 @@ def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]
 
 
 def name_category(path: str) -> Category | None:
-    """What the names in an argument's path say it is; None where they say nothing."""
+    """The category of an argument by the names in its path; None where these say nothing."""
     words = [word.strip("_") for word in _WORD.findall(path)]
     if any(word in _OPTIMIZER for word in words):
         return Category.OPTIMIZER

@@ -1,9 +1,9 @@
 """The lower bound as a list of tensors: what must be in memory at one operator in every order.
 
-While an operator runs, whatever the order, a tensor is live if what makes it is the operator or
-comes before it in every order, and if the operator or something after it reads the tensor. A
-minimum cut proves more (`memory.mincut`): the tensors are then those of an order that has the least
-there. What a loop holds inside is told by its own bound.
+While an operator runs, a tensor is live in every order if its source is the operator or one of its
+ancestors, and one of its readers is the operator or one of its descendants. A minimum cut proves
+more (`memory.mincut`): the tensors are then those of an order with the least live bytes there. A
+loop's body has a bound of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from olla_xla.problem.graph import TensorGraph
 __all__ = ["BoundView", "bound_view"]
 
 _CUTS = 1_000_000
-"""Most operators at which a cut is made, times the graph's size: seconds for large graphs."""
+"""Most operators at which a cut is made, times the graph's size: it takes seconds at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class BoundView:
       bytes: no order needs less.
       operator: the one at which that holds. operator_line: the user's line of it, or "".
       tensors: what must be in memory while it runs, largest first.
-      taken_over_bytes: what its results may at most write over; `bytes` is the tensors' sum less
-        this.
+      taken_over_bytes: the most bytes of operands that its results may overwrite; `bytes` is the
+        tensors' sum less this.
     """
 
     bytes: int

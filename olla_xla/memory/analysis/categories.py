@@ -24,10 +24,10 @@ def categories(
 ) -> list[Category]:
     """The category of each value, by id.
 
-    What an output replaces an argument with is what the argument was, as is a copy of an argument,
-    or a slice, in whatever layout or type, and what loops carry from it to that output. All else is
-    what the operations' names say: a value of the forward pass that the backward pass reads is an
-    activation kept for it, a number made by the backward pass is a gradient. Whatever is left is
+    An output that replaces an argument has the argument's category. So have copies and slices of an
+    argument, in any layout or type, and what loops carry from it to that output. All others are
+    categorised by their operations' names: a value of the forward pass that the backward pass reads
+    is an activation kept for it, a number made by the backward pass is a gradient. The rest is
     workspace.
 
     Args:
@@ -68,9 +68,9 @@ def categories(
 def _replacements(
     dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
 ) -> dict[Value, Category]:
-    """What an output replaces an argument with, and its way there: in its memory, and in copies.
+    """Values on their way to an output that replaces an argument: in its memory, and copies.
 
-    What becomes an output in memory of its own, carried by a loop, is an output already.
+    A value in memory of its own that a loop carries to the output counts as an output.
     """
     found: dict[Value, Category] = {}
     for value in dataflow.values:
@@ -97,7 +97,7 @@ def _replacements(
 
 
 def _is_scratch(value: Value) -> bool:
-    """Whether a library's call uses it beside its result, as XLA's GPU libraries do."""
+    """Whether it is a library call's workspace, as of XLA's GPU libraries."""
     custom = value.instruction.opcode == "custom-call" and bool(value.index)
     return custom and value.shape.dtype in _SCRATCH and len(value.shape.dimensions) == 1
 
@@ -109,7 +109,7 @@ def _moved(
     stacks: dict[int, Category],
     loops: dict[Computation, Instruction],
 ) -> Category | None:
-    """The category of what a value is a copy of, or a part, in whatever layout or type; or None.
+    """The category of the value that this is a copy or a part of, in any layout or type; or None.
 
     A slice that the backward pass takes from a stack is an activation that it was kept for. What
     a loop carries from an argument on is that, where it is state; from a batch on it is not.
@@ -146,7 +146,7 @@ def _moved(
 
 
 def _gathered(value: Value, dataflow: Dataflow) -> Value | None:
-    """The operand of a transfer that its result is, of this device or of others; or None."""
+    """The operand that a transfer hands on as this result, of this or other devices; or None."""
     maker = value.instruction
     if maker.opcode.endswith("-done"):
         maker = maker.operands[0]

@@ -21,7 +21,7 @@ class Category(enum.StrEnum):
     OUTPUTS = "outputs"
     WORKSPACE = "workspace"
     UNUSED = "allocated, not in use"
-    """XLA has allocated it, and nothing lives there at that step."""
+    """XLA has allocated it, but no value is live there at that step."""
 
     CONSTANTS = "constants"
     """Part of the executable; no total has them."""

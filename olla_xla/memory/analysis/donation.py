@@ -63,7 +63,7 @@ class DonationRow:
       path: of the argument. type: its dtype and shape. bytes: its size.
       outcome: what became of its memory.
       output: path of the output that takes it over, or could; or "".
-      why: why it is no better, or "".
+      why: why the outcome is no better, or "".
       argnum: of the positional argument that it is of; None of a keyword argument.
     """
 
@@ -122,7 +122,7 @@ class DonationAudit:
 
 
 _LEAST_SHARE = 0.001
-"""Part of the step's memory below which an argument is not worth a word."""
+"""Part of the step's memory below which an argument is not reported as trouble."""
 
 _COSTLY = (Outcome.LOST, Outcome.POSSIBLE, Outcome.COPIED, Outcome.REUSED, Outcome.UNREAD)
 _RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, Outcome.ALIASED))}
@@ -175,10 +175,10 @@ def audit(
 def _by_path(
     taken: Sequence[Leaf], taken_over: Mapping[ShapeIndex, Leaf], results: Mapping[int | None, Leaf]
 ) -> dict[Leaf, Leaf]:
-    """Which argument to say in another's place, so that outputs replace what stands at their path.
+    """Argument -> the one to report instead, so that outputs replace arguments of their path.
 
-    JAX gives an output the memory of the first donated argument of its type. Where that is another
-    than the one at its place in the pytree, the two change names: either could be the one lost.
+    JAX gives an output the memory of the first donated argument of its type. Where that is not the
+    one at the output's place in the pytree, the two are swapped: either could be the lost one.
     """
     says = {leaf: leaf for leaf in taken}
     donated = [t for t in taken if t.donated and t.number is not None]

@@ -1,4 +1,4 @@
-"""One piece of memory at one step of a schedule: whose it is, and why."""
+"""One tensor, or unused part, in memory at one step of a schedule, and where it comes from."""
 
 from __future__ import annotations
 

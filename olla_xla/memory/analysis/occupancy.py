@@ -40,7 +40,7 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True)
 class Occupancy:
-    """Who has which bytes when.
+    """Which value has which bytes at which steps.
 
     Attributes:
       values: with memory, by position in the arrays.
@@ -187,8 +187,8 @@ def _stops(
 ) -> np.ndarray:
     """int64 [values]: one past the last step at which each has its memory.
 
-    `end` is the last step at which it is needed; where another takes the memory over at that very
-    step, it is the other's already.
+    `end` is the last step at which it is needed. Where another value takes the memory over at that
+    step, the memory counts as the other's there.
     """
     begins: dict[tuple[int, int], list[int]] = {}
     for k, key in enumerate(zip(allocation.tolist(), start.tolist(), strict=True)):

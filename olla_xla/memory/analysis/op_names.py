@@ -24,7 +24,7 @@ class Phase(enum.Enum):
     """It computes derivatives, from the loss back."""
 
     AGAIN = "again"
-    """It is of the forward pass, computed again for the backward pass (`jax.checkpoint`)."""
+    """It recomputes a part of the forward pass for the backward pass (`jax.checkpoint`)."""
 
     OTHER = "other"
     """Neither: the optimizer's update, or a step without a gradient."""

@@ -1,8 +1,8 @@
 """Where a value comes from: its op name, and the line of the step's own code that made it.
 
 `memory.sources` says which line of an operation's call stack that is. What XLA made without
-metadata (copies, layout changes) is led back to what it was made from, or else to what reads it;
-`via` says so.
+metadata (copies, layout changes) gets the origin of what it was made from, or else of what reads
+it; `via` says which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from olla_xla.memory.sources import Source, source_of
 __all__ = ["Origin", "Origins"]
 
 _FAR = 4
-"""Instructions to go through from one without metadata."""
+"""Most instructions to go through from one without metadata."""
 
 
 class Origin(NamedTuple):
@@ -151,7 +151,7 @@ def _element(
 def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """What makes the slice that a loop writes to a stack: it tells more than the writing."""
+    """What makes the slice that a loop writes to a stack: it says more than the update itself."""
     body, writer, start = writer.computation, _moved(writer), None
     if writer.opcode == "async-done":
         start = writer.operands[0]

@@ -13,7 +13,7 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 __all__ = ["Remedy", "Trial", "by_hand", "described", "most_used"]
 
 _WORTH_WHILE = 0.05
-"""Part of the total from which on a remedy is one."""
+"""Part of the total that a remedy must save at least."""
 
 _STATE = f"{Category.PARAMETERS} and {Category.OPTIMIZER}"
 
@@ -51,7 +51,7 @@ class Trial:
         return self.bytes <= (1 - _WORTH_WHILE) * total
 
     def left(self) -> str:
-        """What it leaves, where that is no help."""
+        """What remains with it, for a trial that does not help."""
         what = self.setting
         if self.allowed:
             what = f"computing things again for up to {100 * self.allowed:.0f} % more time"

@@ -128,7 +128,7 @@ def headline(analysis: Analysis) -> list[str]:
 
 
 def _unsearched(analysis: Analysis) -> str:
-    """That the bound is not the last word, where no order was looked for and much seems left."""
+    """A hint to plan the step, where no order was searched and the total is above the bound."""
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
     return "; a plan says how much of it an order saves"
@@ -142,7 +142,7 @@ def of_devices(devices: int) -> str:
 def from_bound(gap: float) -> str:
     """How far a total is from the bound, such as "1.2 % above".
 
-    Below it is only what does not keep all of XLA's operators as they are.
+    Only a total that changes XLA's operators, as recomputation does, can be below it.
 
     Args:
       gap: the total over the bound, less 1.

@@ -1,4 +1,4 @@
-"""Allocation reuse of alias sets: which allocation each gets, or none, if it is to go to the heap.
+"""Allocation reuse: which allocation each alias set gets, or none if it goes to the heap.
 
 XLA takes alias sets by decreasing size. Constants, entry arguments and tuple tables get allocations
 of their own. Any other set first tries the allocations of its instruction's operands, then every
@@ -21,7 +21,7 @@ __all__ = ["AliasSets", "AllocationReuse", "Kind", "Links", "reuse_allocations"]
 
 
 class Kind(enum.IntEnum):
-    """How an alias set is treated; of sets that are joined, the largest counts."""
+    """How an alias set is treated; joined sets have the largest of their kinds."""
 
     TEMP = 0
     CONSTANT = 1
@@ -35,7 +35,7 @@ class AliasSets(NamedTuple):
     Attributes:
       ptr, idx: set -> values (CSR).
       bytes: int64 [sets], the largest of its values. kind: int64 [sets], a Kind.
-      live_out, readonly: bool [sets], holds an output; holds an argument that none replaces.
+      live_out, readonly: bool [sets], holds an output; holds an argument that no output replaces.
       operand_ptr, operand_idx: set -> values whose allocations are tried first (CSR).
       color: int64 [sets], memory space. position: int64 [sets], number of its first instruction.
     """
@@ -53,11 +53,11 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What values have to do with each other, by value (CSR: int64 [values + 1], int64 [any]).
+    """Related values of each value (CSR: int64 [values + 1], int64 [any]).
 
     Attributes:
-      share_ptr, share_idx: operands whose memory the value may take over, wherever they are seen.
-      copied_ptr, copied_idx: what a copy reads, which must not lie where it writes.
+      share_ptr, share_idx: operands whose memory the value may take over.
+      copied_ptr, copied_idx: what a copy reads, which must not lie where the copy writes.
     """
 
     share_ptr: NDArray[np.int64]
@@ -87,7 +87,7 @@ class _Allocations(NamedTuple):
 
     Attributes:
       allocation: int64 [values], allocation or -1. bytes, color: int64 [allocations].
-      usable: bool [allocations], whether other sets may move in.
+      usable: bool [allocations], whether other sets may be put in.
       head, tail, following: the values of an allocation as a list; following: int64 [values].
       usables: int64, usable allocations as made. gaps: the index of them (gaps.py).
     """
@@ -135,8 +135,8 @@ def _fill(
     counted: NDArray[np.bool_],
     temporary: NDArray[np.bool_],
 ) -> int:
-    """Makes the allocations, writes `counted` and `temporary` (AllocationReuse); their number."""
-    # Numbers that start as literals would compile what they are passed to twice.
+    """Makes the allocations, writes `counted` and `temporary`; returns how many there are."""
+    # Python literals here would make numba compile the functions that get them twice.
     clock, usables = np.int64(0), np.int64(0)
     for v in range(len(ranges.end)):
         clock = max(clock, ranges.end[v])
@@ -174,8 +174,8 @@ def _find(
 ) -> int:
     """The first allocation into which a set fits (XLA's MaybeAssignBuffer); -1 if none.
 
-    Its loop is the hottest of all: it calls nothing that takes many arrays (see jit.py), unless two
-    values meet at an end.
+    Its loop is the hottest of all. It calls nothing that takes many arrays (see jit.py), unless one
+    value starts as another ends.
     """
     lo, hi = sets.ptr[b], sets.ptr[b + 1]
     first = sets.idx[lo]
@@ -217,7 +217,7 @@ def _find(
 
 @inner
 def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) -> None:
-    """Adds the values of a set to an allocation; its owner's stay first: they reject most."""
+    """Adds a set's values to an allocation, behind those of its first set, which conflict most."""
     for v in members:
         made.allocation[v] = allocation
         if made.head[allocation] < 0:
@@ -229,9 +229,9 @@ def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) ->
 
 @inner
 def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
-    """Whether two values that meet at an end may share memory (XLA's LiveRangeInterferes).
+    """Whether two values, one of which starts as the other ends, may share memory.
 
-    That is if the later one may take over the memory of the other.
+    They may if the later one may take over the other's (XLA's LiveRangeInterferes).
     """
     if ranges.end[b] == ranges.start[a]:
         a, b = b, a

@@ -1,9 +1,9 @@
-"""Which allocations may take a live range: an index over the gaps that each leaves.
+"""Which allocations may take a live range: an index over the gaps of each.
 
-The values of an allocation's own alias set leave gaps, in which any value must lie that lives for
-more than an instant and shares the allocation. Kept of each are the earliest time at which a gap
-begins and the latest at which one ends, and the extremes of these over aligned runs of allocations,
-so that whole runs are passed over.
+Between the values of an allocation's own alias set there are gaps. Any other value in the
+allocation that lives for more than an instant must lie in one of them. The index has for each
+allocation the earliest begin and the latest end of a gap, and the extremes of these over aligned
+runs of allocations, so that whole runs are skipped.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def put(
 
     Args:
       gaps: the index. k: the place.
-      members: its values, as they begin. start, end: inclusive live ranges by value id, within
-        [0, clock].
+      members: its values, in the order in which they begin.
+      start, end: inclusive live ranges by value id, within [0, clock].
     """
     begin, until = _NEVER, np.int64(-1)
     past = np.int64(0)
@@ -79,7 +79,7 @@ def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
         node = capacity + k
         if gaps[node, _BEGIN] <= start and gaps[node, _END] >= end:
             return k
-        # The largest run that ends here and cannot take it is passed over.
+        # The largest run that ends here and cannot take the live range is skipped.
         while node > 1 and node % 2:
             above = node // 2
             if gaps[above, _BEGIN] <= start and gaps[above, _END] >= end:

@@ -65,9 +65,9 @@ def _replay(
 ) -> None:
     """Writes into the first rows of `found` what `share_in_place` returns.
 
-    `by_start`, `by_end` are the values to place by (start, end) and by (end, start); others are as
-    there. Two more rows of `found` are used: they say who has an alias set's memory, and whether a
-    value is yet to be freed, 1 for those to place. Whatever else is in `found` is -1 at first.
+    `by_start`, `by_end` are the values to place, sorted by (start, end) and by (end, start); others
+    are as there. `found` has two more rows: the value that has an alias set's memory, and whether a
+    value is yet to be freed, 1 for those to place. All else in `found` is -1 at first.
     """
     tick_start, tick_end, root = found[0], found[1], found[2]
     first_of_buffer, waits = found[3], found[4]
@@ -132,9 +132,9 @@ def _grouped(
         that are not placed. size: bytes by value id.
 
     Returns:
-      The groups; int64 [4, groups], of each its root, ascending, then what orders are made by: the
-      root's bytes and the ticks that it lives, and the ticks that the group does, all three below
-      0; bytes that any heap takes; the last tick.
+      The groups; int64 [4, groups]: roots, ascending, then three negated sort keys: the root's
+      bytes, the ticks that the root lives, the ticks that the group lives; a lower bound on the
+      bytes of any heap; the last tick.
     """
     n, latest = len(root), int(end.max(initial=-1))
     groups = _Groups(np.zeros(n + 1, np.int64), np.empty(len(ids), np.int64))
@@ -157,7 +157,7 @@ def _gather(
     by_root: NDArray[np.int64],
     ticks: NDArray[np.int64],
 ) -> int:
-    """Writes `ptr`, all 0 at first, `idx` and `keys`; the most bytes that groups need at any tick.
+    """Writes `ptr`, all 0 at first, `idx` and `keys`; returns the most bytes needed at any tick.
 
     Args:
       ids, start, end, root, size, keys: as in `_grouped`. ptr, idx: as in `_Groups`.
@@ -203,10 +203,10 @@ def _gather(
 
 
 class _Blocks(NamedTuple):
-    """Lists of the values placed so far, by block of ticks, each by offset.
+    """Lists of the values placed so far, one list for each block of ticks, sorted by offset.
 
-    Blocks are in levels of 2**12, 2**14, ... ticks, the last one holding all. A value is in the
-    lists of all blocks in which it lives at some tick.
+    There are levels of blocks of 2**12, 2**14, ... ticks; the last level is one block. A value is
+    in the lists of all blocks in which it lives at some tick.
 
     Attributes:
       base: int64 [levels + 1], first block of each level, and the number of all.
@@ -293,7 +293,7 @@ def _gap(
     offset: NDArray[np.int64],
     stop: NDArray[np.int64],
 ) -> int:
-    """The lowest of the smallest gaps that a group fits in, or the end of all that is there.
+    """Offset of the smallest gap that a group fits in (of equals the lowest), else of the end.
 
     Args:
       members: the group's values. need: bytes. start, end: ticks by value id.
@@ -346,7 +346,7 @@ def _enter(
     blocks: _Blocks,
     offset: NDArray[np.int64],
 ) -> None:
-    """Puts values into the lists of their blocks, behind those of no larger offset."""
+    """Inserts values into the lists of their blocks, after those of smaller or equal offset."""
     for m in members:
         for level in range(len(blocks.base) - 1):
             shift = _BLOCK_BITS + 2 * level
@@ -380,11 +380,11 @@ def pack(
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
       size: int64 [values], bytes. alignment: bytes.
-      most: if a heap must be larger than so many bytes, nothing is placed; None: no such limit.
+      most: if every heap is larger than so many bytes, nothing is placed; None: no such limit.
 
     Returns:
-      (heap size in bytes, int64 [values] offsets); where nothing is placed for being too large,
-      bytes that any heap takes.
+      (heap size in bytes, int64 [values] offsets). If nothing is placed, the size is a lower bound
+      on that of any heap.
     """
     groups, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
     roots, sizes, durations, spans = keys

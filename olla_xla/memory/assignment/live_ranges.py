@@ -36,7 +36,7 @@ class LiveRanges(NamedTuple):
 
     Attributes:
       start, end: int64 [values], inclusive logical times.
-      by_start: int64, the values of each alias set as they begin; rows as in its `set_ptr`.
+      by_start: int64, the values of each alias set, sorted by start; rows as in `set_ptr`.
     """
 
     start: NDArray[np.int64]
@@ -51,7 +51,7 @@ def live_ranges(
     set_ptr: NDArray[np.int64],
     set_idx: NDArray[np.int64],
 ) -> LiveRanges:
-    """The live ranges of all values, those of one alias set cut so that they do not overlap.
+    """The live ranges of all values; those of one alias set are cut so that they do not overlap.
 
     Args:
       time: int64 [points], logical time of every reference point. total: the schedule's end.

@@ -102,7 +102,7 @@ class AssignmentModel:
         begun = {c: i for i in self._number if i.opcode == "async-start" for c in i.called_control}
 
         def start_of(i: Instruction) -> int:
-            # What an asynchronous operation computes is live from its start on.
+            # Values inside an asynchronous operation are live from its start on.
             i = begun.get(i.computation, i)
             return self._start_ref(i.computation) if i.opcode == "parameter" else self._number[i]
 
@@ -137,7 +137,7 @@ class AssignmentModel:
         return (self._number[user],)
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
-        """The model if the alias sets of these values (pairs of value ids) were one each."""
+        """The model with the alias sets of each of these pairs of values (ids) joined into one."""
         sets = self._sets
         label = np.arange(len(sets.bytes))
         for a, b in pairs:
@@ -166,7 +166,7 @@ class AssignmentModel:
         return other
 
     def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
-        """The model if values (by id) lived on until right after instructions had run."""
+        """The model with values (ids) live until right after the given instructions."""
         holds = list(holds)
         other = copy.copy(self)
         if holds:
@@ -238,7 +238,7 @@ class AssignmentModel:
             for operand in dict.fromkeys(v.instruction.operands):
                 top = at[operand, ()]
                 first.append(top.id)
-                pair = ended.get(operand, -1)  # one operation with its start, if that is alone
+                pair = ended.get(operand, -1)  # one operation with its start, if XLA joins them
                 itself = top.instruction is operand and (top.id, 0) in pairs[v.id]
                 if itself or (pair >= 0 and any(top.id == a for a, _ in pairs[v.id])):
                     in_heap.append((top.id, pair))
@@ -297,9 +297,9 @@ class AssignmentModel:
         simulation; their arguments and outputs stay in the total.
 
         Returns:
-          A function from an order (positions in XLA's schedule of `computation`), and the most
-          bytes that are of interest or None, to bytes: where there are more, to some number above
-          that.
+          A function of an order (positions in XLA's schedule of `computation`), and of the most
+          bytes that are of interest or None. It returns the total in bytes; if that is more, any
+          number above the limit.
         """
         sets = self._sets
         sizes = sets.bytes[self._order]
@@ -322,8 +322,8 @@ class AssignmentModel:
     ) -> Callable[[Order], Times]:
         """A quicker `times` for many orders of one computation, the others' orders as given.
 
-        What an instruction calls takes the same time wherever it runs, so the points of each
-        instruction move together.
+        An instruction's callees take the same number of steps wherever it runs, so the points of
+        each instruction move together.
 
         Returns:
           A function from an order (positions in XLA's schedule of `computation`) to `times`.
@@ -374,7 +374,7 @@ class AssignmentModel:
     ) -> Assignment:
         """The assignment of the `keep` largest alias sets at the given logical times.
 
-        Where its total is above `most`, nothing is placed, and the total is some number above that.
+        If its total is above `most`, nothing is placed, and the total is any number above that.
         """
         alone = self._starts.alone(time)
         if len(alone):
@@ -407,7 +407,10 @@ class AssignmentModel:
         )
 
     def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """By value (ptr, idx): operands whose memory it may take; no results of other pairs."""
+        """(ptr, idx): value -> operands whose memory it may take over in the heap (CSR).
+
+        A done's result is one of them only if its pair is in `alone`.
+        """
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
             return ptr, idx
@@ -422,7 +425,7 @@ class AssignmentModel:
         alone: NDArray[np.int64],
         most: int | None,
     ) -> tuple[NDArray[np.int64], list[int]]:
-        """Packs what reuses no allocation, one heap a memory space; numbered after the allocations.
+        """Packs what reuses no allocation: one heap a memory space, numbered after allocations.
 
         Args:
           in_heap: bool [values]. ranges: of all values. found: `allocation` is completed.

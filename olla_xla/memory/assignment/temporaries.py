@@ -1,6 +1,6 @@
-"""What XLA joins to one temporary allocation, in which order; and starts that it makes synchronous.
+"""XLA's one allocation of all temporaries, and asynchronous collectives that it makes synchronous.
 
-Read in XLA's BufferAssignment::CombineTempAllocations and ConvertAsyncCollectivesToSync.
+After XLA's BufferAssignment::CombineTempAllocations and ConvertAsyncCollectivesToSync.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COLLECTIVES = frozenset(
 class Starts(NamedTuple):
     """The asynchronous collectives of a module.
 
-    XLA makes one operation of a start and its done if nothing runs in between: it has one table of
-    pointers where they had several, and takes one step.
+    XLA makes one operation of a start and its done if nothing runs in between. It has one tuple
+    table where they had several, and takes one step.
 
     Attributes:
       start, done: int64 [pairs], their instructions by number.
-      tables: by pair, ids of values that are then not made.
+      tables: by pair, ids of the tuple tables that are then not made.
       steps: by pair, instructions by number that then take no step: all but the collective itself.
       work: int64 [any], the instructions that count as work in between, by number.
     """
@@ -63,7 +63,7 @@ class Starts(NamedTuple):
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:
-        """The values that are not made, where these pairs become one."""
+        """The tuple tables (value ids) that are not made where these pairs become one."""
         return [v for k in alone for v in self.tables[k]]
 
 
@@ -116,7 +116,7 @@ def _kind(start: Instruction) -> str:
 
 
 def applies(module: Module) -> bool:
-    """Whether anything is applied by reductions, sorts and the like: a computation of its own."""
+    """Whether reductions, sorts and the like apply a computation of their own."""
     control = list(module.control_computations)
     seen: set[Computation] = set(control)
     for computation in control:  # grows on the way
@@ -131,12 +131,12 @@ def applies(module: Module) -> bool:
 
 
 def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, alignment: int) -> int:
-    """Bytes of the one allocation that XLA joins all temporary ones to, each at its alignment.
+    """Bytes of the one allocation into which XLA joins all temporary ones, each aligned.
 
-    The last of them is not filled up. XLA exchanges the first temporary allocation with the last of
-    all that is none, as long as there are such pairs (std::partition), and joins them as they lie
-    then. What is made last belongs to computations that reductions apply; so where there are any,
-    the first table comes last, else a heap.
+    The last of them is not padded. XLA swaps the first temporary allocation with the last one that
+    is not temporary, as long as there are such pairs (std::partition), and joins them in the order
+    that results. The last allocations belong to computations that reductions apply: if there are
+    any, the first tuple table comes last, else a heap.
 
     Args:
       tables: int64 [any], bytes of the tuples' tables, in the order in which they were made.
