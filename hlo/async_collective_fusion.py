@@ -1,8 +1,8 @@
 """Fusions that run parts of a transfer beside their own work.
 
-XLA:TPU's async collective fusion lets a fusion that it has made carry a collective some way on: the
-fusion gets the transfer's buffers and semaphores as operands, hands them on as results, and has the
-collective in its body. Its own results are made as before.
+XLA:TPU's async collective fusion lets an existing fusion advance a collective. The fusion gets the
+transfer's buffers and semaphores as operands, returns them as results, and has the collective in
+its body. Its own results are computed as before.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OwnPart:
 
 
 def own_part(fusion: Instruction) -> OwnPart | None:
-    """The part of a fusion that was there before the transfer; None if it runs none, or no such
-    part is told apart.
+    """The part of a fusion that was there before the transfer; None if it runs no transfer, or the
+    part cannot be separated.
     """
     if fusion.opcode != "fusion" or not fusion.shape.is_tuple:
         return None

@@ -80,7 +80,7 @@ class BufferAssignment:
 
     @property
     def data(self) -> bytes:
-        """It as a serialized BufferAssignmentProto; b"" where it was not read from one."""
+        """The serialized BufferAssignmentProto that it was read from; b"" where there is none."""
         return b"" if self.proto is None else self.proto.SerializeToString()
 
     @property

@@ -13,8 +13,8 @@ __all__ = ["multiply_adds"]
 def multiply_adds(i: Instruction) -> int:
     """Multiply-adds of a convolution, without those whose operand is padding.
 
-    A TPU's products of matrices are convolutions too, of which batch dimensions are spatial ones
-    that a window of their size passes over: all but one of its places are padding.
+    On a TPU matrix products are convolutions too. Their batch dimensions are spatial ones with a
+    window of the same size, of whose elements all but one meet padding.
     """
     assert i.proto is not None
     numbers, window = i.proto.convolution_dimension_numbers, i.proto.window.dimensions

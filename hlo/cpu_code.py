@@ -1,10 +1,10 @@
-"""Which of XLA's code generators for CPUs a fusion is for; they may round differently.
+"""Which of XLA:CPU's code generators compiles a fusion; they may round differently.
 
-The first makes tiles, of elementwise operators, and of what only moves elements if that can be
-tiled. All the rest become loops: where a concatenation is at the end, one for each of its operands.
-Where a product is added to something, LLVM decides between one rounding and two, by the code that
-it is given. (XLA's backends/cpu/codegen/fusion_emitter.cc and tiled/tiled_fusion_emitter.cc; the
-names of the kernels of jaxlib 0.12.0.1 agree.)
+The first makes tiles: of elementwise operators, and of moves of elements that can be tiled. All
+others become loops; a concatenation at the end becomes one loop for each operand. LLVM rounds a
+product and a sum once or twice, depending on the code. (XLA's
+backends/cpu/codegen/fusion_emitter.cc and tiled/tiled_fusion_emitter.cc; the names of the kernels
+of jaxlib 0.12.0.1 agree.)
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def runs_as_one(i: Instruction) -> bool:
 
 
 def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
-    """By computation that runs inside such a call, all that run in that; the outermost counts."""
+    """Computation in a call that `runs_as_one` -> all computations in the outermost such call."""
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
     found: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:

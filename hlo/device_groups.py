@@ -24,10 +24,10 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """What a serialized instruction says, however it writes its groups; not an instruction itself.
+    """A key of a serialized instruction that is equal however its groups are written.
 
     Raises:
-      HloError: it is none.
+      HloError: it is no instruction.
     """
     message = Message(data)
     if not message.numbers() & _WAYS:
@@ -37,7 +37,7 @@ def groups_listed(data: bytes) -> bytes:
 
 
 def participants(data: bytes) -> bytes:
-    """Of a serialized collective, what says which devices come to it together; not what they do.
+    """A key of which devices take part together in a serialized collective, whatever it does.
 
     Raises:
       HloError: it is no instruction.
@@ -48,7 +48,7 @@ def participants(data: bytes) -> bytes:
 
 
 def device_groups(instruction: Message) -> Groups | None:
-    """The groups, each in its order, which counts; theirs does not, so that it is by their numbers.
+    """The groups, sorted: the order of devices within a group counts, that of the groups does not.
 
     None where they are written in a way that is not known here.
     """
@@ -85,7 +85,7 @@ def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
 
 
 def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
-    """Those that differ along some axes of a mesh alone, of all devices in order."""
+    """Groups of devices that differ only along some axes of a mesh of all devices, in order."""
     mesh = groups.message(1)
     axes = groups.messages(2)
     if mesh.numbers() != {1} or any(axis.numbers() - {1} for axis in axes):

@@ -1,4 +1,4 @@
-"""The digest of a serialized module, by which an executable is known again in another process."""
+"""The digest of a serialized module, by which another process recognises an executable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
 
 
 def module_digest(module: bytes) -> str:
-    """SHA-256 of a serialized HloModuleProto but for the number that it has in its process.
+    """SHA-256 of a serialized HloModuleProto without its id, which differs from process to process.
 
     Raises:
       HloError: it is no message.

@@ -1,4 +1,4 @@
-"""Collectives: what devices exchange, and when that is the same value again."""
+"""Collectives: what devices exchange, and when two of them give the same value."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hlo.module import Computation, Instruction
 __all__ = ["MOVING", "REPEATABLE", "STARTS", "asked", "reduction", "run_by", "started_by"]
 
 MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
-"""Collectives that compute nothing: what they give of one operand is no matter of the others."""
+"""Collectives that compute nothing: the result of one operand does not depend on the others."""
 
 REPEATABLE = MOVING | {"all-reduce", "all-to-all", "reduce-scatter"}
-"""Collectives that give the same values again of the same operands, as XLA's rematerialization has
-it. What they sum they add up in an order that the library chooses for all operands together."""
+"""Collectives that give the same values for the same operands, as XLA's rematerialization assumes.
+The library chooses the order of their sums for all operands together."""
 
 STARTS = frozenset({"all-gather-start", "collective-permute-start"})
 """Opcodes that start one of `MOVING`: of their result, element 1 is what it gives, element 0 the

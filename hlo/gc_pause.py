@@ -1,7 +1,7 @@
 """Python's cyclic garbage collector, held off while many objects are made and none is garbage.
 
-The first allocation after it looks at all that was made meanwhile, which takes a tenth of a second
-for a module of 10,000 instructions; who has something better to do leaves that to another thread.
+The first allocation afterwards scans all objects made meanwhile, which takes a tenth of a second
+for a module of 10,000 instructions; a caller in a hurry leaves that to another thread.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ KINDS: dict[int, Kind] = {
     61: Kind("rng_seed", _RESULT),
     62: Kind("collective_reduce", _exchanged(2)),
 }
-"""By the number of the field of ThunkProto that has it."""
+"""Field number in ThunkProto -> kind of thunk."""
 
 FLOWS: dict[int, tuple[Flow, dict[int, bool], int]] = {
     2: (Flow.SEQUENCE, {1: False}, 0),
@@ -143,5 +143,5 @@ FLOWS: dict[int, tuple[Flow, dict[int, bool], int]] = {
     57: (Flow.START, {3: True}, 1),
     58: (Flow.DONE, {}, 1),
 }
-"""By the same number: what it does with thunks inside; fields of those, and whether each is a
+"""Field number -> what it does with thunks inside; fields of those, and whether each is a
 ThunkSequenceProto, or a thunk; the field that a start and its done have in common."""

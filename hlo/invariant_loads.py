@@ -1,11 +1,11 @@
 """Loads that XLA's GPU backend takes for invariant though they are not.
 
 With programmatic dependent launch a kernel may start before the one ahead of it has ended. After
-its scheduler XLA (PdlLaunchAnnotationPass) has each Triton product launch the fusion that is
-scheduled next, and marks what that reads of it: those operands must not be loaded as invariant
-(`ld.global.nc`, which a cache that is not coherent may serve). A kernel that it has compiled is
-reused for fusions of equal code, and the mark is no part of that (KernelReuseCache). XLA adds to
-marks that it finds, so where all fusions of equal code have them none gets a wrong kernel.
+its scheduler XLA (PdlLaunchAnnotationPass) lets each Triton product launch the fusion scheduled
+next, and marks the operands that this reads from the product. They must not be loaded as invariant
+(`ld.global.nc`, which a cache that is not coherent may serve). A compiled kernel is reused for
+fusions of equal code, whatever their marks (KernelReuseCache). XLA adds to marks that it finds. So
+if all fusions of equal code have the same marks, none gets a wrong kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Counts them.
+    """Finds the marked fusions, and those with a wrong kernel.
 
     Args:
       module: the executable's, serialized. executable: as it was read.
@@ -63,10 +63,10 @@ def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
 
 
 def shared_marks(module: Module) -> dict[str, str]:
-    """Marks for fusions of the code of one that XLA will mark, so that their kernel has them all.
+    """Marks for all fusions with the code of one that XLA will mark, so that their kernel has them.
 
-    Fusions are taken to be of equal code that XLA may yet tell apart, by constants for one: a mark
-    too many keeps a load coherent that need not be, and no more.
+    Fusions that differ in constants, for example, count as equal though XLA may distinguish them:
+    a superfluous mark only makes a load coherent that need not be.
 
     Args:
       module: a scheduled one, before XLA has marked it.

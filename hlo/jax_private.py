@@ -1,4 +1,4 @@
-"""What of jaxlib has no public name, imported when it is asked for: an old JAX has it elsewhere."""
+"""Parts of jaxlib without a public name, imported on first use: an old JAX has them elsewhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Modules as they were before XLA's pipeline, made ready to be compiled by it.
 
-Dumps of XLA's are HLO, which its clients do not take: they take StableHLO. jaxlib converts one to
-the other, but for what StableHLO has no word for (`copy`), and what the conversion drops (donation
-without an alias). How many devices a module is for stands in the first line of its text alone.
+XLA's dumps are HLO, but its clients take only StableHLO. jaxlib converts one to the other, except
+for what StableHLO lacks (`copy`) and what the conversion drops (donation without an alias). Only
+the first line of a module's text says how many devices it is for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_lowered(path: str | Path) -> LoweredModule | None:
     """A module from a file of HLO text, StableHLO or an HLO proto, also compressed by gzip.
 
     Returns:
-      The module; None if it has a schedule, so that XLA's pipeline is behind it.
+      The module; None if it has a schedule, as XLA's pipeline has run.
 
     Raises:
       HloError: the file cannot be read, is none of the kinds, or holds what cannot be compiled
@@ -190,7 +190,7 @@ def _product(numbers: str | Sequence[str]) -> int:
 
 
 def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
-    """Does without `copy`: a mark of the sharding where it has one, else the operand itself.
+    """Replaces each `copy` by a mark of its sharding, if it has one, else by its operand.
 
     Before XLA has chosen layouts a copy computes nothing; XLA's own pipeline puts in those that are
     needed.

@@ -39,7 +39,7 @@ class Instruction:
       backend_config: raw bytes.
       contracting: of a dot, the dimensions of its left operand that are summed over.
       kernel_features: of a convolution, the kernel's dimensions of input and output features.
-      feature_groups: of a convolution, into how many its features fall, each by itself.
+      feature_groups: of a convolution, its number of feature groups.
       proto: as it was read; only `hlo` looks into it.
     """
 
@@ -71,7 +71,7 @@ class Instruction:
 
     @property
     def attributes(self) -> bytes:
-        """All it says of its result beside operands and callees: equal bytes, equal operation."""
+        """All that defines its result besides operands and callees: equal bytes, same operation."""
         assert self.proto is not None
         copy = xla_pb2.HloInstructionProto()
         copy.CopyFrom(self.proto)
@@ -271,7 +271,7 @@ _views: weakref.WeakValueDictionary[bytes, Module] = weakref.WeakValueDictionary
 def module_from_bytes(data: bytes) -> Module:
     """Reads a serialized HloModuleProto.
 
-    A view is not to be changed: all who read the same bytes share it while one of them keeps it.
+    A view must not be changed: all who read the same bytes share it while any of them holds it.
 
     Raises HloError when `data` is not one.
     """
@@ -306,9 +306,9 @@ def module_from_proto(
     """The view of a parsed proto.
 
     Args:
-      proto: of a module. before: a view of it before it was changed; what computations of it are
-        not run step by step are taken from there, and not read again.
-      changed: ids of the computations of those that were changed all the same.
+      proto: of a module. before: a view of it before it was changed, from which computations that
+        are not run step by step are taken, and not read again.
+      changed: ids of such computations that are read again, as they were changed.
 
     Raises:
       HloError: it has dangling ids.
@@ -421,7 +421,7 @@ _CALLED = {"while": 2, "call": 1, "fusion": 1}
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
-    """Sets what some opcodes have alone; HloError where it calls fewer or more than they do."""
+    """Sets fields of particular opcodes; HloError if it calls a wrong number of computations."""
     i.called = tuple(computations[c] for c in p.called_computation_ids)
     if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
         calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"

@@ -11,10 +11,10 @@ _BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 
 
 def keeps_precision(i: Instruction) -> bool:
-    """Whether a reduce-precision rounds to the precision of its type. With that JAX marks what is
+    """Whether a reduce-precision rounds to the precision of its type. JAX marks with such what is
     saved for a backward pass.
 
-    It leaves every number as it is, but not on every platform every NaN
+    It leaves every number as it is, but on some platforms not every NaN
     (`Platform.keeps_precision`).
     """
     assert i.proto is not None

@@ -109,10 +109,10 @@ def _simple(chunk: bytes, count: int, decompress: Decompress) -> Iterator[bytes]
 
 
 def unsnapped(data: bytes) -> bytes:
-    """What Snappy compressed: runs of bytes, and copies of what stands `back` bytes before.
+    """The data that Snappy compressed: literals, and copies of what stands `back` bytes before.
 
     Raises:
-      HloError: it did not compress that.
+      HloError: `data` was not compressed by Snappy.
     """
     try:
         return _unsnapped(data)

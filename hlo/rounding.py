@@ -35,7 +35,7 @@ _NO_PRODUCT = frozenset(
 """Opcodes whose result is never the product that an addition after them could be fused with."""
 
 _UNROLLED = 1 << 13
-"""Elements: of an array of more, what LLVM makes stays a loop, apart from those of other arrays."""
+"""Elements; code for a larger array stays a loop, separate from the loops of other arrays."""
 
 _MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant", "iota"}
 """Opcodes that compute nothing, of complex numbers neither."""
@@ -58,9 +58,10 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
 def may_depend_on_others(computations: Iterable[Computation]) -> bool:
     """Whether the bits of what a function computes may depend on what else stands in it.
 
-    Of small arrays no loop is left, and a product may be fused into an addition of another fusion,
-    or no longer be if it is used once more. So there must not be both of these. Large ones stay
-    apart, and there only the sum of two products leaves a choice.
+    For small arrays LLVM unrolls loops completely. A product may then be fused into an addition of
+    another fusion, or no longer be fused if it gets another use. So small arrays must not have both
+    products and sums. Loops over large arrays stay apart; there only a sum of two products leaves a
+    choice.
 
     Args:
       computations: that are compiled together, those that run step by step.
@@ -86,7 +87,7 @@ _STEPS = frozenset({"while", "conditional", "call"})
 
 
 def _is_small(i: Instruction) -> bool:
-    """Whether it computes with floating-point numbers, few enough that no loop is left."""
+    """Whether it computes with floating-point numbers, few enough that loops are unrolled."""
     shapes = [s for o in (i, *i.operands) for _, s in o.shape.indices() if s.is_array]
     if not any(s.element_type in _FLOATING for s in shapes):
         return False

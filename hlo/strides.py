@@ -1,8 +1,7 @@
-"""Where in memory the elements of an array lie that was only moved: as steps over its source.
+"""Where the elements of an array that was only moved lie in its source, as strides.
 
-Steps are (count, distance in elements), the outermost first; two that follow each other as one are
-one, and steps of one element none. So equal steps say the same bytes in the same order, whatever
-the shapes are.
+Steps are (count, stride in elements), the outermost first. Contiguous steps are merged, steps of
+one element left out. So equal steps mean the same bytes in the same order, whatever the shapes are.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
-    """Of an array as it lies in memory."""
+    """Steps of an array as it lies in memory."""
     return joined([(shape.num_elements, 1)])
 
 
@@ -106,7 +105,7 @@ def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Steps without such as are of one element, or go on where the next ones end."""
+    """Steps with contiguous ones merged, and those of one element left out."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
@@ -151,7 +150,7 @@ def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] 
 
 
 def _is_read_otherwise(i: Instruction) -> bool:
-    """Whether it takes the same bytes for elements of another type."""
+    """Whether it reinterprets the same bytes as elements of another type."""
     return i.opcode == "bitcast" and i.shape.element_type != i.operands[0].shape.element_type
 
 

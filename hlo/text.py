@@ -41,7 +41,7 @@ def text_of(module: Any) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Names a text; no other digest begins so."""
+    """The digest of a text, with a prefix that no other digest has."""
     return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 

@@ -304,7 +304,7 @@ class _Analysis:
 
     @staticmethod
     def _changed(init: ValueMap, phis: ValueMap, root: ValueMap) -> set[ShapeIndex]:
-        """Elements of a loop's state but for those handed back, also by others that began alike."""
+        """Elements of a loop's state that may change; forwards those handed back as they began."""
         changed = set(phis)
         while same := {k for k in changed if _resolve(root[k]) in (phis[k], _resolve(init[k]))}:
             for k in same:

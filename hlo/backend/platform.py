@@ -45,8 +45,8 @@ class Platform:
         where it puts what it computes, unless element by element, into another array.
       keeps_precision: whether rounding to the precision of a type leaves its values as they are.
         XLA:CPU makes one NaN of all of bf16.
-      emits_any_fusion: whether code is made for any fusion; else only for such as XLA's own passes
-        make: of a slice the array comes before the index, and that is an operand.
+      emits_any_fusion: whether any fusion can be compiled; else only such as XLA's own passes make,
+        in which a slice's array comes before its index, and the index is an operand.
       allocating_call: target of the custom call that gives memory as it is; "": there is none.
       joins_calls: whether some calls are compiled as one function with all that they run.
       has_dots: whether products of matrices are dots to its code generator; else convolutions.
@@ -56,8 +56,8 @@ class Platform:
       has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
         the first plans of an installation.
 
-      compile_factor: how many times as long as on other platforms XLA's compile is, for the seconds
-        that it takes to its schedule; what it makes code for afterwards is not seen before.
+      compile_factor: how many times as long as on other platforms XLA's whole compile is, relative
+        to its seconds up to the schedule: code is generated after that.
       least_gain: part of XLA's total below which a predicted gain may be none, as assigned totals
         differ that much from predicted ones.
       renames: whether XLA puts instructions of other names in the place of scheduled ones.

@@ -1,8 +1,8 @@
-"""Keeps values apart that a change of a scheduled module has made live together in one buffer.
+"""Adds copies where a change of a scheduled module has made values of one buffer live together.
 
-XLA inserts copies before it schedules, and not again after. What a change reads later than it was
-read before may be written over by then: by a loop that starts from it, by what changes it in place.
-There what writes over it is given a copy.
+XLA inserts copies only before it schedules. A value that a change reads later than before may be
+overwritten by then: by a loop that starts from it, or by an update in place. What overwrites it is
+given a copy instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Instruction = xla_pb2.HloInstructionProto
 def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, target: str) -> None:
     """Adds the copies that a change made necessary.
 
-    What was alive together before is left to XLA, which knows better when a branch is not taken.
+    Values that were live together before the change are left to XLA, which knows more of branches.
 
     Args:
       before: the module as XLA scheduled it. proto: with the change, scheduled; it is changed.

@@ -194,7 +194,7 @@ class Body:
         self._bridge_control()
 
     def _bridge_control(self) -> None:
-        """What waited for an instruction that is gone waits for what that waited for."""
+        """Replaces control predecessors that are gone by their own control predecessors."""
         if not self._dead:
             return
         for i in self.instructions():

@@ -1,23 +1,22 @@
-"""Keeps what loops begin every so many iterations with, and runs the iterations in between again.
+"""Keeps a loop's state at every k-th iteration, and runs the iterations in between again.
 
-Of N iterations, every k-th is kept: with the last one, so many before the end. Counted from there,
-iteration i stands at u = i + p, where p completes the last ones at the beginning to k, and in
-segment u // k.
+N iterations form segments of k, counted from the end, so that the first segment may be shorter.
+With p = ceil(N / k) k - N, iteration i has the position u = i + p, in segment u // k.
 
-- The forward loop has an array `few` of a slice for each segment. All iterations of a segment write
-  the slice of the next one, so that this ends as the segment begins; the first iteration of all
-  writes slice 0. An array `since` of k slices gets what every iteration begins with; that of the
-  last k stays.
-- The backward loop goes back, an iteration for each of the other's. It takes what that began with
-  out of `since`. In the place that this leaves free it puts what an iteration of the segment before
-  began with, which it takes out of `few`; runs that iteration again; and puts what comes of it back
-  into `few`. So when it has gone back through a segment, it has run the one before again, in order.
+- The forward loop has an array `few` with a slice for each segment, for the state with which that
+  begins. Every iteration writes its initial state: the first of a segment into its segment's slice,
+  the others into the next segment's, to be overwritten there; iteration 0 into slice 0. An array
+  `since` of k slices gets the initial state of every iteration; those of the last k remain.
+- The backward loop goes back one iteration at a time, and takes that one's initial state out of
+  `since`. Into the slice that this frees it writes the initial state of an iteration of the segment
+  before, which it takes out of `few`. It runs that iteration again, and writes the state that
+  results back into `few`. So when it has gone back through a segment, it has run the one before
+  again, in order.
 
-In a segment with an even number the slices of `since` are its iterations' in order, in one with an
-odd number in reversed order: the iteration of the segment before then belongs where one was just
-taken. What would be before iteration 0 is run on whatever is there, and goes into the last slice of
-`few`, which nothing reads: the iterations of the last segment are all in `since`. XLA clamps
-indices to the array.
+In even segments `since` has the iterations in order, in odd ones in reverse: so the freed slice is
+that of the iteration that runs again. Iterations before 0 are run on whatever is there; their state
+goes into the last slice of `few`, which nothing reads: the iterations of the last segment are all
+in `since`. XLA clamps indices to the array.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Ring(NamedTuple):
 
     Attributes:
       name: part of the names of what belongs to it. slices: how many.
-      at: the slice of an iteration, in a fused computation, for what counts iterations outside it.
+      at: makes an iteration's slice index in a fused computation, of the counter outside it.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Segments:
         return inner.integer("add", mirrored, -1 - self._missing)
 
     def after(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `few` for what comes of that: the last where it is before iteration 0."""
+        """The slice of `few` for the state that `again` ends with: the last if it is below 0."""
         before_first = inner.integer(
             "minimum", inner.integer("negate", self.again(inner, iteration)), 1
         )

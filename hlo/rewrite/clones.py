@@ -26,7 +26,7 @@ _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
 
 _JUST = 2.0**-20
-"""Of a place in a schedule: what is read comes just before what reads it."""
+"""Part of a step in the schedule, by which what is read comes before its reader."""
 
 
 @dataclasses.dataclass(frozen=True)

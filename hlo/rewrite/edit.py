@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class Edit:
-    """A module that is being changed; what a change raises leaves it half done.
+    """A module that is being changed; if a change raises, it is left half done.
 
     Args:
       module: a scheduled one, which stays as it is.

@@ -20,7 +20,7 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a concatenation was given, as a range of its result.
+    """An operand of a concatenation, as a range of its result.
 
     Attributes:
       whole: shape of the result, serialized. shape: of the part. dimension: along which it lies.
@@ -119,7 +119,7 @@ class FusedBody:
         return self._add(i, "slice.loop")
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
-        """A range of what a concatenation gave."""
+        """A range of a concatenation's result."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
@@ -155,7 +155,7 @@ class FusedBody:
         return self._add(i, "zeros.loop")
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """A counter, times 1 or -1, and a constant."""
+        """A counter, times 1 or -1, plus a constant."""
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form

@@ -1,12 +1,12 @@
-"""Keeps XLA from computing again what reads memory that was written anew meanwhile.
+"""Keeps XLA from rematerialising instructions whose operands have been overwritten meanwhile.
 
 XLA:GPU's rematerialization runs after a module was scheduled, where that takes more memory than the
 device has. It clones instructions and does not know which values share memory: an argument and the
 result that replaces it, the states of a loop, a bound result and the operand that it overwrites. A
-clone that reads one of them after the next was written reads the wrong one. But it leaves an
-instruction alone once a control successor of it is placed (MemoryUsageTracker::GetCostOfRecompute),
-so here each reader gets one: who writes that memory next. Nothing else after XLA's scheduler looks
-at control edges, but that what has one is not removed as dead.
+clone that reads one of them after the next was written reads the wrong one. But XLA leaves an
+instruction alone once a control successor of it is placed (MemoryUsageTracker::GetCostOfRecompute).
+So here each reader gets one: the next writer of that memory. Control edges have no other effect
+after XLA's scheduler, except that an instruction with one is not removed as dead.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Orders = Mapping[Computation, Sequence[Instruction]]
 def add_guards(
     proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
 ) -> bool:
-    """Adds control edges to a module, from who reads memory to who writes it next.
+    """Adds control edges to a module, from readers of memory to its next writer.
 
-    A fusion that is bound to overwrite what it reads must run before something, too: one of what
-    hands its result on, which is moved or made right behind it.
+    A fusion that is bound to overwrite an operand needs a control successor, too: an instruction
+    that forwards its result, which is moved or added right behind it.
 
     Args:
       proto: a module, scheduled in these orders; it is changed. buffers: its alias sets.
@@ -58,7 +58,7 @@ def add_guards(
 
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
-    """Names of who writes -> of who reads before; and of fusions that overwrite what they read."""
+    """Writer -> readers before it, by name; and names of fusions that overwrite an operand."""
     steps: dict[Computation, dict[Instruction, int]] = {}
     edges: dict[str, set[str]] = collections.defaultdict(set)
     alone: set[str] = set()
@@ -87,7 +87,7 @@ def _add(
     step: Mapping[Instruction, int],
     edges: dict[str, set[str]],
 ) -> None:
-    """Adds an edge from each who reads one of the values of a buffer to who writes it next."""
+    """Adds an edge from each reader of a buffer's values to the next writer of the buffer."""
     times = sorted(writers)
     for reader in {use.instruction for value in values for use in value.uses}:
         if reader in step and not _is_idle(reader):
@@ -97,15 +97,15 @@ def _add(
 
 
 def _is_idle(reader: Instruction) -> bool:
-    """Whether a reader is never cloned by itself, or for no gain."""
+    """Whether XLA never clones a reader by itself, or to no effect."""
     return reader.opcode in (*_HANDING, "tuple", "parameter", "while", "conditional", "custom-call")
 
 
 def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
-    """Whether XLA may clone who defines a value of a buffer and reads another one of it.
+    """Whether XLA may clone an instruction that defines a value and reads another of its buffer.
 
-    It does not where a result is one of the computation's. What overwrites an operand by XLA's own
-    rules does so in any order, and is left as it is.
+    It does not if the value is part of the computation's result. What overwrites an operand by
+    XLA's own rules does so in any order, and is left as it is.
     """
     writer = value.instruction
     if not writer.aliasing:
@@ -120,7 +120,7 @@ def _write(
     edges: Mapping[str, set[str]],
     alone: Iterable[xla_pb2.HloInstructionProto],
 ) -> None:
-    """Writes the control edges of a computation; XLA walks it otherwise then."""
+    """Writes the control edges of a computation, and lists it in the post-order that results."""
     ids = {i.name: i.id for i in computation.instructions}
     for i in computation.instructions:
         known = set(i.control_predecessor_ids)
@@ -141,7 +141,7 @@ def _put_behind(
     computation: xla_pb2.HloComputationProto,
     order: list[int],
 ) -> None:
-    """Puts what hands a fusion's result on right behind it; if need be, what nothing reads."""
+    """Schedules what forwards a fusion's result right behind it, a new bitcast if need be."""
     handed = next(
         (
             i

@@ -116,13 +116,13 @@ class OperandReplacement:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """An element of the forward loop's state that is kept as every so many iterations begin with
-    it.
+    """An element of the forward loop's state that is kept as it is at the start of every k-th
+    iteration.
 
     Attributes:
-      element: its number. following: what the iteration that is run again makes of it.
-      begun: name for what that iteration begins with. held: name for what the iteration began with
-        that the backward loop goes back to; "" where nothing reads that.
+      element: its number. following: its value after the iteration that is run again.
+      begun: name for its value at the start of that iteration. held: name for its value at the
+        start of the iteration that the backward loop goes back to; "" where nothing reads that.
     """
 
     element: int
@@ -133,13 +133,13 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the forward loop's iterations that is kept of the last ones, and of those run
-    again.
+    """A value of the forward loop's body that is kept for the last iterations, and for those that
+    run again.
 
     Attributes:
       value: name of the instruction of the forward loop's body that gives it; index: of a leaf.
-      again: what the iteration that is run again gives for it.
-      held: name for what the iteration gave that the backward loop goes back to.
+      again: its value in the iteration that is run again.
+      held: name for its value in the iteration that the backward loop goes back to.
     """
 
     value: str
@@ -150,13 +150,13 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Elements of the forward loop's state that are kept at few iterations; others are run again.
+    """Elements of the forward loop's state that are kept at every k-th iteration; others run again.
 
     Attributes:
       every: iterations from one that is kept to the next; at least 2, and fewer than the loop has.
       kept: elements; what is run again reads no others that change.
       again: name for the number of the iteration that is run again; "" where nothing reads it.
-      residuals: what else is kept of the iterations since one that is kept.
+      residuals: what else is kept, for the iterations since the last that is kept.
     """
 
     every: int

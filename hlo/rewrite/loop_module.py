@@ -113,7 +113,7 @@ class LoopModule:
         return FusedBody(self.new_computation(f"{name}.computation"), self.names)
 
     def unwritten(self, body: Body, name: str, shape: _Shape, target: str) -> _Instruction:
-        """An array of which nothing is read before it is written; of zeros where it must be set.
+        """An array that is written before it is read; zeros where the target must initialise it.
 
         Args:
           body: where it stands. name: for it. shape: its own. target: such as "cpu".

@@ -1,9 +1,8 @@
-"""Gives what reads a scan residual something else: it takes one slice for the whole, or another
-scan residual.
+"""Gives readers of a scan residual another operand: a single slice for the whole, or another scan
+residual.
 
-Fused computations of the backward loop keep their form: what took a slice of a scan residual now
-takes the whole of one slice, by the same dynamic-slice, whose index XLA clamps to the only place
-there is.
+Fused computations of the backward loop keep their form: a dynamic-slice of a scan residual becomes
+one of an array with a single slice, to which XLA clamps its index.
 """
 
 from __future__ import annotations

@@ -120,10 +120,9 @@ class States:
         root.shape.tuple_shapes.append(value.shape)
 
     def forget(self, site: Site, gone: list[int]) -> None:
-        """Lets a loop whose results are not read any more do without elements of its state.
+        """Removes elements from the state of a loop whose results are not read any more.
 
-        What a fusion gives beside other things is put into an array of few slices; the other
-        elements go.
+        Those that a fusion computes beside other results become arrays of `SLOTS` slices instead.
         """
         body = self._module.body(self._module.computations[site.loop.called_computation_ids[0]])
         held = _held(body, gone)
@@ -187,7 +186,7 @@ class States:
 
 
 def _held(body: Body, gone: Iterable[int]) -> list[int]:
-    """Those of the elements of a state that what computes other things too gives."""
+    """Those elements of a state whose instruction also computes other things."""
     root = body.root()
     ends = {k: body.operands(root)[k] for k in gone}
     lost = {i.id for i in ends.values()}

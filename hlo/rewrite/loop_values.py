@@ -170,7 +170,7 @@ class Maker:
         return copy
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:
-        """Another array that holds the same."""
+        """A copy of a value, in an array of its own."""
         key = value.id, number
         if key not in self._copies:
             copy = _Instruction(
@@ -213,7 +213,7 @@ class Maker:
         return self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
-        """The number of the backward loop's iteration, times 1 or -1, and a constant."""
+        """The number of the backward loop's iteration, times 1 or -1, plus a constant."""
         if platform(self._edit.target).emits_any_fusion:
             return inner.index(self._body.named(self._edit.counter), form)
         return inner.parameter(self._scalar(form))

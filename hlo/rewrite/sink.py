@@ -1,8 +1,8 @@
-"""Lets loops take slices from where an array was before it was moved for them.
+"""Lets loops slice an array as it was before it was moved for them.
 
 An array that is transposed or converted before a loop, so that each iteration finds its slice as it
-needs it, is held twice as long as the loop runs. The slice can be made of one of the array itself,
-and about as many bytes are moved.
+needs it, is in memory twice while the loop runs. The slice can be made from one of the original;
+about as many bytes are moved.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _Shape = xla_pb2.ShapeProto
 
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
-    """Takes what moves arrays for loops out of a module.
+    """Removes instructions that move arrays for loops from a module.
 
     Args:
       proto: a scheduled module, changed in place. names: of instructions that `sinks` finds.
       target: "cpu" or "cuda", whose in-place rules say what must be copied all the same.
 
     Raises:
-      HloError: one is none of these.
+      HloError: a name is not of one that `sinks` finds.
     """
     if not names:
         return
@@ -57,7 +57,7 @@ def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str)
 
 
 class _Writer:
-    """Writes what goes, and what is taken from elsewhere."""
+    """Removes the moves, and makes the slices from the sources."""
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
         self._proto = proto
@@ -69,7 +69,7 @@ class _Writer:
         self._touched: dict[int, _Computation] = {}
 
     def write(self, sink: Sink) -> None:
-        """Takes one out."""
+        """Removes one move."""
         shape = self._at[sink.source.name].shape
         for loop, k in sink.loops:
             start = self._at[loop.operands[0].name]
@@ -110,7 +110,7 @@ class _Writer:
                     self._widen(inner, shape)
 
     def _take(self, sink: Sink, taken: Taken) -> None:
-        """Takes a slice of the source; made of that is what was taken before."""
+        """Slices the source, and makes the old slice from that."""
         i = taken.slice
         body, old = self._computations[i.computation.id], self._at[i.name]
         given = i.operands[0]
@@ -151,7 +151,7 @@ class _Writer:
     def _as_moved(
         self, body: _Computation, old: _Instruction, taken: Taken, kind: int
     ) -> list[_Instruction]:
-        """What makes of a slice of the source the slice as it was, one after the other.
+        """The instructions, in order, that make the slice as it was of a slice of the source.
 
         Args:
           kind: element type of that, where it is yet to be converted.
@@ -178,7 +178,7 @@ class _Writer:
     def _converted(
         self, i: _Instruction, old: _Instruction, kinds: Sequence[int]
     ) -> list[_Instruction]:
-        """What converts an instruction's result to what another one had, step by step.
+        """The instructions, in order, that convert a result to what another instruction had.
 
         Args:
           i: the instruction. old: the other one. kinds: element types, the last one that of `old`.

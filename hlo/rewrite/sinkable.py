@@ -1,7 +1,7 @@
-"""Finds what moves arrays for loops alone, which can take their slices from before that.
+"""Finds instructions that move arrays for loops alone, where loops can slice the originals.
 
-An array that is transposed before a loop is held twice as long as the loop runs. A slice of it is a
-slice of the array itself, of which the elements may stand in another order.
+An array that is transposed before a loop is in memory twice while the loop runs. A slice of it is a
+slice of the original, perhaps with its elements in another order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
 __all__ = ["Sink", "Taken", "parts", "sinks"]
 
 _RUN = 64
-"""Bytes of a slice that must lie in one piece where it is taken now: less is slow to read."""
+"""Bytes of a slice that must be contiguous in the source: shorter runs are slow to read."""
 
 _FREE = frozenset("parameter constant bitcast copy transpose convert dynamic-slice".split())
 _INDEX = frozenset("add subtract compare select clamp multiply minimum maximum and or not".split())
@@ -42,8 +42,8 @@ class Taken:
     """A slice that is to be taken from a source.
 
     Attributes:
-      slice: the dynamic-slice. fusion: in which it is; that may run asynchronously, as a copy of
-        bytes in one piece does, and need not any more. cut: the dimension that it slices.
+      slice: the dynamic-slice. fusion: that it is in; it may run asynchronously, as a contiguous
+        copy does, which is then given up. cut: the dimension that it slices.
       axis: the dimension of the source that is sliced instead.
       extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
         result is one of what is taken now; empty where that is a bitcast of the slice itself.
@@ -64,7 +64,7 @@ class Sink:
     Attributes:
       move: the instruction; with it go those that only it reads (`gone`), and that move as well.
       source: what is moved. kinds: element types to which it is converted, one after the other.
-      code: the kind of fusion that rounds in doing so, which is to round from now on too; or "".
+      code: the kind of the fusion that rounds in converting, which must stay the same; or "".
       loops: each while that it is handed to, and which element of its state it is.
       slices: what fusions of their bodies take of it.
     """
@@ -86,7 +86,7 @@ class Sink:
 def sinks(module: Module, target: str) -> list[Sink]:
     """All that could go, in the order of the module; `target`: such as "cpu".
 
-    On a TPU that is nothing: slices lie in tiles, and code is not made for any fusion.
+    On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
     found: list[Sink] = []
     if not platform(target).emits_any_fusion:
@@ -124,7 +124,7 @@ def _sink(move: Instruction, target: str) -> Sink | None:
 
 
 def _moves(i: Instruction) -> bool:
-    """Whether it may give the elements of its one operand in another order, and no more."""
+    """Whether it may only reorder the elements of its one operand."""
     if i.opcode not in ("fusion", "transpose", "copy", "bitcast") or len(i.operands) != 1:
         return False
     return not (i.shape.is_tuple or i.is_root or i.control_predecessors)
@@ -202,8 +202,7 @@ def _run(shape: Shape, axis: int) -> int:
 
 
 def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Slices) -> bool:
-    """Whether an instruction hands an array to a loop, of which no iteration does but take slices
-    of it.
+    """Whether an instruction passes an array to a loop whose iterations do nothing but slice it.
 
     Args:
       loops, slices: the loop, those inside it, and these slices are added.
@@ -252,9 +251,9 @@ def _is_read(condition: Computation, k: int) -> bool:
 
 
 def _slices(reader: Instruction, part: Instruction) -> Slices | None:
-    """The dynamic-slices in a fusion that take one slice each of an operand, if it is free.
+    """The dynamic-slices in a fusion that take one slice each of an operand, if it may be changed.
 
-    It is if its code does not matter to any bit of its result. It may run asynchronously.
+    It may if its result has the same bits whatever its code. It may run asynchronously.
     """
     if reader.opcode == "async-start":
         return _slices_in_async(reader, part)

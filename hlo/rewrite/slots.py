@@ -70,10 +70,10 @@ def shorten_reads(
 
 
 def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instruction:
-    """What puts a slice into an operand of a fusion, and does nothing else with it.
+    """The dynamic-update-slice of a fusion's operand, which nothing else in the fusion reads.
 
     Raises:
-      HloError: there is no such thing.
+      HloError: there is none.
     """
     parameter = parameter_of(body, operand)
     readers = [i for i in body.instructions if parameter.id in i.operand_ids]

@@ -100,8 +100,7 @@ def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) ->
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
     """The pattern that an instruction is to have; None where any will do.
 
-    Any will also do for a changed fusion whose numbers of operands and results are not those of its
-    pattern.
+    Any will also do for a changed fusion that has another number of arrays than its pattern.
     """
     own = kept.get(i.name)
     return None if own is None or len(own) != len(leaves(i)) else own

@@ -55,7 +55,7 @@ class Front:
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      seconds: how long the walk may take; a choice that is begun may take `_GRACE` times longer.
+      seconds: how long the walk may take; a choice that is begun may overrun by `_GRACE` times it.
       kernels: patterns that its kernels are to have. arguments_stay: as for `remat_graph`.
     """
 
@@ -154,8 +154,8 @@ class Front:
     def below(self, peak: int) -> list[Point]:
         """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
 
-        The walk ends where no lower peak is reached, or after `_PATIENCE` choices in a row that
-        take more than 1.25 times as long as the cheapest.
+        The walk ends where no lower peak is reached, after `_PATIENCE` choices in a row that add
+        more than 1.25 times the seconds of the cheapest, or when its time is up.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
         found: list[Point] = []
